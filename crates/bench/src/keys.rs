@@ -1,0 +1,159 @@
+//! Records: their keys, their sizes and their values.
+//!
+//! A key is `user` and 20 decimal digits of a hash of the record's number, 24 bytes, as in YCSB. A value carries the
+//! sequence number of the write that made it and is otherwise filled with bytes that follow from (record, sequence), so
+//! that a value found later proves which write it came from and that it is whole:
+//!
+//! ```text
+//!  0                  8
+//!  | sequence (u64 LE) | filler by (record, sequence) ... |
+//! ```
+//! The sizes of a mix are those of the papers (Tebis 4, Anthus 4.1): a pair is key and value together.
+
+use bytes::{Bytes, BytesMut};
+use std::fmt;
+use std::str::FromStr;
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;
+
+/// Bytes of every key.
+pub(crate) const KEY_BYTES: usize = 24;
+/// Bytes of a value's sequence number.
+const SEQUENCE_BYTES: usize = 8;
+/// Bytes of a small, medium and large pair.
+const PAIR_BYTES: [usize; 3] = [33, 123, 1023];
+
+/// Sizes of the pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// All small: 33 B.
+    S,
+    /// All medium: 123 B.
+    M,
+    /// All large: 1023 B.
+    L,
+    /// Small dominated: 60 % small, 20 % medium, 20 % large.
+    SD,
+    /// Medium dominated: 20-60-20.
+    MD,
+    /// Large dominated: 20-20-60.
+    LD,
+}
+
+impl Mix {
+    /// Every mix, in the papers' order.
+    pub const ALL: [Mix; 6] = [Mix::S, Mix::M, Mix::L, Mix::SD, Mix::MD, Mix::LD];
+
+    /// Percentages of small, medium and large pairs.
+    fn shares(self) -> [u64; 3] {
+        match self {
+            Mix::S => [100, 0, 0],
+            Mix::M => [0, 100, 0],
+            Mix::L => [0, 0, 100],
+            Mix::SD => [60, 20, 20],
+            Mix::MD => [20, 60, 20],
+            Mix::LD => [20, 20, 60],
+        }
+    }
+
+    /// Bytes of the value of `record`: always the same, so that an update does not change a pair's size.
+    pub(crate) fn value_bytes(self, record: u64) -> usize {
+        // Another hash than the key's, so that size and place are independent.
+        let draw = mix64(record ^ 0x6c65_6577_6172_6421) % 100;
+        let [small, medium, _] = self.shares();
+        let class = if draw < small {
+            0
+        } else if draw < small + medium {
+            1
+        } else {
+            2
+        };
+        PAIR_BYTES[class] - KEY_BYTES
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mix::S => "s",
+            Mix::M => "m",
+            Mix::L => "l",
+            Mix::SD => "sd",
+            Mix::MD => "md",
+            Mix::LD => "ld",
+        })
+    }
+}
+
+impl FromStr for Mix {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mix, String> {
+        Mix::ALL
+            .into_iter()
+            .find(|mix| mix.to_string() == text.to_ascii_lowercase())
+            .ok_or_else(|| format!("unknown mix {text:?}: it is one of s, m, l, sd, md, ld"))
+    }
+}
+
+/// A bijective hash of 64 bits (the finaliser of SplitMix64): two records never share a key.
+pub(crate) fn mix64(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The key of a record.
+pub(crate) fn key(record: u64) -> Bytes {
+    key_at(mix64(record))
+}
+
+fn key_at(hash: u64) -> Bytes {
+    let mut key = *b"user00000000000000000000";
+    let mut rest = hash;
+    for digit in key[4..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    Bytes::copy_from_slice(&key)
+}
+
+/// Keys that cut the key space of the benchmark's records into `regions` parts of the same size.
+///
+/// ```
+/// let points = leeward_bench::even_split_points(2);
+/// assert_eq!(points, [&b"user09223372036854775808"[..]]);
+/// ```
+pub fn even_split_points(regions: u32) -> Vec<Bytes> {
+    let part = (1u128 << 64) / u128::from(regions.max(1));
+    (1..u128::from(regions)).map(|cut| key_at((part * cut) as u64)).collect()
+}
+
+/// The value that write number `sequence` gives to `record`.
+pub(crate) fn value(record: u64, sequence: u64, bytes: usize) -> Bytes {
+    let mut value = BytesMut::with_capacity(bytes.max(SEQUENCE_BYTES));
+    value.extend_from_slice(&sequence.to_le_bytes());
+    for block in filler(record, sequence) {
+        let left = bytes.saturating_sub(value.len());
+        if left == 0 {
+            break;
+        }
+        value.extend_from_slice(&block[..left.min(block.len())]);
+    }
+    value.freeze()
+}
+
+/// The sequence number of the write that made `value`; `None` if it is not a value of `record` of that many bytes.
+pub(crate) fn sequence_of(record: u64, value: &[u8], bytes: usize) -> Option<u64> {
+    let (sequence, filled) = value.split_first_chunk::<SEQUENCE_BYTES>()?;
+    let sequence = u64::from_le_bytes(*sequence);
+    let whole = filled.chunks(8).zip(filler(record, sequence)).all(|(found, block)| found == &block[..found.len()]);
+    (value.len() == bytes && whole).then_some(sequence)
+}
+
+fn filler(record: u64, sequence: u64) -> impl Iterator<Item = [u8; 8]> {
+    let seed = mix64(record) ^ mix64(!sequence);
+    (0u64..).map(move |block| seed.rotate_left((block % 63) as u32).wrapping_add(block).to_le_bytes())
+}

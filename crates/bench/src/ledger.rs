@@ -1,0 +1,139 @@
+//! What the store may hold at the end of a run: every acknowledged write, and what cannot be told. Any thread may
+//! call any method.
+//!
+//! Every write takes a sequence number from one clock before it is sent, and reads the clock again when it is
+//! acknowledged. A write that was acknowledged before another, itself acknowledged, was even sent is overwritten for
+//! certain; whatever is left may be the value of its record. Usually that is one write, and one number is all that is
+//! kept of a record. Only writes to one record at the same time, or whose outcome is unknown, make a set of
+//! possibilities.
+//!
+//! The clock starts at the time of day in nanoseconds, so that no value of an earlier run passes for one of this run.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;
+
+/// Locks over which the records are spread.
+const SHARDS: u64 = 64;
+/// Stands for whatever a record held before this run.
+const BEFORE: u64 = 0;
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    sequence: u64,
+    /// The clock when it was acknowledged. `None`: it is under way, or nobody knows.
+    acknowledged: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// Of record `n * SHARDS + shard` at `n`: the only write that its value can come from.
+    settled: Vec<u64>,
+    /// Records with more than one possibility, or with writes under way.
+    open: HashMap<u64, Vec<Write>>,
+}
+
+/// Remembers the writes of a run, or does nothing but number them.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    first: u64,
+    clock: AtomicU64,
+    shards: Option<Vec<Mutex<Shard>>>,
+}
+
+impl Ledger {
+    /// `remember`: keep what is needed to [`Ledger::check`] records later.
+    pub(crate) fn new(remember: bool) -> Ledger {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+        let shards = remember.then(|| (0..SHARDS).map(|_| Mutex::default()).collect());
+        Ledger { first: since, clock: AtomicU64::new(since), shards }
+    }
+
+    /// A write to `record` is about to be sent; answers its sequence number.
+    pub(crate) fn begin(&self, record: u64) -> u64 {
+        let Some(mut shard) = self.shard(record) else { return self.tick() };
+        let sequence = self.tick();
+        let at = (record / SHARDS) as usize;
+        if shard.settled.len() <= at {
+            shard.settled.resize(at + 1, BEFORE);
+        }
+        let settled = shard.settled[at];
+        // The settled write was acknowledged before this one began: its own number is late enough an instant.
+        let known = || vec![Write { sequence: settled, acknowledged: Some(settled) }];
+        shard.open.entry(record).or_insert_with(known).push(Write { sequence, acknowledged: None });
+        sequence
+    }
+
+    /// The write was acknowledged: it must not be lost.
+    pub(crate) fn acknowledged(&self, record: u64, sequence: u64) {
+        let Some(mut shard) = self.shard(record) else { return };
+        let now = self.tick();
+        let writes = shard.open.get_mut(&record).expect("the write was begun");
+        let write = writes.iter_mut().find(|write| write.sequence == sequence).expect("the write was begun");
+        write.acknowledged = Some(now);
+        let acknowledged = writes.iter().filter(|write| write.acknowledged.is_some());
+        let newest = acknowledged.map(|write| write.sequence).max().expect("this one is");
+        writes.retain(|write| write.acknowledged.is_none_or(|at| at >= newest));
+        shard.settle(record);
+    }
+
+    /// The write was refused: it changed nothing.
+    pub(crate) fn refused(&self, record: u64, sequence: u64) {
+        let Some(mut shard) = self.shard(record) else { return };
+        shard.open.get_mut(&record).expect("the write was begun").retain(|write| write.sequence != sequence);
+        shard.settle(record);
+    }
+
+    /// Records that this run wrote to.
+    pub(crate) fn records(&self) -> Vec<u64> {
+        let mut records = Vec::new();
+        for (index, shard) in self.shards.iter().flatten().enumerate() {
+            let shard = shard.lock();
+            let written = (0..).zip(&shard.settled).filter(|(_, sequence)| **sequence != BEFORE);
+            records.extend(written.map(|(at, _): (u64, _)| at * SHARDS + index as u64));
+            let place = |record: &u64| (*record / SHARDS) as usize;
+            records.extend(shard.open.keys().filter(|record| shard.settled[place(record)] == BEFORE));
+        }
+        records.sort_unstable();
+        records
+    }
+
+    /// Whether a record may hold the value of write `found`; `None` stands for no value at all.
+    pub(crate) fn check(&self, record: u64, found: Option<u64>) -> bool {
+        let before = found.is_none_or(|sequence| sequence < self.first);
+        let found = found.filter(|_| !before).unwrap_or(BEFORE);
+        self.possible(record).contains(&found)
+    }
+
+    /// The writes whose value a record may hold.
+    pub(crate) fn possible(&self, record: u64) -> Vec<u64> {
+        let Some(shard) = self.shard(record) else { return Vec::new() };
+        match shard.open.get(&record) {
+            Some(writes) => writes.iter().map(|write| write.sequence).collect(),
+            None => shard.settled.get((record / SHARDS) as usize).copied().into_iter().collect(),
+        }
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn shard(&self, record: u64) -> Option<parking_lot::MutexGuard<'_, Shard>> {
+        Some(self.shards.as_ref()?[(record % SHARDS) as usize].lock())
+    }
+}
+
+impl Shard {
+    /// Keeps one number where there is one possibility.
+    fn settle(&mut self, record: u64) {
+        if let Some([Write { sequence, acknowledged: Some(_) }]) = self.open.get(&record).map(Vec::as_slice) {
+            self.settled[(record / SHARDS) as usize] = *sequence;
+            self.open.remove(&record);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The benchmark: YCSB over the native client, measured as the papers measure (throughput, CPU, device and network
+//! bytes per user byte, by role), with a ledger that proves that no acknowledged write was lost.
+//!
+//! ```text
+//!   ycsb::run -> phase (Load, Run A ...) -> worker threads, one Session each
+//!                  |                           |  keys, generators: what to ask
+//!                  |                           |  ledger: what may be found afterwards
+//!                  |-- meter: /proc and /status of every node, by role
+//!                  |-- kills: kill -9 of a primary now and then, through the DevCluster that cli gives
+//!                  v
+//!               report: the table and the JSON
+//! ```
+//! The crate never imports the server: it sees a cluster as its clients and operators do.
+#![forbid(unsafe_code)]
+
+mod generators;
+mod keys;
+mod kills;
+mod ledger;
+mod meter;
+mod phase;
+mod report;
+mod status;
+mod table;
+mod verify;
+mod worker;
+pub mod ycsb;
+
+pub use keys::{Mix, even_split_points};
+pub use report::{Backups, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures};
+pub use status::{NodeStatus, RegionStatus, fetch_status};
+pub use ycsb::{BenchError, DevCluster, Distribution, Options, Workload};

@@ -1,0 +1,242 @@
+//! What the servers spent: CPU and device bytes by the process's own accounting (`/proc`), device and network bytes
+//! and compaction figures by `/status`, summed over nodes and over the lives of a node that is killed and restarted.
+//!
+//! A figure is `None` where some node did not tell it: a sum with a hole would be a wrong sum. The figures of the last
+//! moments of a process that is killed are those of the sample that its killer takes just before.
+
+use crate::status::{NodeStatus, RegionCounters, fetch_status};
+use leeward_format::RegionId;
+use std::collections::HashMap;
+use std::fs;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::time::Duration;
+
+#[cfg(test)]
+#[path = "meter_tests.rs"]
+mod tests;
+
+/// Time that a node has to answer, not to hold up the run.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Clock ticks a second in `/proc/<pid>/stat`: USER_HZ, which is 100 in every Linux ABI that Rust supports.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// An amount that may be unknown.
+pub(crate) type Amount = Option<u64>;
+
+/// What one process spent since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    pub(crate) user_ticks: Amount,
+    pub(crate) system_ticks: Amount,
+    pub(crate) read_bytes: Amount,
+    pub(crate) written_bytes: Amount,
+    pub(crate) engine_read_bytes: Amount,
+    pub(crate) engine_written_bytes: Amount,
+    pub(crate) fabric_bytes: Amount,
+}
+
+/// What was done in one role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RoleSpent {
+    pub(crate) compactions: Amount,
+    pub(crate) compaction_bytes_read: Amount,
+    pub(crate) compaction_bytes_written: Amount,
+    pub(crate) index_bytes_shipped: Amount,
+    pub(crate) index_bytes_received: Amount,
+    pub(crate) index_bytes_rewritten: Amount,
+    pub(crate) index_bytes_read: Amount,
+    pub(crate) sync_bytes_shipped: Amount,
+    pub(crate) stall_ns: Amount,
+}
+
+/// What all servers spent in a phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    pub(crate) all: Spent,
+    pub(crate) primaries: RoleSpent,
+    /// Backups and learners.
+    pub(crate) backups: RoleSpent,
+    /// Levels of the deepest region.
+    pub(crate) levels: u32,
+}
+
+/// Samples the servers now and then and sums what they spent.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    addresses: Vec<String>,
+    /// By (server, process): the last sample.
+    seen: HashMap<(u32, u32), Sample>,
+    primed: bool,
+    totals: Totals,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    spent: Spent,
+    regions: HashMap<RegionId, RoleSpent>,
+}
+
+/// Seconds of clock ticks.
+pub(crate) fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / TICKS_PER_SECOND
+}
+
+impl Meter {
+    /// Of the nodes with these admin addresses; what they spent before the first sample does not count.
+    pub(crate) fn new(addresses: Vec<String>) -> Meter {
+        let mut meter = Meter { addresses, seen: HashMap::new(), primed: false, totals: zero() };
+        meter.sample();
+        meter.primed = true;
+        meter
+    }
+
+    /// Adds what was spent since the last sample. A node that does not answer is taken up by the next sample.
+    pub(crate) fn sample(&mut self) {
+        for address in self.addresses.clone() {
+            let Ok(status) = fetch_status(&address, PATIENCE) else { continue };
+            let pid = status.pid.filter(|_| is_local(&address));
+            let spent = pid.map_or_else(Spent::default, process_spent);
+            self.take(&status, spent);
+        }
+    }
+
+    /// What was spent since this was last asked.
+    pub(crate) fn take_totals(&mut self) -> Totals {
+        std::mem::replace(&mut self.totals, zero())
+    }
+
+    /// What was spent since [`Meter::take_totals`] was last asked, as of the last sample.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    fn take(&mut self, status: &NodeStatus, process: Spent) {
+        let spent = Spent {
+            engine_read_bytes: status.device.bytes_read,
+            engine_written_bytes: status.device.bytes_written,
+            fabric_bytes: plus(status.network.bytes_sent, status.network.bytes_received),
+            ..process
+        };
+        let regions = status.regions.iter().map(|region| (region.region, RoleSpent::from(region.counters)));
+        let now = Sample { spent, regions: regions.collect() };
+        let deepest = status.regions.iter().flat_map(|region| &region.levels).map(|level| level.level).max();
+        self.totals.levels = self.totals.levels.max(deepest.unwrap_or(0));
+        let life = (status.server, status.pid.unwrap_or(0));
+        let before = match self.seen.insert(life, now.clone()) {
+            Some(before) => before,
+            // A process that started during the run has spent nothing before it; one from before has, without us.
+            None if self.primed => Sample { spent: zero().all, regions: HashMap::new() },
+            None => now.clone(),
+        };
+        self.totals.all = self.totals.all.plus(now.spent.minus(before.spent));
+        for region in &status.regions {
+            let counters = now.regions[&region.region];
+            let past = before.regions.get(&region.region).copied().unwrap_or(zero().primaries);
+            let role = if region.role == "primary" { &mut self.totals.primaries } else { &mut self.totals.backups };
+            *role = role.plus(counters.since(past));
+        }
+    }
+}
+
+fn zero() -> Totals {
+    let nothing = Spent::default().map(Spent::default(), |_, _| Some(0));
+    let none = RoleSpent::default().map(RoleSpent::default(), |_, _| Some(0));
+    Totals { all: nothing, primaries: none, backups: none, levels: 0 }
+}
+
+fn plus(a: Amount, b: Amount) -> Amount {
+    Some(a? + b?)
+}
+
+fn minus(a: Amount, b: Amount) -> Amount {
+    Some(a?.saturating_sub(b?))
+}
+
+impl Spent {
+    fn map(self, other: Spent, f: fn(Amount, Amount) -> Amount) -> Spent {
+        Spent {
+            user_ticks: f(self.user_ticks, other.user_ticks),
+            system_ticks: f(self.system_ticks, other.system_ticks),
+            read_bytes: f(self.read_bytes, other.read_bytes),
+            written_bytes: f(self.written_bytes, other.written_bytes),
+            engine_read_bytes: f(self.engine_read_bytes, other.engine_read_bytes),
+            engine_written_bytes: f(self.engine_written_bytes, other.engine_written_bytes),
+            fabric_bytes: f(self.fabric_bytes, other.fabric_bytes),
+        }
+    }
+    fn plus(self, other: Spent) -> Spent {
+        self.map(other, plus)
+    }
+    fn minus(self, other: Spent) -> Spent {
+        self.map(other, minus)
+    }
+}
+
+impl RoleSpent {
+    fn map(self, other: RoleSpent, f: fn(Amount, Amount) -> Amount) -> RoleSpent {
+        RoleSpent {
+            compactions: f(self.compactions, other.compactions),
+            compaction_bytes_read: f(self.compaction_bytes_read, other.compaction_bytes_read),
+            compaction_bytes_written: f(self.compaction_bytes_written, other.compaction_bytes_written),
+            index_bytes_shipped: f(self.index_bytes_shipped, other.index_bytes_shipped),
+            index_bytes_received: f(self.index_bytes_received, other.index_bytes_received),
+            index_bytes_rewritten: f(self.index_bytes_rewritten, other.index_bytes_rewritten),
+            index_bytes_read: f(self.index_bytes_read, other.index_bytes_read),
+            sync_bytes_shipped: f(self.sync_bytes_shipped, other.sync_bytes_shipped),
+            stall_ns: f(self.stall_ns, other.stall_ns),
+        }
+    }
+    fn plus(self, other: RoleSpent) -> RoleSpent {
+        self.map(other, plus)
+    }
+    /// What was added since `past`. Some counters begin anew when a node takes or loses an office.
+    fn since(self, past: RoleSpent) -> RoleSpent {
+        self.map(past, |now, past| if now < past { now } else { minus(now, past) })
+    }
+}
+
+impl From<RegionCounters> for RoleSpent {
+    fn from(counters: RegionCounters) -> RoleSpent {
+        RoleSpent {
+            compactions: counters.compactions,
+            compaction_bytes_read: counters.compaction_bytes_read,
+            compaction_bytes_written: counters.compaction_bytes_written,
+            index_bytes_shipped: counters.index_bytes_shipped,
+            index_bytes_received: counters.index_bytes_received,
+            index_bytes_rewritten: counters.index_bytes_rewritten,
+            index_bytes_read: counters.index_bytes_read,
+            sync_bytes_shipped: counters.sync_bytes_shipped,
+            stall_ns: plus(counters.stall_l0_full_ns, counters.stall_tail_ns),
+        }
+    }
+}
+
+/// `/proc` speaks of this machine's processes only.
+fn is_local(address: &str) -> bool {
+    let mut resolved = address.to_socket_addrs().into_iter().flatten();
+    resolved.all(|address| match address.ip() {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_loopback(),
+    })
+}
+
+fn process_spent(pid: u32) -> Spent {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let (user_ticks, system_ticks) = cpu_ticks(&stat).unzip();
+    let bytes = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Spent {
+        user_ticks,
+        system_ticks,
+        read_bytes: bytes("read_bytes:"),
+        written_bytes: bytes("write_bytes:"),
+        ..Spent::default()
+    }
+}
+
+/// User and system time, fields 14 and 15. The second field is the program's name, which may hold anything.
+fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}

@@ -1,0 +1,136 @@
+//! One phase: its threads, its progress bar, the meter beside it, and what comes of it.
+
+use crate::kills::Kills;
+use crate::ledger::Ledger;
+use crate::meter::{Meter, Totals};
+use crate::report::PhaseReport;
+use crate::worker::{Measured, Records, Shared, Worker};
+use crate::ycsb::{BenchError, Options, Workload};
+use indicatif::{ProgressBar, ProgressStyle};
+use leeward_client::ClientError;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the progress bar is drawn.
+const DRAW: Duration = Duration::from_millis(100);
+/// How often it is looked whether the threads are done.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often the servers are sampled.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// After the last operation the servers are left to finish what it caused, at most for this long.
+const SETTLE_AT_MOST: Duration = Duration::from_secs(60);
+/// Pause between the samples that tell whether they have; three in a row must be alike.
+const SETTLE_PAUSE: Duration = Duration::from_millis(250);
+/// Bytes that a server may write in such a pause and still count as at rest.
+const SETTLE_BYTES: u64 = 64 << 10;
+
+/// A phase that is over.
+pub(crate) struct Outcome {
+    pub(crate) report: PhaseReport,
+    /// Records that exist now.
+    pub(crate) records: u64,
+}
+
+/// Runs `workload` over `records` records.
+pub(crate) fn run(
+    workload: Workload,
+    options: &Options,
+    records: u64,
+    ledger: &Ledger,
+    meter: &Mutex<Meter>,
+    mut kills: Option<&mut Kills<'_>>,
+) -> Result<Outcome, BenchError> {
+    let load = workload == Workload::Load;
+    // Load inserts records 0, 1, ... again if they are there already.
+    let existing = Records::new(if load { 0 } else { records });
+    let chooser = workload.chooser(options.distribution, existing.limit());
+    {
+        let mut meter = meter.lock();
+        meter.sample();
+        meter.take_totals();
+    }
+    let shared = Shared {
+        workload,
+        options,
+        ledger,
+        records: existing,
+        issued: AtomicU64::new(0),
+        completed: AtomicU64::new(0),
+        ops: if load { options.records } else { options.ops },
+        go_on: AtomicBool::new(kills.as_ref().is_some_and(|kills| kills.wants_more())),
+        started: Instant::now(),
+    };
+    let workers = (0..options.threads).map(|index| Worker::connect(&shared, chooser.clone(), index));
+    let workers = workers.collect::<Result<Vec<_>, _>>()?;
+    let over = AtomicBool::new(false);
+    let bar = progress_bar(workload, shared.ops);
+    let (measured, seconds) = thread::scope(|scope| {
+        let killer = kills.as_mut().map(|kills| {
+            let (over, bar, go_on) = (&over, &bar, &shared.go_on);
+            scope.spawn(move || {
+                let result = kills.run(over, meter, bar);
+                // Whether it made all its kills or failed: nobody needs the phase to go on any more.
+                go_on.store(false, Ordering::Relaxed);
+                result
+            })
+        });
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
+        watch(&shared, meter, &bar, || threads.iter().all(|thread| thread.is_finished()));
+        let seconds = shared.started.elapsed().as_secs_f64();
+        over.store(true, Ordering::Relaxed);
+        let measured: Result<Vec<Measured>, ClientError> =
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+        if let Some(killer) = killer {
+            killer.join().expect("the killer does not panic")?;
+        }
+        Ok::<_, BenchError>((measured?, seconds))
+    })?;
+    bar.finish_and_clear();
+    let (totals, settle_seconds) = settle(meter);
+    let mut sum = Measured::new();
+    measured.into_iter().for_each(|measured| sum.add(measured));
+    let report = PhaseReport::new(workload, &sum, seconds, settle_seconds, &totals);
+    Ok(Outcome { report, records: shared.records.limit() })
+}
+
+/// Draws the progress and samples the servers until the threads are done.
+fn watch(shared: &Shared<'_>, meter: &Mutex<Meter>, bar: &ProgressBar, finished: impl Fn() -> bool) {
+    let mut sampled = Instant::now();
+    while !finished() {
+        thread::sleep(LOOK);
+        bar.set_position(shared.completed.load(Ordering::Relaxed));
+        if sampled.elapsed() >= SAMPLE {
+            meter.lock().sample();
+            sampled = Instant::now();
+        }
+    }
+}
+
+/// Waits until compactions and shipments that the phase caused are over; answers what it all cost.
+fn settle(meter: &Mutex<Meter>) -> (Totals, f64) {
+    let started = Instant::now();
+    let mut alike = 0;
+    let mut meter = meter.lock();
+    meter.sample();
+    while alike < 3 && started.elapsed() < SETTLE_AT_MOST {
+        let before = *meter.totals();
+        thread::sleep(SETTLE_PAUSE);
+        meter.sample();
+        let now = meter.totals();
+        let written = now.all.engine_written_bytes.zip(before.all.engine_written_bytes);
+        let quiet = written.is_none_or(|(now, before)| now - before <= SETTLE_BYTES);
+        let still = now.primaries == before.primaries && now.backups == before.backups;
+        alike = if quiet && still { alike + 1 } else { 0 };
+    }
+    (meter.take_totals(), started.elapsed().as_secs_f64())
+}
+
+fn progress_bar(workload: Workload, ops: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:>6} [{bar:40}] {pos}/{len} {per_sec} eta {eta}");
+    let style = style.expect("the template is well-formed").progress_chars("=> ");
+    let bar = ProgressBar::new(ops).with_style(style).with_prefix(workload.to_string());
+    bar.enable_steady_tick(DRAW);
+    bar
+}

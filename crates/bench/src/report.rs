@@ -1,0 +1,353 @@
+//! What a run found: the JSON with its stable names. Plain data; [`crate::table`] shows it to people.
+//!
+//! Names in the JSON never change; new ones may be added. What could not be measured, or did not occur, is `null`,
+//! never zero.
+
+use crate::meter::{Amount, RoleSpent, Totals, seconds};
+use crate::verify::Verified;
+use crate::worker::Measured;
+use crate::ycsb::{Kind, Options, Workload};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+pub(crate) mod tests;
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Mix of pair sizes.
+    pub mix: String,
+    /// Records asked for.
+    pub records: u64,
+    /// Client threads.
+    pub threads: usize,
+    /// Operations that each thread kept under way.
+    pub depth: usize,
+    /// Operations that failed for good, in all phases and in reading back.
+    pub errors: u64,
+    /// Records that held nothing of what they may hold. `None` without `--verify`.
+    pub lost_writes: Option<u64>,
+    /// Records read back.
+    pub verified_records: Option<u64>,
+    /// Server CPU of all phases.
+    pub server_cpu_seconds_per_million_ops: Option<f64>,
+    /// Device bytes over user bytes, all phases.
+    pub io_amplification: IoAmplification,
+    /// Network bytes over user bytes, all phases.
+    pub network_amplification: Option<f64>,
+    /// What the backups did, all phases.
+    pub backups: Backups,
+    /// The phases, in order.
+    pub phases: Vec<PhaseReport>,
+    /// Processes killed, in order.
+    pub kills: Vec<Kill>,
+    /// The first few losses, for people.
+    #[serde(skip)]
+    pub(crate) details: Vec<String>,
+}
+
+/// One phase.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseReport {
+    /// `load`, `a` to `f`.
+    pub workload: String,
+    /// Operations done, failed ones included.
+    pub ops: u64,
+    /// Operations that failed for good, and reads that did not find the record.
+    pub errors: u64,
+    /// The first failure.
+    pub first_error: Option<String>,
+    /// Seconds from the first operation to the last answer.
+    pub seconds: f64,
+    /// Seconds that the servers went on working after the last answer.
+    pub settle_seconds: f64,
+    /// Operations a second.
+    pub ops_per_second: f64,
+    /// Latency by kind of operation.
+    pub latency_us: LatencyByOperation,
+    /// User and system time of all server processes.
+    pub server_cpu_seconds_per_million_ops: Option<f64>,
+    /// Of it, user time.
+    pub server_user_cpu_seconds: Option<f64>,
+    /// Of it, system time.
+    pub server_system_cpu_seconds: Option<f64>,
+    /// Bytes of keys and values written, read and scanned.
+    pub user_bytes: u64,
+    /// Device bytes, by the processes' own I/O accounting.
+    pub device_bytes: DeviceBytes,
+    /// Device bytes, by the engine's count.
+    pub engine_device_bytes: DeviceBytes,
+    /// Device bytes over user bytes.
+    pub io_amplification: IoAmplification,
+    /// Bytes sent and received by servers, between each other and with the clients.
+    pub network_bytes: Option<u64>,
+    /// Network bytes over user bytes.
+    pub network_amplification: Option<f64>,
+    /// What was done in the role of primary.
+    pub primaries: RoleFigures,
+    /// What was done in the role of backup.
+    pub backups: Backups,
+    /// Levels of the deepest region.
+    pub levels: u32,
+}
+
+/// Latencies of the kinds of operation; `null` for a kind that did not occur.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LatencyByOperation {
+    /// Reads.
+    pub read: Option<Latency>,
+    /// Updates.
+    pub update: Option<Latency>,
+    /// Inserts.
+    pub insert: Option<Latency>,
+    /// Scans.
+    pub scan: Option<Latency>,
+    /// Read-modify-writes, both steps together.
+    pub rmw: Option<Latency>,
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Operations.
+    pub count: u64,
+    /// Half were faster.
+    pub p50: f64,
+    /// 99 % were faster.
+    pub p99: f64,
+    /// 99.9 % were faster.
+    pub p999: f64,
+    /// 99.99 % were faster.
+    pub p9999: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+/// Bytes read from and written to devices.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct DeviceBytes {
+    /// Bytes read.
+    pub read: Option<u64>,
+    /// Bytes written.
+    pub write: Option<u64>,
+}
+
+/// Device bytes over user bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct IoAmplification {
+    /// Bytes read a user byte.
+    pub read: Option<f64>,
+    /// Bytes written a user byte.
+    pub write: Option<f64>,
+}
+
+/// What was done in one role.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RoleFigures {
+    /// Compactions finished.
+    pub compactions: Option<u64>,
+    /// Bytes that compactions read.
+    pub compaction_bytes_read: Option<u64>,
+    /// Bytes that compactions wrote.
+    pub compaction_bytes_written: Option<u64>,
+    /// Bytes of leaf and index segments sent to backups.
+    pub index_bytes_shipped: Option<u64>,
+    /// Bytes of whole segments sent to bring a backup in sync.
+    pub sync_bytes_shipped: Option<u64>,
+    /// Seconds during which writes waited for compactions or log tails, over all regions.
+    pub stall_seconds: Option<f64>,
+}
+
+/// What the backups did for their index.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Backups {
+    /// Compactions finished: 0, a backup merges nothing.
+    pub compactions: Option<u64>,
+    /// Bytes read from a backup's device for its index: 0.
+    pub index_bytes_read: Option<u64>,
+    /// Bytes of leaf and index segments that primaries shipped to backups.
+    pub index_bytes_shipped: Option<u64>,
+    /// Bytes of them that arrived.
+    pub index_bytes_received: Option<u64>,
+    /// Bytes of them whose pointers were translated.
+    pub index_bytes_rewritten: Option<u64>,
+}
+
+/// One `kill -9`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kill {
+    /// The node.
+    pub server: u32,
+    /// Regions that it was primary of.
+    pub regions: Vec<u32>,
+    /// For each, seconds from the kill to the first acknowledged write; `null` where there was none in time.
+    pub unavailable_seconds: Vec<Option<f64>>,
+    /// Seconds from its restart until every group was in sync again.
+    pub in_sync_seconds: f64,
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options) -> Report {
+        Report {
+            mix: options.mix.to_string(),
+            records: options.records,
+            threads: options.threads,
+            depth: options.depth,
+            errors: 0,
+            lost_writes: None,
+            verified_records: None,
+            server_cpu_seconds_per_million_ops: None,
+            io_amplification: IoAmplification::default(),
+            network_amplification: None,
+            backups: Backups::default(),
+            phases: Vec::new(),
+            kills: Vec::new(),
+            details: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add_phase(&mut self, phase: PhaseReport) {
+        self.errors += phase.errors;
+        self.phases.push(phase);
+        let phases = &self.phases;
+        let sum = |figure: fn(&PhaseReport) -> Option<u64>| phases.iter().map(figure).sum::<Option<u64>>();
+        let over = |figure: fn(&PhaseReport) -> Option<u64>| {
+            ratio(sum(figure)?, phases.iter().map(|phase| phase.user_bytes).sum())
+        };
+        let cpu = |phase: &PhaseReport| Some(phase.server_user_cpu_seconds? + phase.server_system_cpu_seconds?);
+        let ops: u64 = phases.iter().map(|phase| phase.ops).sum();
+        let cpu_seconds: Option<f64> = phases.iter().map(cpu).sum();
+        self.server_cpu_seconds_per_million_ops = cpu_seconds.and_then(|seconds| per_million(seconds, ops));
+        self.io_amplification = IoAmplification {
+            read: over(|phase| phase.device_bytes.read),
+            write: over(|phase| phase.device_bytes.write),
+        };
+        self.network_amplification = over(|phase| phase.network_bytes);
+        self.backups = Backups {
+            compactions: sum(|phase| phase.backups.compactions),
+            index_bytes_read: sum(|phase| phase.backups.index_bytes_read),
+            index_bytes_shipped: sum(|phase| phase.backups.index_bytes_shipped),
+            index_bytes_received: sum(|phase| phase.backups.index_bytes_received),
+            index_bytes_rewritten: sum(|phase| phase.backups.index_bytes_rewritten),
+        };
+    }
+
+    pub(crate) fn set_verified(&mut self, verified: &Verified) {
+        self.lost_writes = Some(verified.lost);
+        self.verified_records = Some(verified.records);
+        self.errors += verified.errors;
+        self.details.clone_from(&verified.details);
+    }
+
+    /// No operation failed and no acknowledged write is lost.
+    pub fn is_clean(&self) -> bool {
+        self.errors == 0 && self.lost_writes.unwrap_or(0) == 0
+    }
+}
+
+impl PhaseReport {
+    pub(crate) fn new(
+        workload: Workload,
+        measured: &Measured,
+        seconds_taken: f64,
+        settle_seconds: f64,
+        totals: &Totals,
+    ) -> PhaseReport {
+        let user = totals.all.user_ticks.map(seconds);
+        let system = totals.all.system_ticks.map(seconds);
+        let cpu = user.zip(system).and_then(|(user, system)| per_million(user + system, measured.ops));
+        let over = |bytes: Amount| ratio(bytes?, measured.user_bytes);
+        let clients = measured.traffic.sent + measured.traffic.received;
+        let network_bytes = totals.all.fabric_bytes.map(|fabric| fabric + clients);
+        let missed = (measured.misses > 0).then(|| {
+            format!(
+                "{} reads did not find their record: was it loaded with the same --records and --mix?",
+                measured.misses
+            )
+        });
+        PhaseReport {
+            workload: workload.to_string(),
+            ops: measured.ops,
+            errors: measured.errors + measured.misses,
+            first_error: measured.first_error.clone().or(missed),
+            seconds: seconds_taken,
+            settle_seconds,
+            ops_per_second: measured.ops as f64 / seconds_taken.max(1e-9),
+            latency_us: LatencyByOperation::new(measured),
+            server_cpu_seconds_per_million_ops: cpu,
+            server_user_cpu_seconds: user,
+            server_system_cpu_seconds: system,
+            user_bytes: measured.user_bytes,
+            device_bytes: DeviceBytes { read: totals.all.read_bytes, write: totals.all.written_bytes },
+            engine_device_bytes: DeviceBytes {
+                read: totals.all.engine_read_bytes,
+                write: totals.all.engine_written_bytes,
+            },
+            io_amplification: IoAmplification {
+                read: over(totals.all.read_bytes),
+                write: over(totals.all.written_bytes),
+            },
+            network_bytes,
+            network_amplification: over(network_bytes),
+            primaries: RoleFigures::new(&totals.primaries),
+            backups: Backups {
+                compactions: totals.backups.compactions,
+                index_bytes_read: totals.backups.index_bytes_read,
+                index_bytes_shipped: totals.primaries.index_bytes_shipped,
+                index_bytes_received: totals.backups.index_bytes_received,
+                index_bytes_rewritten: totals.backups.index_bytes_rewritten,
+            },
+            levels: totals.levels,
+        }
+    }
+}
+
+impl LatencyByOperation {
+    fn new(measured: &Measured) -> LatencyByOperation {
+        let of = |kind: Kind| measured.latency.get(&kind).map(Latency::new);
+        LatencyByOperation {
+            read: of(Kind::Read),
+            update: of(Kind::Update),
+            insert: of(Kind::Insert),
+            scan: of(Kind::Scan),
+            rmw: of(Kind::ReadModifyWrite),
+        }
+    }
+}
+
+impl Latency {
+    fn new(histogram: &Histogram<u64>) -> Latency {
+        let us = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        Latency {
+            count: histogram.len(),
+            p50: us(0.5),
+            p99: us(0.99),
+            p999: us(0.999),
+            p9999: us(0.9999),
+            max: histogram.max() as f64 / 1000.0,
+        }
+    }
+}
+
+impl RoleFigures {
+    fn new(spent: &RoleSpent) -> RoleFigures {
+        RoleFigures {
+            compactions: spent.compactions,
+            compaction_bytes_read: spent.compaction_bytes_read,
+            compaction_bytes_written: spent.compaction_bytes_written,
+            index_bytes_shipped: spent.index_bytes_shipped,
+            sync_bytes_shipped: spent.sync_bytes_shipped,
+            stall_seconds: spent.stall_ns.map(|ns| ns as f64 / 1e9),
+        }
+    }
+}
+
+fn ratio(bytes: u64, user_bytes: u64) -> Option<f64> {
+    (user_bytes > 0).then(|| bytes as f64 / user_bytes as f64)
+}
+
+fn per_million(cpu_seconds: f64, ops: u64) -> Option<f64> {
+    (ops > 0).then(|| cpu_seconds * 1e6 / ops as f64)
+}

@@ -1,0 +1,300 @@
+//! One client thread of a phase: a pipelined session that keeps `depth` operations under way, times them, and tells
+//! the ledger what became of its writes.
+
+use crate::generators::Chooser;
+use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
+use crate::ledger::Ledger;
+use crate::ycsb::{Kind, Options, Workload, client_options};
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use leeward_client::{ClientError, Done, Op, OpError, OpResult, PutIf, Session, Ticket, Traffic};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest latency that is told apart, in nanoseconds: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+/// Longest scan, in records, as in YCSB.
+const LONGEST_SCAN: u32 = 100;
+/// How long a thread waits for answers before it looks whether it should stop.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// What the threads of a phase share.
+pub(crate) struct Shared<'a> {
+    pub(crate) workload: Workload,
+    pub(crate) options: &'a Options,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) records: Records,
+    /// Operations handed out and those that are done.
+    pub(crate) issued: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    /// Operations of the phase.
+    pub(crate) ops: u64,
+    /// Go on past `ops` until it is cleared.
+    pub(crate) go_on: AtomicBool,
+    pub(crate) started: Instant,
+}
+
+/// Records that exist: every one below the limit was acknowledged.
+#[derive(Debug)]
+pub(crate) struct Records {
+    next: AtomicU64,
+    limit: AtomicU64,
+    /// Acknowledged, with one before them that is not.
+    ahead: Mutex<BTreeSet<u64>>,
+}
+
+impl Records {
+    pub(crate) fn new(records: u64) -> Records {
+        Records { next: AtomicU64::new(records), limit: AtomicU64::new(records), ahead: Mutex::default() }
+    }
+
+    /// Number of a record to be inserted.
+    fn insert(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The insert of `record` is over. One that failed is counted as well, else it would hold the limit for ever.
+    fn inserted(&self, record: u64) {
+        let mut ahead = self.ahead.lock();
+        ahead.insert(record);
+        let mut limit = self.limit.load(Ordering::Relaxed);
+        while ahead.remove(&limit) {
+            limit += 1;
+        }
+        self.limit.store(limit, Ordering::Release);
+    }
+
+    /// Records that may be asked for.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Acquire)
+    }
+}
+
+/// What a thread measured.
+pub(crate) struct Measured {
+    pub(crate) latency: HashMap<Kind, Histogram<u64>>,
+    pub(crate) ops: u64,
+    pub(crate) errors: u64,
+    /// Reads of a record that must exist that found nothing, or found another's or a damaged value.
+    pub(crate) misses: u64,
+    pub(crate) first_error: Option<String>,
+    /// Bytes of keys and values written, read and scanned.
+    pub(crate) user_bytes: u64,
+    pub(crate) traffic: Traffic,
+}
+
+impl Measured {
+    pub(crate) fn new() -> Measured {
+        Measured {
+            latency: HashMap::new(),
+            ops: 0,
+            errors: 0,
+            misses: 0,
+            first_error: None,
+            user_bytes: 0,
+            traffic: Traffic::default(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Measured) {
+        for (kind, histogram) in other.latency {
+            let sum = self.latency.entry(kind).or_insert_with(new_histogram);
+            sum.add(&histogram).expect("all histograms have the same bounds");
+        }
+        self.ops += other.ops;
+        self.errors += other.errors;
+        self.misses += other.misses;
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.user_bytes += other.user_bytes;
+        self.traffic += other.traffic;
+    }
+
+    fn record(&mut self, kind: Kind, latency: Duration) {
+        let histogram = self.latency.entry(kind).or_insert_with(new_histogram);
+        histogram.saturating_record(latency.as_nanos() as u64);
+    }
+}
+
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order")
+}
+
+/// One operation under way.
+struct Flight {
+    kind: Kind,
+    record: u64,
+    /// Number of the write, if it is one (yet).
+    sequence: Option<u64>,
+    started: Instant,
+    /// Of a scan: records still wanted.
+    wanted: u32,
+}
+
+/// The thread.
+pub(crate) struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    session: Session,
+    chooser: Chooser,
+    rng: fastrand::Rng,
+    flights: HashMap<Ticket, Flight>,
+    measured: Measured,
+    /// With a target rate: when the next operation is due, and the time between two.
+    pace: Option<(Instant, Duration)>,
+}
+
+impl<'a> Worker<'a> {
+    /// Thread number `index` of the phase.
+    pub(crate) fn connect(shared: &'a Shared<'a>, chooser: Chooser, index: usize) -> Result<Worker<'a>, ClientError> {
+        let options = shared.options;
+        let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
+        let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);
+        Ok(Worker {
+            shared,
+            session: Session::connect(&options.seeds, client_options(options))?,
+            chooser,
+            rng: fastrand::Rng::with_seed(mix64(index as u64) ^ shared.records.limit()),
+            flights: HashMap::new(),
+            measured: Measured::new(),
+            pace: pause.map(|pause| (shared.started + offset(pause), pause)),
+        })
+    }
+
+    /// Works until the phase is over.
+    pub(crate) fn run(mut self) -> Result<Measured, ClientError> {
+        loop {
+            let over = self.fill();
+            if over && self.flights.is_empty() {
+                self.measured.traffic = self.session.traffic();
+                return Ok(self.measured);
+            }
+            let due = self.pace.map_or(LOOK_UP, |(next, _)| next.saturating_duration_since(Instant::now()));
+            let due = if self.flights.len() < self.shared.options.depth { due } else { LOOK_UP };
+            for done in self.session.poll(due.min(LOOK_UP))? {
+                self.complete(done);
+            }
+        }
+    }
+
+    /// Issues operations up to the depth; answers whether there are none left.
+    fn fill(&mut self) -> bool {
+        while self.flights.len() < self.shared.options.depth {
+            let now = Instant::now();
+            let started = match &mut self.pace {
+                Some((next, _)) if *next > now => return false,
+                Some((next, pause)) => {
+                    let due = *next;
+                    *next += *pause;
+                    due
+                }
+                None => now,
+            };
+            let go_on = self.shared.go_on.load(Ordering::Relaxed);
+            if self.shared.issued.fetch_add(1, Ordering::Relaxed) >= self.shared.ops && !go_on {
+                return true;
+            }
+            self.issue(started);
+        }
+        false
+    }
+
+    fn issue(&mut self, started: Instant) {
+        let kind = self.shared.workload.kind(self.rng.u8(..100));
+        let record = match kind {
+            Kind::Insert => self.shared.records.insert(),
+            _ => self.chooser.next(self.shared.records.limit().max(1), &mut self.rng),
+        };
+        let mut flight = Flight { kind, record, sequence: None, started, wanted: 0 };
+        let op = match kind {
+            Kind::Read | Kind::ReadModifyWrite => Op::Get { key: key(record) },
+            Kind::Update | Kind::Insert => self.put(&mut flight),
+            Kind::Scan => {
+                flight.wanted = self.rng.u32(1..=LONGEST_SCAN);
+                scan(key(record), flight.wanted)
+            }
+        };
+        self.submit(op, flight);
+    }
+
+    fn put(&mut self, flight: &mut Flight) -> Op {
+        let sequence = self.shared.ledger.begin(flight.record);
+        flight.sequence = Some(sequence);
+        let value = value(flight.record, sequence, self.mix().value_bytes(flight.record));
+        Op::Put { key: key(flight.record), value, when: PutIf::Always, want_old: false }
+    }
+
+    fn submit(&mut self, op: Op, flight: Flight) {
+        let ticket = self.session.submit(vec![op]);
+        self.flights.insert(ticket, flight);
+    }
+
+    fn mix(&self) -> Mix {
+        self.shared.options.mix
+    }
+
+    fn complete(&mut self, done: Done) {
+        let mut flight = self.flights.remove(&done.ticket).expect("every ticket is of a flight");
+        let result = done.results.into_iter().next().expect("one result an operation");
+        match result {
+            OpResult::Error(error) => return self.fail(flight, error),
+            OpResult::Value(value) => {
+                let value = value.unwrap_or_default();
+                self.measured.user_bytes += (KEY_BYTES + value.len()) as u64;
+                if sequence_of(flight.record, &value, self.mix().value_bytes(flight.record)).is_none() {
+                    self.measured.misses += 1;
+                }
+                if flight.kind == Kind::ReadModifyWrite {
+                    let op = self.put(&mut flight);
+                    return self.submit(op, flight);
+                }
+            }
+            OpResult::Put { .. } => {
+                let sequence = flight.sequence.expect("a put has a number");
+                self.shared.ledger.acknowledged(flight.record, sequence);
+                let bytes = KEY_BYTES + self.mix().value_bytes(flight.record);
+                self.measured.user_bytes += bytes as u64;
+            }
+            OpResult::Entries { entries, resume } => {
+                flight.wanted = flight.wanted.saturating_sub(entries.len() as u32);
+                let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+                self.measured.user_bytes += bytes as u64;
+                if let Some(start) = resume.filter(|_| flight.wanted > 0) {
+                    let op = scan(start, flight.wanted);
+                    return self.submit(op, flight);
+                }
+            }
+            other => return self.fail(flight, OpError::Invalid(format!("unexpected answer {other:?}"))),
+        }
+        self.measured.record(flight.kind, flight.started.elapsed());
+        self.finish(&flight);
+    }
+
+    fn fail(&mut self, flight: Flight, error: OpError) {
+        self.measured.errors += 1;
+        if let Some(sequence) = flight.sequence {
+            match error {
+                // It may have happened: it stays among the possible values.
+                OpError::Unknown(_) | OpError::Unavailable(_) => {}
+                OpError::Invalid(_)
+                | OpError::Recovering(_)
+                | OpError::NotEnoughReplicas { .. }
+                | OpError::NotPrimary { .. } => self.shared.ledger.refused(flight.record, sequence),
+            }
+        }
+        self.measured.first_error.get_or_insert_with(|| error.to_string());
+        self.finish(&flight);
+    }
+
+    fn finish(&mut self, flight: &Flight) {
+        if flight.kind == Kind::Insert {
+            self.shared.records.inserted(flight.record);
+        }
+        self.measured.ops += 1;
+        self.shared.completed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn scan(start: Bytes, limit: u32) -> Op {
+    Op::Scan { start, end: None, reverse: false, limit, keys_only: false }
+}

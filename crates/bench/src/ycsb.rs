@@ -1,0 +1,312 @@
+//! A YCSB run: the options, the workloads, and the order of things. Call it from any thread; it starts its own and
+//! joins them before it answers.
+
+use crate::generators::{Chooser, THETA, Zipfian};
+use crate::keys::{Mix, key, sequence_of};
+use crate::kills::Kills;
+use crate::ledger::Ledger;
+use crate::meter::Meter;
+use crate::phase;
+use crate::report::Report;
+use crate::verify;
+use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::time::Duration;
+
+#[cfg(test)]
+#[path = "ycsb_tests.rs"]
+mod tests;
+
+/// Records looked at to tell whether Load must come first.
+const SAMPLE: u64 = 64;
+
+/// A YCSB workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Inserts every record.
+    Load,
+    /// 50 % reads, 50 % updates.
+    A,
+    /// 95 % reads, 5 % updates.
+    B,
+    /// Reads.
+    C,
+    /// 95 % reads of the latest records, 5 % inserts.
+    D,
+    /// 95 % scans of 1 to 100 records, 5 % inserts.
+    E,
+    /// 50 % reads, 50 % read-modify-writes.
+    F,
+}
+
+/// What one step of a workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Read,
+    Update,
+    Insert,
+    Scan,
+    ReadModifyWrite,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 5] = [Kind::Read, Kind::Update, Kind::Insert, Kind::Scan, Kind::ReadModifyWrite];
+}
+
+impl Workload {
+    /// Every workload.
+    pub const ALL: [Workload; 7] =
+        [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
+
+    /// What the next operation does, by a draw from 0 to 99.
+    pub(crate) fn kind(self, draw: u8) -> Kind {
+        match (self, draw) {
+            (Workload::Load, _) => Kind::Insert,
+            (Workload::A, 0..50) | (Workload::B | Workload::D, 0..95) | (Workload::C, _) | (Workload::F, 0..50) => {
+                Kind::Read
+            }
+            (Workload::A | Workload::B, _) => Kind::Update,
+            (Workload::E, 0..95) => Kind::Scan,
+            (Workload::D | Workload::E, _) => Kind::Insert,
+            (Workload::F, _) => Kind::ReadModifyWrite,
+        }
+    }
+
+    /// How the workload chooses among `records`, unless the options say otherwise.
+    pub(crate) fn chooser(self, chosen: Option<Distribution>, records: u64) -> Chooser {
+        let latest = if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian };
+        let records = records.max(1);
+        match chosen.unwrap_or(latest) {
+            // Load asks for no record that exists, so the constant need not be computed.
+            _ if self == Workload::Load => Chooser::Uniform,
+            Distribution::Uniform => Chooser::Uniform,
+            Distribution::Zipfian => Chooser::Zipfian(Zipfian::new(records, THETA)),
+            Distribution::Latest => Chooser::Latest(Zipfian::new(records, THETA)),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Workload::Load => "load",
+            Workload::A => "a",
+            Workload::B => "b",
+            Workload::C => "c",
+            Workload::D => "d",
+            Workload::E => "e",
+            Workload::F => "f",
+        })
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Workload, String> {
+        Workload::ALL
+            .into_iter()
+            .find(|workload| workload.to_string() == text.to_ascii_lowercase())
+            .ok_or_else(|| format!("unknown workload {text:?}: it is one of load, a, b, c, d, e, f"))
+    }
+}
+
+/// Which of the existing records an operation names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// A few hot records anywhere (theta 0.99).
+    Zipfian,
+    /// All alike.
+    Uniform,
+    /// The newest are the hottest.
+    Latest,
+}
+
+impl FromStr for Distribution {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Distribution, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "zipfian" => Ok(Distribution::Zipfian),
+            "uniform" => Ok(Distribution::Uniform),
+            "latest" => Ok(Distribution::Latest),
+            _ => Err(format!("unknown distribution {text:?}: it is one of zipfian, uniform, latest")),
+        }
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Native addresses of one or more nodes.
+    pub seeds: Vec<String>,
+    /// The phases, in order. Load comes first by itself where the records are not there.
+    pub workloads: Vec<Workload>,
+    /// Sizes of the pairs.
+    pub mix: Mix,
+    /// Records that Load inserts, and that the other workloads count on.
+    pub records: u64,
+    /// Operations of each other phase.
+    pub ops: u64,
+    /// Instead of the workload's own distribution.
+    pub distribution: Option<Distribution>,
+    /// Client threads, each with connections of its own.
+    pub threads: usize,
+    /// Operations that a thread keeps under way.
+    pub depth: usize,
+    /// Operations a second of all threads together. Latency then counts from when an operation was due.
+    pub target_rate: Option<f64>,
+    /// Remember every acknowledged write and read all of them back at the end.
+    pub verify: bool,
+    /// Kill the primary of a region every so often in the phases that are not Load.
+    pub kill_primary_every: Option<Duration>,
+    /// Kills to make; the first phase that is not Load goes on past its operations until they are made.
+    pub kills: Option<u32>,
+    /// Time within which an operation is retried.
+    pub deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            seeds: vec!["127.0.0.1:7479".into()],
+            workloads: vec![Workload::Load, Workload::A],
+            mix: Mix::SD,
+            records: 100_000,
+            ops: 100_000,
+            distribution: None,
+            threads: 2,
+            depth: 32,
+            target_rate: None,
+            verify: false,
+            kill_primary_every: None,
+            kills: None,
+            deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// An option has a value that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The cluster cannot be reached, or this process ran out of something.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A node could not be killed or started again.
+    #[error("node {server}: {source}")]
+    Node {
+        /// Its server id.
+        server: u32,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A killed node did not come back.
+    #[error("after kill {number}, of node {server}, the groups were not in sync again within {after:?}")]
+    NotInSync {
+        /// Ordinal of the kill.
+        number: usize,
+        /// The node.
+        server: u32,
+        /// How long it was waited for.
+        after: Duration,
+    },
+}
+
+/// A cluster that the benchmark may harm.
+pub trait DevCluster: Send {
+    /// Kills the node's process as `kill -9` does.
+    ///
+    /// # Errors
+    /// It is not running, or may not be killed.
+    fn kill(&mut self, server: u32) -> io::Result<()>;
+    /// Starts the node's process again, on the same data. Does not wait until it serves.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    fn restart(&mut self, server: u32) -> io::Result<()>;
+}
+
+impl Options {
+    /// # Errors
+    /// A value that makes no sense, with the reason and the allowed range.
+    pub fn check(&self, has_cluster: bool) -> Result<(), BenchError> {
+        let refuse = |reason: &str| Err(BenchError::Option(reason.into()));
+        match self {
+            Options { workloads, .. } if workloads.is_empty() => refuse("--workload: at least one is needed"),
+            Options { records: 0, .. } => refuse("--records: at least 1"),
+            Options { threads, .. } if !(1..=1024).contains(threads) => refuse("--threads: 1 to 1024"),
+            Options { depth, .. } if !(1..=4096).contains(depth) => refuse("--depth: 1 to 4096"),
+            Options { target_rate: Some(rate), .. } if rate.is_nan() || *rate <= 0.0 => {
+                refuse("--target-rate: more than 0 operations a second")
+            }
+            Options { kill_primary_every: Some(_), .. } if !has_cluster => {
+                refuse("--kill-primary-every kills processes: it needs --dev, a cluster of the benchmark's own")
+            }
+            Options { kill_primary_every: Some(every), .. } if every.is_zero() => {
+                refuse("--kill-primary-every: more than 0 seconds")
+            }
+            Options { kills: Some(_), kill_primary_every: None, .. } => refuse("--kills needs --kill-primary-every"),
+            Options { kills: Some(_), workloads, .. } if workloads.iter().all(|w| *w == Workload::Load) => {
+                refuse("--kills needs a workload other than load")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs all phases, then the verification, and prints what happens on the way: progress on the standard error,
+/// results of phases and kills on the standard output.
+///
+/// # Errors
+/// Bad options, a cluster that cannot be reached, or a killed node that does not come back. Operations that fail are
+/// counted in the report.
+pub fn run(options: &Options, cluster: Option<&mut dyn DevCluster>) -> Result<Report, BenchError> {
+    options.check(cluster.is_some())?;
+    let client_options = client_options(options);
+    let mut session = Session::connect(&options.seeds, client_options)?;
+    let admins = session.fetch_map()?.servers.iter().map(|server| server.admin_address.clone()).collect();
+    let meter = Mutex::new(Meter::new(admins));
+    let ledger = Ledger::new(options.verify);
+    let kills = cluster.zip(options.kill_primary_every).map(|(cluster, every)| Kills::new(cluster, every, options));
+    let mut kills = kills.transpose()?;
+    let mut report = Report::new(options);
+    let mut records = options.records;
+    let mut workloads = options.workloads.clone();
+    if workloads[0] != Workload::Load && !is_loaded(&mut session, options)? {
+        println!("not all of {} records with mix {} are there: loading them first", records, options.mix);
+        workloads.insert(0, Workload::Load);
+    }
+    for workload in &workloads {
+        let killer = kills.as_mut().filter(|_| *workload != Workload::Load);
+        let outcome = phase::run(*workload, options, records, &ledger, &meter, killer)?;
+        records = outcome.records;
+        print!("{}", outcome.report);
+        report.add_phase(outcome.report);
+    }
+    if let Some(kills) = kills {
+        report.kills = kills.into_made();
+    }
+    if options.verify {
+        let found = verify::run(options, &ledger)?;
+        report.set_verified(&found);
+    }
+    Ok(report)
+}
+
+/// Whether a sample of the records is there, with the sizes of the mix.
+fn is_loaded(session: &mut Session, options: &Options) -> Result<bool, BenchError> {
+    let sample: Vec<u64> = (0..SAMPLE).map(|part| (options.records - 1) * part / (SAMPLE - 1)).collect();
+    let results = session.execute(sample.iter().map(|record| Op::Get { key: key(*record) }).collect())?;
+    Ok(sample.into_iter().zip(results).all(|(record, result)| match result {
+        OpResult::Value(Some(value)) => sequence_of(record, &value, options.mix.value_bytes(record)).is_some(),
+        _ => false,
+    }))
+}
+
+pub(crate) fn client_options(options: &Options) -> ClientOptions {
+    ClientOptions { name: "leeward-bench".into(), deadline: options.deadline, ..ClientOptions::default() }
+}

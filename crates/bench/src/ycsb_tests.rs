@@ -1,0 +1,62 @@
+//! Shares of the workloads, and options that make no sense.
+
+use super::{Kind, Options, Workload};
+use std::collections::HashMap;
+use std::time::Duration;
+
+#[test]
+fn workloads_have_the_shares_of_ycsb() {
+    let shares = |workload: Workload| {
+        let mut counts: HashMap<Kind, u32> = HashMap::new();
+        (0..100).for_each(|draw| *counts.entry(workload.kind(draw)).or_default() += 1);
+        counts
+    };
+    let expected: [(Workload, &[(Kind, u32)]); 7] = [
+        (Workload::Load, &[(Kind::Insert, 100)]),
+        (Workload::A, &[(Kind::Read, 50), (Kind::Update, 50)]),
+        (Workload::B, &[(Kind::Read, 95), (Kind::Update, 5)]),
+        (Workload::C, &[(Kind::Read, 100)]),
+        (Workload::D, &[(Kind::Read, 95), (Kind::Insert, 5)]),
+        (Workload::E, &[(Kind::Scan, 95), (Kind::Insert, 5)]),
+        (Workload::F, &[(Kind::Read, 50), (Kind::ReadModifyWrite, 50)]),
+    ];
+    for (workload, expected) in expected {
+        assert_eq!(shares(workload), expected.iter().copied().collect(), "{workload}");
+    }
+}
+
+#[test]
+fn names_of_workloads_are_read_back() {
+    for workload in Workload::ALL {
+        assert_eq!(workload.to_string().parse(), Ok(workload));
+    }
+    assert!("g".parse::<Workload>().expect_err("no such workload").contains("load, a, b"));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_the_reason() {
+    let second = Some(Duration::from_secs(1));
+    let good = Options::default();
+    good.check(false).expect("the defaults are good");
+    let killing = Options { kill_primary_every: second, kills: Some(3), ..good.clone() };
+    killing.check(true).expect("with a cluster of its own");
+    let bad = [
+        (Options { workloads: Vec::new(), ..good.clone() }, "--workload"),
+        (Options { records: 0, ..good.clone() }, "--records"),
+        (Options { threads: 0, ..good.clone() }, "--threads"),
+        (Options { threads: 100_000, ..good.clone() }, "--threads"),
+        (Options { depth: 0, ..good.clone() }, "--depth"),
+        (Options { target_rate: Some(0.0), ..good.clone() }, "--target-rate"),
+        (Options { target_rate: Some(f64::NAN), ..good.clone() }, "--target-rate"),
+        (killing.clone(), "--dev"),
+        (Options { kills: Some(1), ..good.clone() }, "--kill-primary-every"),
+    ];
+    for (options, what) in bad {
+        let error = options.check(false).expect_err(what).to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    let load_only = Options { workloads: vec![Workload::Load], ..killing.clone() };
+    assert!(load_only.check(true).expect_err("nothing to kill in").to_string().contains("load"));
+    let never = Options { kill_primary_every: Some(Duration::ZERO), ..killing };
+    assert!(never.check(true).is_err());
+}

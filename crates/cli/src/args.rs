@@ -1,0 +1,306 @@
+//! The command line, as clap reads it and as `--help` tells it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use leeward_bench::{Distribution, Mix, Workload};
+use std::path::PathBuf;
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;
+
+/// A replicated, persistent, ordered key-value store.
+#[derive(Debug, Parser)]
+#[command(
+    name = "leeward",
+    version,
+    after_help = "\
+Examples:
+  leeward dev                                  three nodes on this machine
+  redis-cli -p 7379 set hello world            any Redis client, any node
+  leeward status                               nodes, roles, regions, lag
+  leeward bench ycsb --workload a --mix sd     YCSB against the running nodes"
+)]
+pub(crate) struct Cli {
+    /// What is logged to the standard error: a level, or levels by crate [default: info for nodes, else warn]
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole cluster on this machine: one process a node, and the coordinator
+    Dev(DevArgs),
+    /// Run one node
+    Serve(ServeArgs),
+    /// Show nodes, roles, regions and lag of a running cluster
+    Status(StatusArgs),
+    /// Measure a cluster
+    Bench(BenchArgs),
+    /// Print the value of a key
+    Get(GetArgs),
+    /// Set a key
+    Put(PutArgs),
+    /// Remove a key
+    Del(DelArgs),
+    /// Print keys and values in order
+    Scan(ScanArgs),
+}
+
+/// How nodes write each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fabric {
+    /// Shared memory between the processes of this machine
+    Shm,
+    /// TCP
+    Tcp,
+}
+
+impl Fabric {
+    /// Its name in a node's settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fabric::Shm => "shm",
+            Fabric::Tcp => "tcp",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward dev                                  three nodes, data in ./leeward-data
+  leeward dev --nodes 1                        a single-node store
+  leeward dev --restart                        start nodes again that die
+  leeward dev --data /tmp/x --base-port 9379   a second cluster beside the first
+
+Node i (from 1) listens for Redis clients on the base port + i - 1, for native clients 100 above, for operators 200
+above, for its peers 300 above; the coordinator listens 400 above the base port. Ctrl-C stops all nodes; they also stop
+when this process dies. A node that dies stays dead unless --restart is given: kill one and watch.")]
+pub(crate) struct DevArgs {
+    /// Number of nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) nodes: u32,
+    /// Directory for the data and logs of all nodes
+    #[arg(long, default_value = "leeward-data", value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Start a node again, after a second, when it dies
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// First keys of the regions after the first, ascending, when the cluster is created. The default spreads words,
+    /// and the records of the benchmark, over the nodes [default: i,user06,user12]
+    #[arg(long, value_delimiter = ',', value_name = "KEYS")]
+    pub(crate) split_at: Option<Vec<String>>,
+    /// How nodes write each other's memory
+    #[arg(long, value_enum, default_value = "shm")]
+    pub(crate) fabric: Fabric,
+    /// First port
+    #[arg(long, default_value_t = crate::ports::DEFAULT_BASE, value_name = "PORT",
+        value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub(crate) base_port: u16,
+    /// A setting for every node, as in its TOML file; see `leeward serve --help`
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward serve --config node.toml
+  leeward serve --set server_id=2 --set data_dir=/srv/leeward --set coordinator=127.0.0.1:7779
+
+A node needs a coordinator: `leeward dev` hosts one. Settings of --set win over those of the file. The names and what
+they may be are in docs/configuration.md; an unknown name or a value out of its range is refused.")]
+pub(crate) struct ServeArgs {
+    /// TOML file with the node's settings
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) settings: Vec<(String, String)>,
+    /// Listen on addresses that others can reach, although nobody is asked for credentials
+    #[arg(long)]
+    pub(crate) insecure_listen: bool,
+    /// Stop when the standard input ends: a supervisor holds its other end
+    #[arg(long, hide = true)]
+    pub(crate) stop_with_stdin: bool,
+}
+
+/// Where a cluster is.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Connect {
+    /// Native addresses of one or more nodes; one that answers is enough
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ADDRS",
+        default_value = "127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481"
+    )]
+    pub(crate) connect: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward status
+  leeward status --connect 10.0.0.1:7479
+  leeward status --admin 127.0.0.1:7580 --json")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// Ask only these nodes, by their admin addresses, what they know
+    #[arg(long, value_delimiter = ',', value_name = "ADDRS", conflicts_with = "connect")]
+    pub(crate) admin: Vec<String>,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) benchmark: Benchmark,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Benchmark {
+    /// YCSB: Load and A to F, with the pair sizes of the Tebis and Anthus papers
+    Ycsb(Box<YcsbArgs>),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward bench ycsb --workload a --mix sd --records 1000000 --ops 1000000
+  leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify
+  leeward bench ycsb --dev 3 --workload load,a --kill-primary-every 5 --kills 10 --verify
+  leeward bench ycsb --dev 1 --workload load,a --kill-primary-every 5 --kills 3 --verify --json result.json
+
+Workloads: load inserts; a 50 % reads, 50 % updates; b 95-5; c reads; d 95 % reads of the latest, 5 % inserts; e 95 %
+scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Records that are missing are loaded first.
+Mixes (key and value together; keys have 24 B): s 33 B, m 123 B, l 1023 B; sd 60-20-20 %, md 20-60-20 %, ld 20-20-60 %.
+Exit code 1: there were errors or lost writes.")]
+pub(crate) struct YcsbArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// Start a cluster of this many nodes for the run, instead of connecting to one
+    #[arg(long, value_name = "NODES", conflicts_with = "connect",
+        value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) dev: Option<u32>,
+    /// With --dev: directory for its data, which must be new or empty [default: a temporary one]
+    #[arg(long, value_name = "DIR", requires = "dev")]
+    pub(crate) data: Option<PathBuf>,
+    /// With --dev: how nodes write each other's memory
+    #[arg(long, value_enum, default_value = "shm", requires = "dev")]
+    pub(crate) fabric: Fabric,
+    /// With --dev: number of regions, of the same size [default: two a node]
+    #[arg(long, requires = "dev", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) regions: Option<u32>,
+    /// With --dev: size at which an L0 freezes, in KiB; smaller ones make more levels
+    #[arg(long, requires = "dev", default_value_t = 4096, value_name = "KIB",
+        value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    pub(crate) l0_kib: u64,
+    /// With --dev: a setting for every node, as in its TOML file
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting, requires = "dev")]
+    pub(crate) settings: Vec<(String, String)>,
+    /// Phases, in order
+    #[arg(long, value_delimiter = ',', default_value = "load,a", value_name = "NAMES")]
+    pub(crate) workload: Vec<Workload>,
+    /// Sizes of the pairs
+    #[arg(long, default_value = "sd")]
+    pub(crate) mix: Mix,
+    /// Records that load inserts
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) records: u64,
+    /// Operations of each phase after load
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) ops: u64,
+    /// zipfian (theta 0.99), uniform or latest [default: as the workload says]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) distribution: Option<Distribution>,
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+    /// Operations that each thread keeps under way
+    #[arg(long, default_value_t = 32, value_name = "OPS")]
+    pub(crate) depth: usize,
+    /// Operations a second, over all threads; latency then counts from when an operation was due
+    #[arg(long, value_name = "OPS")]
+    pub(crate) target_rate: Option<f64>,
+    /// Remember every acknowledged write and read all of them back at the end
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// With --dev: every so often, kill -9 the primary of most regions and start it again, in the phases after load
+    #[arg(long, value_name = "SECONDS", requires = "dev")]
+    pub(crate) kill_primary_every: Option<f64>,
+    /// Make this many kills; the first phase after load goes on until they are made
+    #[arg(long, requires = "kill_primary_every")]
+    pub(crate) kills: Option<u32>,
+    /// Seconds during which an operation is retried before it counts as an error
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    pub(crate) deadline: f64,
+    /// Write the results here as JSON; the names in it are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leeward get hello")]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The key
+    pub(crate) key: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leeward put hello world")]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The key
+    pub(crate) key: String,
+    /// Its new value
+    pub(crate) value: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leeward del hello")]
+pub(crate) struct DelArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The key
+    pub(crate) key: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward scan a z                     keys from a up to, and without, z
+  leeward scan --reverse --limit 10    the last ten keys of all
+Bytes that are not printable ASCII are escaped, as is the tab between key and value.")]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// First key [default: the first of all]
+    pub(crate) start: Option<String>,
+    /// Key after the last [default: none]
+    pub(crate) end: Option<String>,
+    /// From the end down to the start
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// At most this many
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+    /// Leave the values out
+    #[arg(long)]
+    pub(crate) keys: bool,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.trim().into(), value.trim().into())),
+        _ => Err("expected NAME=VALUE, such as cache_bytes=134217728".into()),
+    }
+}

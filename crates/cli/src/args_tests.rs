@@ -1,0 +1,118 @@
+//! The command line is well-formed, its help says what matters, and bad flags are refused with a reason.
+
+use super::{Cli, Command};
+use clap::{CommandFactory, Parser};
+
+/// What `leeward <args>` prints where clap stops it.
+fn refused(args: &str) -> String {
+    let args = std::iter::once("leeward").chain(args.split_whitespace());
+    Cli::try_parse_from(args).expect_err("it is refused").to_string()
+}
+
+fn help(args: &str) -> String {
+    refused(&format!("{args} --help"))
+}
+
+#[test]
+fn the_definition_is_well_formed() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_first_help_page_is_as_it_was() {
+    let expected = "\
+A replicated, persistent, ordered key-value store
+
+Usage: leeward [OPTIONS] <COMMAND>
+
+Commands:
+  dev     Run a whole cluster on this machine: one process a node, and the coordinator
+  serve   Run one node
+  status  Show nodes, roles, regions and lag of a running cluster
+  bench   Measure a cluster
+  get     Print the value of a key
+  put     Set a key
+  del     Remove a key
+  scan    Print keys and values in order
+  help    Print this message or the help of the given subcommand(s)
+
+Options:
+      --log <FILTER>  What is logged to the standard error: a level, or levels by crate [default: info for nodes, else
+                      warn]
+  -h, --help          Print help
+  -V, --version       Print version
+
+Examples:
+  leeward dev                                  three nodes on this machine
+  redis-cli -p 7379 set hello world            any Redis client, any node
+  leeward status                               nodes, roles, regions, lag
+  leeward bench ycsb --workload a --mix sd     YCSB against the running nodes
+";
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(unwrapped(&help("")), unwrapped(expected));
+}
+
+#[test]
+fn every_page_has_an_example() {
+    for page in ["", "dev", "serve", "status", "bench ycsb", "get", "put", "del", "scan"] {
+        let text = help(page);
+        assert!(text.contains("Example"), "{page}: {text}");
+    }
+}
+
+#[test]
+fn the_help_of_dev_tells_the_ports_and_what_happens_to_the_dead() {
+    let text = help("dev");
+    for part in ["base port", "--restart", "leeward-data", "7379", "i,user06,user12", "Ctrl-C"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn the_command_lines_of_the_readme_are_understood() {
+    for line in [
+        "leeward dev",
+        "leeward dev --nodes 1",
+        "leeward status",
+        "leeward bench ycsb --workload a --mix sd --records 1000000 --ops 1000000",
+        "leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify",
+        "leeward bench ycsb --dev 3 --workload LOAD,A --mix SD --kill-primary-every 5 --kills 10 --verify --json x",
+        "leeward serve --config node.toml --set server_id=2",
+        "leeward scan --reverse --limit 10",
+    ] {
+        if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn bad_flags_are_refused_with_what_would_be_right() {
+    for (args, part) in [
+        ("dev --nodes 0", "1..=32"),
+        ("dev --nodes many", "invalid digit"),
+        ("dev --base-port 65535", "1..=65000"),
+        ("dev --fabric carrier-pigeon", "possible values: shm, tcp"),
+        ("dev --set cache_bytes", "NAME=VALUE"),
+        ("dev --colour", "unexpected argument"),
+        ("bench ycsb --mix xxl", "s, m, l, sd, md, ld"),
+        ("bench ycsb --workload z", "load, a, b, c, d, e, f"),
+        ("bench ycsb --distribution gauss", "zipfian, uniform, latest"),
+        ("bench ycsb --kill-primary-every 5", "--dev"),
+        ("bench ycsb --kills 5 --dev 3", "--kill-primary-every"),
+        ("bench ycsb --dev 3 --connect 127.0.0.1:1", "cannot be used with"),
+        ("get", "<KEY>"),
+        ("fly", "unrecognized subcommand"),
+    ] {
+        let text = refused(args);
+        assert!(text.contains(part), "{args}: {part:?} in {text}");
+    }
+}
+
+#[test]
+fn lists_are_split_at_commas() {
+    let cli = Cli::try_parse_from(["leeward", "dev", "--split-at", "k1,k2", "--set", "a=b=c", "--set", "d= 1"]);
+    let Ok(Cli { command: Command::Dev(args), .. }) = cli else { panic!("{cli:?}") };
+    assert_eq!(args.split_at, Some(vec!["k1".into(), "k2".into()]));
+    assert_eq!(args.settings, [("a".to_string(), "b=c".to_string()), ("d".into(), "1".into())]);
+}

@@ -1,0 +1,106 @@
+//! `leeward bench`: runs the benchmark, with a cluster of its own if asked, and writes its report.
+
+use crate::Outcome;
+use crate::args::{BenchArgs, Benchmark, YcsbArgs};
+use crate::dev::table_options;
+use crate::ports::Ports;
+use crate::signals::{self, Event};
+use crate::supervisor::{Cluster, Plan};
+use leeward_bench::{DevCluster, Options, even_split_points, ycsb};
+use leeward_format::cluster::TableOptions;
+use std::fs;
+use std::path::PathBuf;
+use std::process;
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::Duration;
+
+pub(crate) fn run(args: &BenchArgs) -> Outcome {
+    let Benchmark::Ycsb(args) = &args.benchmark;
+    run_ycsb(args)
+}
+
+fn run_ycsb(args: &YcsbArgs) -> Outcome {
+    let mut options = options(args)?;
+    options.check(args.dev.is_some())?;
+    // Holds the directory until the cluster in it has stopped.
+    let mut temporary = None;
+    let mut cluster = None;
+    if let Some(nodes) = args.dev {
+        let events = signals::listen(false)?;
+        let directory = directory(args, &mut temporary)?;
+        let mut started = Cluster::start(plan(args, nodes, directory)?)?;
+        started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
+        options.seeds = started.addresses();
+        cluster = Some(started);
+        end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
+    }
+    let report = ycsb::run(&options, cluster.as_mut().map(|cluster| cluster as &mut dyn DevCluster))?;
+    drop(cluster);
+    print!("{report}");
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(&report)?;
+        fs::write(path, json + "\n").map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(report.is_clean())
+}
+
+fn options(args: &YcsbArgs) -> Result<Options, String> {
+    let seconds =
+        |name: &str, seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|error| format!("--{name}: {error}"));
+    Ok(Options {
+        seeds: args.connect.connect.clone(),
+        workloads: args.workload.clone(),
+        mix: args.mix,
+        records: args.records,
+        ops: args.ops,
+        distribution: args.distribution,
+        threads: args.threads,
+        depth: args.depth,
+        target_rate: args.target_rate,
+        verify: args.verify,
+        kill_primary_every: args.kill_primary_every.map(|every| seconds("kill-primary-every", every)).transpose()?,
+        kills: args.kills,
+        deadline: seconds("deadline", args.deadline)?,
+    })
+}
+
+fn plan(args: &YcsbArgs, nodes: u32, directory: PathBuf) -> Result<Plan, String> {
+    let regions = args.regions.unwrap_or(2 * nodes);
+    Ok(Plan {
+        nodes,
+        directory,
+        ports: Ports::free(nodes).ok_or("no free ports were found for the nodes")?,
+        splits: even_split_points(regions),
+        fabric: args.fabric.name(),
+        table: TableOptions { l0_bytes: args.l0_kib << 10, ..table_options(nodes) },
+        settings: args.settings.clone(),
+    })
+}
+
+/// The directory of the cluster's data. Data of an earlier run would be measured along.
+fn directory(args: &YcsbArgs, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
+    let Some(path) = &args.data else {
+        let made = tempfile::Builder::new().prefix("leeward-bench-").tempdir();
+        let made = made.map_err(|error| format!("no temporary directory: {error}"))?;
+        return Ok(temporary.insert(made).path().to_path_buf());
+    };
+    if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(format!("--data {}: it is not empty", path.display()));
+    }
+    Ok(path.clone())
+}
+
+/// Ends the process at Ctrl-C. The nodes stop with it, since their standard inputs end.
+fn end_with_signal(events: Receiver<Event>, temporary: Option<PathBuf>) -> Result<(), std::io::Error> {
+    let wait = move || {
+        if events.iter().any(|event| event == Event::Stop) {
+            eprintln!("interrupted");
+            if let Some(Err(error)) = temporary.map(fs::remove_dir_all) {
+                eprintln!("the temporary directory stays: {error}");
+            }
+            process::exit(130);
+        }
+    };
+    thread::Builder::new().name("interrupt".into()).spawn(wait).map(drop)
+}

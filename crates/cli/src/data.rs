@@ -1,0 +1,65 @@
+//! `leeward get`, `put`, `del` and `scan`: the native client by hand.
+
+use crate::Outcome;
+use crate::args::{Connect, DelArgs, GetArgs, PutArgs, ScanArgs};
+use leeward_client::{Client, ClientError, ClientOptions, Range};
+use std::io::{self, BufWriter, Write};
+use std::time::Duration;
+
+/// How long a command by hand may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn connect(connect: &Connect) -> Result<Client, ClientError> {
+    let options = ClientOptions { name: "leeward-cli".into(), deadline: DEADLINE, ..ClientOptions::default() };
+    Client::connect(&connect.connect, options)
+}
+
+pub(crate) fn get(args: &GetArgs) -> Outcome {
+    let Some(value) = connect(&args.connect)?.get(args.key.clone())? else {
+        eprintln!("there is no such key");
+        return Ok(false);
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(&value)?;
+    out.write_all(b"\n")?;
+    Ok(true)
+}
+
+pub(crate) fn put(args: &PutArgs) -> Outcome {
+    connect(&args.connect)?.put(args.key.clone(), args.value.clone())?;
+    Ok(true)
+}
+
+pub(crate) fn del(args: &DelArgs) -> Outcome {
+    let existed = connect(&args.connect)?.delete(args.key.clone())?.is_some();
+    if !existed {
+        eprintln!("there is no such key");
+    }
+    Ok(existed)
+}
+
+pub(crate) fn scan(args: &ScanArgs) -> Outcome {
+    let range = Range {
+        start: args.start.clone().unwrap_or_default().into(),
+        end: args.end.clone().map(Into::into),
+        reverse: args.reverse,
+        limit: args.limit,
+        keys_only: args.keys,
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    for entry in connect(&args.connect)?.scan(range) {
+        let (key, value) = entry?;
+        let written = if args.keys {
+            writeln!(out, "{}", key.escape_ascii())
+        } else {
+            writeln!(out, "{}\t{}", key.escape_ascii(), value.escape_ascii())
+        };
+        match written {
+            // `leeward scan | head`: whoever reads has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(true),
+            written => written?,
+        }
+    }
+    out.flush()?;
+    Ok(true)
+}

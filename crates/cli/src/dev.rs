@@ -1,0 +1,144 @@
+//! `leeward dev`: a cluster of child processes on this machine, with a line for everything that happens to them.
+
+use crate::Outcome;
+use crate::args::DevArgs;
+use crate::ports::{DEFAULT_BASE, Ports};
+use crate::signals::{self, Event};
+use crate::supervisor::{Cluster, Death, DevError, Plan};
+use leeward_format::cluster::TableOptions;
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+/// First keys of the regions after the first, by default: words are parted at `i`, records of the benchmark (`user` and
+/// 20 digits of a number below 2^64) in three parts.
+const DEFAULT_SPLITS: [&str; 3] = ["i", "user06", "user12"];
+/// Pause before a dead node is started again, when that is asked for.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// A node that lived shorter than this is started again after a longer and longer pause.
+const SHORT_LIFE: Duration = Duration::from_secs(5);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often the coordinator's health is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(args: &DevArgs) -> Outcome {
+    let events = signals::listen(false)?;
+    let splits = match &args.split_at {
+        Some(keys) => keys.iter().map(|key| bytes::Bytes::from(key.clone())).collect(),
+        None => DEFAULT_SPLITS.map(bytes::Bytes::from).to_vec(),
+    };
+    let plan = Plan {
+        nodes: args.nodes,
+        directory: args.data.clone(),
+        ports: Ports::new(args.base_port),
+        splits,
+        fabric: args.fabric.name(),
+        table: table_options(args.nodes),
+        settings: args.settings.clone(),
+    };
+    let mut cluster = Cluster::start(plan)?;
+    let interrupted = || matches!(events.try_recv(), Ok(Event::Stop));
+    match cluster.wait_until_ready(false, interrupted) {
+        Err(DevError::Interrupted) => return Ok(true),
+        ready => ready?,
+    }
+    if cluster.existed && args.split_at.is_some() {
+        println!("the data directory holds regions already: --split-at is not used");
+    }
+    print_welcome(&cluster);
+    let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), pauses: BTreeMap::new() };
+    loop {
+        match events.recv_timeout(restarts.next().min(LOOK)) {
+            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Event::Child) | Err(RecvTimeoutError::Timeout) => {}
+        }
+        for death in cluster.reap() {
+            restarts.died(&cluster, &death);
+        }
+        restarts.start_due(&mut cluster)?;
+        if let Some(failure) = cluster.coordinator_failure() {
+            return Err(format!("the coordinator stopped: {failure}").into());
+        }
+    }
+    println!("stopping {} nodes", args.nodes);
+    cluster.stop();
+    Ok(true)
+}
+
+/// Options of the default table for a cluster of `nodes`.
+pub(crate) fn table_options(nodes: u32) -> TableOptions {
+    let replicas = nodes.min(TableOptions::default().replicas);
+    TableOptions { replicas, min_in_sync: replicas / 2 + 1, ..TableOptions::default() }
+}
+
+/// Nodes that died and are to be started again.
+struct Restarts {
+    wanted: bool,
+    due: BTreeMap<u32, Instant>,
+    pauses: BTreeMap<u32, Duration>,
+}
+
+impl Restarts {
+    fn next(&self) -> Duration {
+        let next = self.due.values().min();
+        next.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn died(&mut self, cluster: &Cluster, death: &Death) {
+        let Death { node, pid, how, lived } = death;
+        print!("node {node} (pid {pid}) {how}");
+        if self.wanted {
+            let pause = self.pauses.entry(*node).or_insert(RESTART_PAUSE);
+            *pause = if *lived < SHORT_LIFE { (*pause * 2).min(LONGEST_PAUSE) } else { RESTART_PAUSE };
+            self.due.insert(*node, Instant::now() + *pause);
+            println!("; it is started again in {pause:?}");
+        } else {
+            let config = cluster.plan().config_path(*node);
+            println!("; to start it again: {} serve --config {}", program(), config.display());
+        }
+    }
+
+    fn start_due(&mut self, cluster: &mut Cluster) -> Result<(), DevError> {
+        let now = Instant::now();
+        let due: Vec<u32> = self.due.iter().filter(|(_, at)| **at <= now).map(|(node, _)| *node).collect();
+        for node in due {
+            self.due.remove(&node);
+            cluster.spawn(node)?;
+            println!("node {node} started again (pid {})", cluster.pid(node).unwrap_or(0));
+        }
+        Ok(())
+    }
+}
+
+/// This program, as it was called.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "leeward".into())
+}
+
+fn print_welcome(cluster: &Cluster) {
+    let plan = cluster.plan();
+    println!("leeward: {} nodes, data and logs in {}", plan.nodes, plan.directory.display());
+    for node in 1..=plan.nodes {
+        println!(
+            "  node {node}: redis {}, native {}, admin http://{}/status, pid {}",
+            plan.ports.resp(node),
+            plan.ports.native(node),
+            plan.ports.admin(node),
+            cluster.pid(node).unwrap_or(0)
+        );
+    }
+    let program = program();
+    let connect = match plan.ports.base() {
+        DEFAULT_BASE => String::new(),
+        _ => format!(" --connect {}", plan.ports.native(1)),
+    };
+    let last = plan.ports.resp(plan.nodes.min(2)).port();
+    println!("try:");
+    println!("  redis-cli -p {} set hello world", plan.ports.resp(1).port());
+    println!("  redis-cli -p {last} krange a z");
+    println!("  {program} status{connect}");
+    println!("  {program} bench ycsb{connect} --workload a --mix sd --records 100000 --ops 100000");
+    println!("  kill -9 {}", cluster.pid(1).unwrap_or(0));
+    println!("Ctrl-C stops all nodes");
+}

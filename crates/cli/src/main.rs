@@ -1,0 +1,64 @@
+//! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
+//!
+//! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
+//!   [`supervisor`]. - [`bench`]: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
+//!   clients.
+//!
+//! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
+//! "no" (a key that does not exist, a benchmark that found errors) and 2 for a failure.
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod data;
+mod dev;
+mod ports;
+mod serve;
+mod signals;
+mod status;
+mod supervisor;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::error::Error;
+use std::process::ExitCode;
+
+/// What a subcommand answers: whether the answer is "yes".
+type Outcome = Result<bool, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = cli.log.as_deref().unwrap_or(match cli.command {
+        Command::Serve(_) => "info",
+        _ => "warn",
+    });
+    if let Err(error) = start_logging(filter) {
+        eprintln!("leeward: --log {filter}: {error}");
+        return ExitCode::from(2);
+    }
+    let outcome = match cli.command {
+        Command::Dev(args) => dev::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Get(args) => data::get(&args),
+        Command::Put(args) => data::put(&args),
+        Command::Del(args) => data::del(&args),
+        Command::Scan(args) => data::scan(&args),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("leeward: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start_logging(filter: &str) -> Result<(), Box<dyn Error>> {
+    let filter: tracing_subscriber::EnvFilter = filter.parse()?;
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! The tables of `leeward status`, from statuses as nodes send them.
+
+use super::{bytes, copy_table, node_table, range, region_table};
+use leeward_bench::NodeStatus;
+use leeward_client::{GroupConfig, RegionMap};
+use leeward_format::cluster::Member;
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+
+fn primary() -> NodeStatus {
+    serde_json::from_str(
+        r#"{"server":1,"incarnation":4,"pid":77,"is_master":true,"coordinator_up":true,"device":{"segment_bytes_used":4194304},
+        "regions":[{"region":1,"role":"primary","state":"serving","epoch":5,"last_lsn":90,"commit_lsn":88,
+        "levels":[{"level":1,"bytes":2097152},{"level":2,"bytes":20971520}],
+        "peers":[{"server":2,"lag_bytes":64},{"server":3,"lag_bytes":4096}]}]}"#,
+    )
+    .expect("a status")
+}
+
+fn backup() -> NodeStatus {
+    serde_json::from_str(
+        r#"{"server":2,"volume_failure":"write failed","regions":[{"region":1,"start":"a","role":"backup",
+        "state":"in sync","epoch":5,"last_lsn":80}]}"#,
+    )
+    .expect("a status")
+}
+
+#[test]
+fn nodes_are_listed_with_their_roles_and_health() {
+    let (one, two) = (primary(), backup());
+    let text = node_table(&[&two, &one]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "node      pid  life  primary of  backup of  building  in use    state");
+    assert_eq!(lines[1], "1 master  77   4     1           0          0         4096 KiB  ok");
+    assert_eq!(lines[2], "2         -    -     0           1          0         -         volume: write failed");
+}
+
+#[test]
+fn regions_are_listed_with_members_and_lag() {
+    let member = |server: u32| Member { server: ServerId(server), incarnation: Incarnation(1) };
+    let group = |id: u32, primary: Option<u32>| GroupConfig {
+        region: RegionId(id),
+        table: "default".into(),
+        start: if id == 1 { "".into() } else { "m\x00".into() },
+        end: (id == 1).then(|| "m\x00".into()),
+        epoch: Epoch(5),
+        term: Epoch(5),
+        primary: primary.map(member),
+        backups: vec![member(2), member(3)],
+        learners: Vec::new(),
+        former: Vec::new(),
+    };
+    let map = RegionMap { version: 1, regions: vec![group(1, Some(1)), group(2, None)], servers: Vec::new() };
+    let text = region_table(&map, &[&primary(), &backup()]);
+    let lines: Vec<&str> = text.lines().collect();
+    let cells =
+        |line: &str| line.split("  ").map(str::trim).filter(|c| !c.is_empty()).map(String::from).collect::<Vec<_>>();
+    let expected = ["1", "first .. m\\x00", "1", "2,3", "-", "5", "serving", "90", "88", "4096 B", "2048 KiB 20 MiB"];
+    assert_eq!(cells(lines[1]), expected);
+    assert_eq!(cells(lines[2])[6..], ["unknown", "-", "-", "-", "-"]);
+}
+
+#[test]
+fn a_single_node_tells_of_its_copies() {
+    let text = copy_table(&[&backup()]);
+    assert!(text.lines().nth(1).expect("a row").starts_with("2     1       a .. last  backup  5"), "{text}");
+}
+
+#[test]
+fn sizes_and_ranges_are_short() {
+    assert_eq!([bytes(0), bytes(10_239), bytes(10_240), bytes(10 << 20)], ["0 B", "10239 B", "10 KiB", "10 MiB"]);
+    assert_eq!(range("", None), "first .. last");
+    assert_eq!(range("b", Some("c".into())), "b .. c");
+}

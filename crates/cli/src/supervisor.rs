@@ -1,0 +1,343 @@
+//! A cluster on this machine: the coordinator in this process, and a child process a node. Used by `leeward dev` and by
+//! `leeward bench --dev`.
+//!
+//! ```text
+//! DIR/coordinator/        the embedded coordinator's log
+//! DIR/node-1/             volume of node 1, its node.toml and its log
+//! ```
+//! Each child holds the reading end of a pipe as its standard input and stops when that ends. So all of them stop when
+//! this process does, however it dies, and children are never left over. They are in process groups of their own, so
+//! that a Ctrl-C meets the supervisor alone.
+//!
+//! Belongs to one thread.
+
+use crate::ports::{PortInUse, Ports};
+use leeward_bench::DevCluster;
+use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
+use leeward_cluster::embedded::{Host, HostError, HostOptions};
+use leeward_cluster::{CoordinatorError, bootstrap_op};
+use leeward_format::RegionId;
+use leeward_format::cluster::TableOptions;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;
+
+/// How long a cluster may take until every region is served.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long nodes may take to stop by themselves.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// Lines of a node's log that are shown when it dies at its start.
+const SHOWN_LOG_LINES: usize = 5;
+
+/// What cluster to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) nodes: u32,
+    pub(crate) directory: PathBuf,
+    pub(crate) ports: Ports,
+    /// First keys of the regions after the first.
+    pub(crate) splits: Vec<bytes::Bytes>,
+    /// `tcp` or `shm`.
+    pub(crate) fabric: &'static str,
+    pub(crate) table: TableOptions,
+    /// Settings for every node.
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+/// Why a cluster does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DevError {
+    #[error(transparent)]
+    Port(#[from] PortInUse),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("coordinator: {0}")]
+    Coordinator(#[from] CoordinatorError),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("{directory} holds the data of {found} nodes: use --nodes {found}, or another --data", directory = directory.display())]
+    OtherNodes { directory: PathBuf, found: u32 },
+    #[error("--split-at: keys must ascend and must not be empty")]
+    Splits,
+    #[error("node {node} {how} while it started; the end of {log}:\n{tail}", log = log.display())]
+    Died { node: u32, how: String, log: PathBuf, tail: String },
+    #[error("not every region is served after {0:?}; the nodes' logs are in the data directory")]
+    NotReady(Duration),
+    #[error("stopped before it was ready")]
+    Interrupted,
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// A node's process, while it lives.
+#[derive(Debug)]
+struct Node {
+    child: Option<Child>,
+    started: Instant,
+}
+
+/// A process that ended.
+#[derive(Debug)]
+pub(crate) struct Death {
+    pub(crate) node: u32,
+    pub(crate) pid: u32,
+    /// "was killed by signal 9", "ended with exit code 2".
+    pub(crate) how: String,
+    /// How long it lived.
+    pub(crate) lived: Duration,
+}
+
+/// The running cluster. Dropping it stops every node.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    plan: Plan,
+    host: Host,
+    nodes: Vec<Node>,
+    /// The regions were there before this start.
+    pub(crate) existed: bool,
+}
+
+impl Cluster {
+    /// Starts everything; [`Cluster::wait_until_ready`] waits until it serves.
+    pub(crate) fn start(plan: Plan) -> Result<Cluster, DevError> {
+        if !plan.splits.is_sorted_by(|left, right| left < right)
+            || plan.splits.first().is_some_and(|key| key.is_empty())
+        {
+            return Err(DevError::Splits);
+        }
+        create_directory(&plan.directory)?;
+        let found = node_directories(&plan.directory);
+        if found != 0 && found != plan.nodes {
+            return Err(DevError::OtherNodes { directory: plan.directory, found });
+        }
+        let listen = plan.ports.coordinator();
+        let host = match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
+            Err(error @ HostError::Io { .. }) => {
+                // If it is the port, there is more to say about it.
+                plan.ports.check_coordinator()?;
+                return Err(error.into());
+            }
+            host => host?,
+        };
+        plan.ports.check_nodes(plan.nodes)?;
+        let existed = match host.apply(bootstrap_op(&plan.table, RegionId(1), &plan.splits)) {
+            Ok(_) => false,
+            Err(CoordinatorError::Exists { .. }) => true,
+            Err(error) => return Err(error.into()),
+        };
+        let mut cluster = Cluster { plan, host, nodes: Vec::new(), existed };
+        for node in 1..=cluster.plan.nodes {
+            create_directory(&cluster.plan.node_directory(node))?;
+            let path = cluster.plan.config_path(node);
+            fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File { path, source })?;
+            cluster.nodes.push(Node { child: None, started: Instant::now() });
+            cluster.spawn(node)?;
+        }
+        Ok(cluster)
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Native addresses of all nodes.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (1..=self.plan.nodes).map(|node| self.plan.ports.native(node).to_string()).collect()
+    }
+
+    /// Process of a node, while it lives.
+    pub(crate) fn pid(&self, node: u32) -> Option<u32> {
+        self.nodes[node as usize - 1].child.as_ref().map(Child::id)
+    }
+
+    /// Why the coordinator stopped by itself, if it did.
+    pub(crate) fn coordinator_failure(&self) -> Option<String> {
+        self.host.failure()
+    }
+
+    /// Waits until every region answers and, where `whole`, has all of its members in sync.
+    pub(crate) fn wait_until_ready(&mut self, whole: bool, interrupted: impl Fn() -> bool) -> Result<(), DevError> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while Instant::now() < deadline {
+            if interrupted() {
+                return Err(DevError::Interrupted);
+            }
+            if let Some(death) = self.reap().into_iter().next() {
+                let log = self.plan.log_path(death.node);
+                let text = fs::read(&log).unwrap_or_default();
+                let tail = last_lines(&String::from_utf8_lossy(&text), SHOWN_LOG_LINES);
+                return Err(DevError::Died { node: death.node, how: death.how, log, tail });
+            }
+            if self.is_ready(whole) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Err(DevError::NotReady(READY_WITHIN))
+    }
+
+    /// Any error is a reason to ask again.
+    fn is_ready(&self, whole: bool) -> bool {
+        let options = ClientOptions { deadline: Duration::from_millis(500), ..ClientOptions::default() };
+        let Ok(mut session) = Session::connect(&self.addresses(), options) else { return false };
+        let Ok(map) = session.fetch_map() else { return false };
+        let members = self.plan.table.replicas.min(self.plan.nodes) as usize;
+        let here = |member| map.servers.iter().any(|server| server.member == member);
+        if whole && map.regions.iter().any(|group| group.in_sync().filter(|member| here(*member)).count() < members) {
+            return false;
+        }
+        let counts = map.regions.iter().map(|group| Op::Count { region: group.region }).collect();
+        session.execute(counts).is_ok_and(|results| results.iter().all(|result| matches!(result, OpResult::Integer(_))))
+    }
+
+    /// Starts the process of a node that has none.
+    pub(crate) fn spawn(&mut self, node: u32) -> Result<(), DevError> {
+        let path = self.plan.log_path(node);
+        let log = File::options().create(true).append(true).open(&path);
+        let fault = |source| DevError::File { path: path.clone(), source };
+        let log = log.map_err(fault)?;
+        let program = std::env::current_exe().map_err(fault)?;
+        let child = Command::new(program)
+            .args(["serve", "--stop-with-stdin", "--config"])
+            .arg(self.plan.config_path(node))
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().map_err(fault)?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(fault)?;
+        self.nodes[node as usize - 1] = Node { child: Some(child), started: Instant::now() };
+        Ok(())
+    }
+
+    /// Processes that ended since this was last asked.
+    pub(crate) fn reap(&mut self) -> Vec<Death> {
+        let mut deaths = Vec::new();
+        for (number, node) in (1..).zip(&mut self.nodes) {
+            let Some(child) = &mut node.child else { continue };
+            if let Ok(Some(status)) = child.try_wait() {
+                deaths.push(Death {
+                    node: number,
+                    pid: child.id(),
+                    how: describe(status),
+                    lived: node.started.elapsed(),
+                });
+                node.child = None;
+            }
+        }
+        deaths
+    }
+
+    /// Asks every node to stop, and kills those that do not within [`STOP_WITHIN`].
+    pub(crate) fn stop(&mut self) {
+        for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
+            drop(child.stdin.take());
+        }
+        let deadline = Instant::now() + STOP_WITHIN;
+        while self.nodes.iter().any(|node| node.child.is_some()) {
+            self.reap();
+            if Instant::now() > deadline {
+                for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
+                    tracing::warn!(pid = child.id(), "the node does not stop: it is killed");
+                    // It may have ended just now.
+                    drop(child.kill());
+                    drop(child.wait());
+                }
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl DevCluster for Cluster {
+    fn kill(&mut self, server: u32) -> io::Result<()> {
+        let node = &mut self.nodes[server as usize - 1];
+        let Some(child) = &mut node.child else {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "its process has died by itself; see its log"));
+        };
+        child.kill()?;
+        child.wait()?;
+        node.child = None;
+        Ok(())
+    }
+
+    fn restart(&mut self, server: u32) -> io::Result<()> {
+        self.spawn(server).map_err(io::Error::other)
+    }
+}
+
+impl Plan {
+    pub(crate) fn node_directory(&self, node: u32) -> PathBuf {
+        self.directory.join(format!("node-{node}"))
+    }
+
+    pub(crate) fn config_path(&self, node: u32) -> PathBuf {
+        self.node_directory(node).join("node.toml")
+    }
+
+    pub(crate) fn log_path(&self, node: u32) -> PathBuf {
+        self.node_directory(node).join("log")
+    }
+
+    /// The settings of a node, as TOML.
+    fn config(&self, node: u32) -> String {
+        let text = |value: &str| toml::Value::String(value.into()).to_string();
+        let mut lines = vec![
+            "# Written by `leeward dev` at every start.".to_string(),
+            format!("server_id = {node}"),
+            format!("data_dir = {}", text(&self.node_directory(node).to_string_lossy())),
+            format!("resp_listen = {}", text(&self.ports.resp(node).to_string())),
+            format!("native_listen = {}", text(&self.ports.native(node).to_string())),
+            format!("admin_listen = {}", text(&self.ports.admin(node).to_string())),
+            format!("coordinator = {}", text(&self.ports.coordinator().to_string())),
+            format!("fabric = {}", text(self.fabric)),
+            format!("expected_servers = {}", self.nodes),
+        ];
+        if self.fabric == "tcp" {
+            lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
+        }
+        // A setting of the command line replaces one of these.
+        lines.retain(|line| self.settings.iter().all(|(name, _)| !line.starts_with(&format!("{name} ="))));
+        for (name, value) in &self.settings {
+            let typed = format!("value = {value}").parse::<toml::Table>().is_ok();
+            lines.push(format!("{name} = {}", if typed { value.clone() } else { text(value) }));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+fn create_directory(path: &Path) -> Result<(), DevError> {
+    fs::create_dir_all(path).map_err(|source| DevError::File { path: path.into(), source })
+}
+
+/// How many nodes have a directory.
+fn node_directories(directory: &Path) -> u32 {
+    (1..).take_while(|node| directory.join(format!("node-{node}")).is_dir()).count() as u32
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, Some(code)) => format!("ended with exit code {code}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}

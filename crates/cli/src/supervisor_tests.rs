@@ -1,0 +1,78 @@
+//! The settings that a supervisor writes are settings that a node takes, and bad plans are refused before anything runs.
+
+use super::{Cluster, DevError, Plan, describe, last_lines};
+use crate::dev::table_options;
+use crate::ports::Ports;
+use leeward_server::NodeConfig;
+use leeward_server::config::FabricKind;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+
+fn plan(directory: &Path, fabric: &'static str) -> Plan {
+    Plan {
+        nodes: 3,
+        directory: directory.into(),
+        ports: Ports::new(9379),
+        splits: Vec::new(),
+        fabric,
+        table: table_options(3),
+        settings: Vec::new(),
+    }
+}
+
+#[test]
+fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
+    let directory = Path::new("/tmp/with \"quotes\" and spaces");
+    let text = plan(directory, "tcp").config(2);
+    let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
+    assert_eq!((config.server_id, config.expected_servers), (2, 3));
+    assert_eq!(config.data_dir(), directory.join("node-2"));
+    let addresses = [config.resp_listen(), config.native_listen(), config.admin_listen(), config.fabric_listen()];
+    assert_eq!(addresses, ["127.0.0.1:9380", "127.0.0.1:9480", "127.0.0.1:9580", "127.0.0.1:9680"]);
+    assert_eq!(config.coordinator.port(), 9779);
+    let shared = NodeConfig::from_toml(&plan(directory, "shm").config(1), "node.toml").expect("settings");
+    assert_eq!(shared.fabric, FabricKind::Shm);
+}
+
+#[test]
+fn settings_of_the_command_line_win() {
+    let mut plan = plan(Path::new("/x"), "shm");
+    plan.settings = [("cache_bytes", "2097152"), ("fabric", "tcp"), ("lease_ms", "500")]
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .to_vec();
+    let text = plan.config(1);
+    let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
+    assert_eq!((config.cache_bytes, config.lease_ms, config.fabric), (2 << 20, 500, FabricKind::Tcp));
+}
+
+#[test]
+fn a_directory_of_another_number_of_nodes_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(directory.path().join("node-1")).expect("a directory in it");
+    let error = Cluster::start(plan(directory.path(), "shm")).expect_err("one is not three").to_string();
+    assert!(error.contains("1 nodes") && error.contains("--nodes 1"), "{error}");
+}
+
+#[test]
+fn splits_that_do_not_ascend_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for splits in [vec!["b".into(), "a".into()], vec!["a".into(), "a".into()], vec!["".into(), "a".into()]] {
+        let plan = Plan { splits, ..plan(directory.path(), "shm") };
+        assert!(matches!(Cluster::start(plan), Err(DevError::Splits)));
+    }
+}
+
+#[test]
+fn a_table_has_as_many_replicas_as_there_are_nodes() {
+    let of = |nodes| (table_options(nodes).replicas, table_options(nodes).min_in_sync);
+    assert_eq!([of(1), of(2), of(3), of(5)], [(1, 1), (2, 2), (3, 2), (3, 2)]);
+}
+
+#[test]
+fn ends_are_described() {
+    assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+    assert_eq!(describe(ExitStatus::from_raw(2 << 8)), "ended with exit code 2");
+    assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
+    assert_eq!(last_lines("", 2), "");
+}

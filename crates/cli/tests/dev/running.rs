@@ -1,0 +1,204 @@
+//! A running `leeward dev` under test, and the little that is needed to talk to it and to harm it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take that is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub(crate) fn leeward() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_leeward"))
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Sends a signal by name.
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill runs");
+    assert!(status.success(), "process {pid} could not be signalled");
+}
+
+pub(crate) fn terminate(pid: u32) {
+    signal(pid, "TERM");
+}
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    // A zombie is not.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// A cluster.
+pub(crate) struct Dev {
+    child: Child,
+    lines: Receiver<String>,
+    pub(crate) base: u16,
+    pub(crate) pids: Vec<u32>,
+    pub(crate) directory: TempDir,
+}
+
+impl Dev {
+    /// Starts `nodes` on free ports and waits until they serve.
+    pub(crate) fn start(nodes: u32, args: &[&str]) -> Dev {
+        let directory = tempfile::tempdir().expect("a directory");
+        let base = free_base();
+        let mut child = leeward()
+            .args(["dev", "--nodes", &nodes.to_string(), "--base-port", &base.to_string(), "--data"])
+            .arg(directory.path())
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                println!("dev: {line}");
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut dev = Dev { child, lines, base, pids: Vec::new(), directory };
+        for node in 1..=nodes {
+            let line = dev.wait_for_line(&format!("node {node}: redis"));
+            let pid = line.rsplit("pid ").next().and_then(|pid| pid.trim().parse().ok());
+            dev.pids.push(pid.expect("the pid is at the end"));
+        }
+        dev.wait_for_line("Ctrl-C stops");
+        dev
+    }
+
+    /// Reads lines up to one that contains `part`.
+    pub(crate) fn wait_for_line(&mut self, part: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|error| panic!("no line with {part:?}: {error}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    pub(crate) fn resp(&self, node: u32) -> u16 {
+        self.base + node as u16 - 1
+    }
+
+    pub(crate) fn supervisor(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9` of a node.
+    pub(crate) fn kill(&self, node: u32) {
+        signal(self.pids[node as usize - 1], "KILL");
+    }
+
+    /// `kill -9` of the supervisor.
+    pub(crate) fn die(mut self) {
+        self.child.kill().expect("it is alive");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Ends it as Ctrl-C does, and checks that it ended well.
+    pub(crate) fn stop(mut self) {
+        signal(self.child.id(), "INT");
+        assert!(self.child.wait().expect("it ends").success());
+        wait_for("the nodes are gone", || self.pids.iter().all(|pid| !is_alive(*pid)));
+    }
+
+    /// Runs a client command against the first two nodes; answers what it printed.
+    pub(crate) fn leeward(&self, args: &[&str]) -> String {
+        let native = self.base + 100;
+        let output = leeward()
+            .args(args)
+            .args(["--connect", &format!("127.0.0.1:{native},127.0.0.1:{}", native + 1)])
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    pub(crate) fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.leeward(&["status", "--json"])).expect("it is JSON")
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // After a failed assertion; the nodes end with it.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A base port for one test; tests of this file run at the same time.
+fn free_base() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let offset = (std::process::id() % 8) as u16 * 1000;
+    10_000 + offset + NEXT.fetch_add(10, Ordering::Relaxed)
+}
+
+/// A Redis client of the plainest kind.
+pub(crate) struct Resp {
+    stream: BufReader<TcpStream>,
+}
+
+impl Resp {
+    pub(crate) fn connect(port: u16) -> Resp {
+        Resp::try_connect(port).expect("the node listens")
+    }
+
+    pub(crate) fn try_connect(port: u16) -> Option<Resp> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        Some(Resp { stream: BufReader::new(stream) })
+    }
+
+    /// Calls a command; answers the line of a simple reply with its mark, or the bytes of a bulk string. A region that is
+    /// recovering is asked again, as client libraries do.
+    pub(crate) fn call(&mut self, args: &[&str]) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let reply = self.call_once(args);
+            let again =
+                reply.starts_with("-LOADING") || reply.starts_with("-NOREPLICAS") || reply.starts_with("-TRYAGAIN");
+            if !again || Instant::now() > deadline {
+                return reply;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn call_once(&mut self, args: &[&str]) -> String {
+        let mut request = format!("*{}\r\n", args.len());
+        for arg in args {
+            request += &format!("${}\r\n{arg}\r\n", arg.len());
+        }
+        self.stream.get_mut().write_all(request.as_bytes()).expect("the node takes it");
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("a reply");
+        let line = line.trim_end();
+        match line.strip_prefix('$').map(str::parse::<usize>) {
+            Some(Ok(bytes)) => {
+                let mut body = vec![0; bytes + 2];
+                self.stream.read_exact(&mut body).expect("the rest of the reply");
+                String::from_utf8_lossy(&body[..bytes]).into_owned()
+            }
+            _ => line.into(),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The least of HTTP that is needed to read a node's admin port: one GET, one answer, blocking, with a time limit.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Longest answer taken, in bytes.
+const LONGEST_ANSWER: u64 = 64 << 20;
+
+/// Gets `path` from the admin port at `address` (`host:port`); answers the HTTP status and the body.
+///
+/// # Errors
+/// The node cannot be reached, does not answer within `timeout`, or does not speak HTTP.
+pub fn get(address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec<u8>)> {
+    let socket_address = address
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
+    let mut stream = TcpStream::connect_timeout(&socket_address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+}
+
+fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let head_end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..head_end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer[head_end + 4..].to_vec()))
+}
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! The blocking client: a pool of [`Session`]s, each used by one call at a time. Any thread may call any method.
+
+use crate::options::{ClientError, ClientOptions};
+use crate::scan::{Range, Scan};
+use crate::session::Session;
+use bytes::Bytes;
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{Op, OpResult, PutIf};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A blocking handle, cheap to clone and shared by any number of threads.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    seeds: Vec<String>,
+    options: ClientOptions,
+    idle: Mutex<Vec<Session>>,
+}
+
+impl Client {
+    /// Connects to a cluster by the native addresses (`host:port`) of one or more of its nodes.
+    ///
+    /// # Errors
+    /// No node answers within [`ClientOptions::deadline`], or an address cannot be one.
+    pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Client, ClientError> {
+        let session = Session::connect(seeds, options.clone())?;
+        let seeds = seeds.iter().map(|seed| seed.as_ref().to_string()).collect();
+        Ok(Client { inner: Arc::new(Inner { seeds, options, idle: Mutex::new(vec![session]) }) })
+    }
+
+    /// The value at `key`, or `None` where the key does not exist.
+    ///
+    /// # Errors
+    /// The cluster refuses the key or does not answer in time.
+    pub fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
+        match self.one(Op::Get { key: key.into() })? {
+            OpResult::Value(value) => Ok(value),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Sets `key`. When it answers, every in-sync replica holds the write.
+    ///
+    /// # Errors
+    /// The cluster refuses the pair or does not answer in time; after `OpError::Unknown` the write may have happened.
+    pub fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), ClientError> {
+        self.put_if(key, value, PutIf::Always).map(|_| ())
+    }
+
+    /// Sets `key` if the condition holds; answers whether it did. Not retried once its outcome is unknown, unless the
+    /// condition is [`PutIf::Always`].
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn put_if(&self, key: impl Into<Bytes>, value: impl Into<Bytes>, when: PutIf) -> Result<bool, ClientError> {
+        match self.one(Op::Put { key: key.into(), value: value.into(), when, want_old: false })? {
+            OpResult::Put { done, .. } => Ok(done),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Removes `key`; answers the value it had.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn delete(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
+        match self.one(Op::Delete { key: key.into() })? {
+            OpResult::Deleted { old } => Ok(old),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Adds `delta` to the decimal integer at `key` and answers the sum; a missing key counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`]; also where the value is no integer or the sum overflows.
+    pub fn add(&self, key: impl Into<Bytes>, delta: i64) -> Result<i64, ClientError> {
+        match self.one(Op::Add { key: key.into(), delta })? {
+            OpResult::Integer(sum) => Ok(sum),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Appends `suffix` to the value at `key` and answers its new length in bytes; a missing key counts as empty.
+    ///
+    /// # Errors
+    /// As [`Client::put`]; also where the value would be too long.
+    pub fn append(&self, key: impl Into<Bytes>, suffix: impl Into<Bytes>) -> Result<i64, ClientError> {
+        match self.one(Op::Append { key: key.into(), suffix: suffix.into() })? {
+            OpResult::Integer(length) => Ok(length),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// The entries of `range`, fetched as they are consumed. Each region answers as of one instant.
+    pub fn scan(&self, range: Range) -> Scan {
+        Scan::new(self.clone(), range)
+    }
+
+    /// Carries out a batch: operations on one region in order, regions beside each other. One result an operation.
+    ///
+    /// # Errors
+    /// No connection could be made. What the cluster refuses is among the results.
+    pub fn execute(&self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
+        self.with_session(|session| session.execute(ops))
+    }
+
+    /// The region map, freshly asked for.
+    ///
+    /// # Errors
+    /// No node answers within the deadline.
+    pub fn region_map(&self) -> Result<Arc<RegionMap>, ClientError> {
+        self.with_session(Session::fetch_map)
+    }
+
+    pub(crate) fn one(&self, op: Op) -> Result<OpResult, ClientError> {
+        let result = self.execute(vec![op])?.pop().expect("one result an operation");
+        match result {
+            OpResult::Error(error) => Err(error.into()),
+            result => Ok(result),
+        }
+    }
+
+    fn with_session<T>(&self, call: impl FnOnce(&mut Session) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let idle = self.inner.idle.lock().pop();
+        let mut session = match idle {
+            Some(session) => session,
+            None => Session::connect(&self.inner.seeds, self.inner.options.clone())?,
+        };
+        let result = call(&mut session);
+        self.inner.idle.lock().push(session);
+        result
+    }
+}
+
+pub(crate) fn mismatch(result: OpResult) -> ClientError {
+    ClientError::Mismatch(Box::new(result))
+}

@@ -1,0 +1,43 @@
+//! The native client: the region map is cached, every operation goes straight to the primary of its region, and
+//! what can be retried without harm is retried until a deadline.
+//!
+//! Two handles, neither with threads of its own:
+//! - [`Client`] blocks the calling thread; it can be shared by any number of threads.
+//! - [`Session`] is pipelined: [`Session::submit`] batches, then [`Session::poll`] for those that are done. It
+//!   belongs to one thread.
+//!
+//! **What is retried.** An answer that says that nothing was changed ([`OpError::NotPrimary`],
+//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`]) and a request that never left this process are retried
+//! for every operation. When the outcome is unknown (the connection broke after the request was sent) only
+//! [idempotent](Op::is_idempotent) operations are retried; the others answer [`OpError::Unknown`], and it is for the
+//! caller to find out. After [`ClientOptions::deadline`] the last error is answered.
+//!
+//! ```no_run
+//! use leeward_client::{Client, ClientOptions, Range};
+//!
+//! # fn main() -> Result<(), leeward_client::ClientError> {
+//! let client = Client::connect(&["127.0.0.1:7479", "127.0.0.1:7480"], ClientOptions::default())?;
+//! client.put("hello", "world")?;
+//! assert_eq!(client.get("hello")?.as_deref(), Some(&b"world"[..]));
+//! for entry in client.scan(Range { start: "a".into(), end: Some("z".into()), ..Range::default() }) {
+//!     let (key, value) = entry?;
+//!     println!("{} = {}", key.escape_ascii(), value.escape_ascii());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod admin;
+mod client;
+mod link;
+mod options;
+mod scan;
+mod session;
+
+pub use client::Client;
+pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo};
+pub use leeward_format::op::{Op, OpError, OpResult, PutIf};
+pub use options::{ClientError, ClientOptions, Traffic};
+pub use scan::{Range, Scan};
+pub use session::{Done, Session, Ticket};

@@ -1,0 +1,282 @@
+//! One connection to one node: frames out, frames in, and the requests that wait for their answer. Never blocks.
+//!
+//! Invariant: a request whose last byte was not handed to the kernel cannot have been carried out, since a node
+//! acts on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
+
+use crate::options::{ClientError, Traffic};
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::ToSocketAddrs;
+use std::time::{Duration, Instant};
+
+/// Operations of one request at most.
+const REQUEST_OPS: usize = 256;
+/// A request is closed when its keys and values reach this size; with the largest record it stays far below
+/// [`MAX_MESSAGE_BYTES`].
+const REQUEST_BYTES: usize = 1 << 20;
+
+/// One operation on its way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) ticket: u64,
+    /// Position in its batch.
+    pub(crate) slot: usize,
+    pub(crate) op: Op,
+    pub(crate) deadline: Instant,
+    /// Attempts that were answered or broken.
+    pub(crate) attempts: u32,
+    /// An earlier attempt of this write may have been carried out.
+    pub(crate) doubtful: bool,
+    /// What the last attempt met.
+    pub(crate) last: Option<OpError>,
+}
+
+struct Flight {
+    /// Value of `queued` at the end of its frame.
+    end: u64,
+    sent: Instant,
+    /// In the order of the request; `None` for one that has expired.
+    ops: Vec<Option<Pending>>,
+}
+
+/// What became of the requests of a link that failed.
+#[derive(Default)]
+pub(crate) struct Failed {
+    /// Certainly not carried out.
+    pub(crate) unsent: Vec<Pending>,
+    /// Nobody knows.
+    pub(crate) unknown: Vec<Pending>,
+}
+
+/// A connection, up or coming up. Dropped when it fails.
+pub(crate) struct Link {
+    pub(crate) address: String,
+    stream: TcpStream,
+    connected: bool,
+    started: Instant,
+    waiting: Vec<Pending>,
+    flights: VecDeque<(u64, Flight)>,
+    next_id: u64,
+    out: Vec<u8>,
+    out_from: usize,
+    /// Bytes ever put into `out`, and bytes of those that the kernel took.
+    queued: u64,
+    written: u64,
+    received: u64,
+    input: Vec<u8>,
+}
+
+impl Link {
+    /// Starts to connect to `address`.
+    pub(crate) fn connect(address: &str, client: &str, token: Token, registry: &Registry) -> Result<Link, ClientError> {
+        let bad = |reason: String| ClientError::Address { address: address.to_string(), reason };
+        let mut resolved = address.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+        let socket_address = resolved.next().ok_or_else(|| bad("the host has no address".into()))?;
+        let mut stream = TcpStream::connect(socket_address)?;
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        let mut link = Link {
+            address: address.to_string(),
+            stream,
+            connected: false,
+            started: Instant::now(),
+            waiting: Vec::new(),
+            flights: VecDeque::new(),
+            next_id: 1,
+            out: Vec::new(),
+            out_from: 0,
+            queued: 0,
+            written: 0,
+            received: 0,
+            input: Vec::new(),
+        };
+        link.push(&Request::Hello { client: client.to_string() });
+        Ok(link)
+    }
+
+    /// The node has accepted the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// It has been coming up for longer than `patience`.
+    pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        !self.connected && now.saturating_duration_since(self.started) > patience
+    }
+
+    /// Bytes written to and read from the connection so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic { sent: self.written, received: self.received }
+    }
+
+    /// Asks the node for its region map.
+    pub(crate) fn ask_map(&mut self) {
+        self.push(&Request::Map);
+    }
+
+    /// Takes an operation for the next request.
+    pub(crate) fn enqueue(&mut self, pending: Pending) {
+        self.waiting.push(pending);
+    }
+
+    /// When the oldest unanswered request was sent.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.flights.front().map(|(_, flight)| flight.sent)
+    }
+
+    /// Operations without an answer, sent or not.
+    pub(crate) fn pendings(&self) -> impl Iterator<Item = &Pending> {
+        self.flights.iter().flat_map(|(_, flight)| flight.ops.iter().flatten()).chain(&self.waiting)
+    }
+
+    /// Takes out those that are over their deadline. A late answer to them is dropped.
+    pub(crate) fn expire(&mut self, now: Instant) -> Failed {
+        let mut failed = Failed::default();
+        failed.unsent.extend(self.waiting.extract_if(.., |pending| pending.deadline <= now));
+        for (_, flight) in &mut self.flights {
+            // Even one that is not written yet: its frame stays in `out` and may still be carried out.
+            let expired = flight.ops.iter_mut().filter_map(|op| op.take_if(|pending| pending.deadline <= now));
+            failed.unknown.extend(expired);
+        }
+        failed
+    }
+
+    /// Turns what was enqueued into requests and writes as much as the kernel takes, once the connection is up.
+    pub(crate) fn flush(&mut self, now: Instant) -> io::Result<()> {
+        if !self.connected {
+            return Ok(());
+        }
+        while !self.waiting.is_empty() {
+            let mut bytes = 0;
+            let fits = |pending: &Pending| {
+                bytes += op_bytes(&pending.op);
+                bytes < REQUEST_BYTES
+            };
+            let count = self.waiting.iter().take(REQUEST_OPS).take_while(fits_first(fits)).count();
+            let ops: Vec<Pending> = self.waiting.drain(..count).collect();
+            let id = self.next_id;
+            self.next_id += 1;
+            self.push(&Request::Ops { id, direct: true, ops: ops.iter().map(|pending| pending.op.clone()).collect() });
+            let ops = ops.into_iter().map(Some).collect();
+            self.flights.push_back((id, Flight { end: self.queued, sent: now, ops }));
+        }
+        self.write()
+    }
+
+    /// The socket became writable: the connection is up, or has failed.
+    pub(crate) fn writable(&mut self) -> io::Result<()> {
+        if !self.connected {
+            if let Some(error) = self.stream.take_error()? {
+                return Err(error);
+            }
+            match self.stream.peer_addr() {
+                Ok(_) => self.connected = true,
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            self.stream.set_nodelay(true)?;
+        }
+        self.write()
+    }
+
+    /// Reads all there is; answers go to `replies`.
+    pub(crate) fn readable(&mut self, scratch: &mut [u8], replies: &mut Vec<Reply>) -> io::Result<()> {
+        let end = self.fill(scratch);
+        let mut taken = 0;
+        loop {
+            let rest = &self.input[taken..];
+            // A reply may be larger than a request by what a scan returns; the node keeps it below the same limit.
+            match read_frame(FrameKind::Reply, rest, MAX_MESSAGE_BYTES) {
+                Ok(Some((reply, bytes))) => {
+                    replies.push(reply);
+                    taken += bytes;
+                }
+                Ok(None) => break,
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+        }
+        self.input.drain(..taken);
+        end
+    }
+
+    /// The operations of request `id`, which has been answered. `None` for an id that this link never used.
+    pub(crate) fn answered(&mut self, id: u64) -> Option<Vec<Option<Pending>>> {
+        let at = self.flights.iter().position(|(flight, _)| *flight == id)?;
+        self.flights.remove(at).map(|(_, flight)| flight.ops)
+    }
+
+    /// The connection is of no use any more.
+    pub(crate) fn fail(mut self, registry: &Registry) -> Failed {
+        if let Err(error) = registry.deregister(&mut self.stream) {
+            tracing::debug!(%error, address = self.address, "deregister");
+        }
+        let mut failed = Failed { unsent: self.waiting, unknown: Vec::new() };
+        for (_, flight) in self.flights {
+            if flight.end <= self.written {
+                failed.unknown.extend(flight.ops.into_iter().flatten());
+            } else {
+                failed.unsent.extend(flight.ops.into_iter().flatten());
+            }
+        }
+        failed
+    }
+
+    fn push(&mut self, request: &Request) {
+        let before = self.out.len();
+        write_frame(FrameKind::Request, request, &mut self.out);
+        self.queued += (self.out.len() - before) as u64;
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while self.out_from < self.out.len() {
+            match self.stream.write(&self.out[self.out_from..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.out_from += bytes;
+                    self.written += bytes as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.out_from = 0;
+        Ok(())
+    }
+
+    /// Reads until the kernel has no more. An error or the end of the stream is answered after what came before it.
+    fn fill(&mut self, scratch: &mut [u8]) -> io::Result<()> {
+        loop {
+            match self.stream.read(scratch) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the node closed the connection")),
+                Ok(bytes) => {
+                    self.received += bytes as u64;
+                    self.input.extend_from_slice(&scratch[..bytes]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Lets the first element through whatever `fits` says: an operation is sent however large it is.
+fn fits_first<'a>(mut fits: impl FnMut(&Pending) -> bool) -> impl FnMut(&&'a Pending) -> bool {
+    let mut first = true;
+    move |pending| fits(pending) | std::mem::take(&mut first)
+}
+
+fn op_bytes(op: &Op) -> usize {
+    match op {
+        Op::Get { key } | Op::Delete { key } | Op::Add { key, .. } => key.len(),
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Append { key, suffix } => key.len() + suffix.len(),
+        Op::Scan { start, end, .. } => start.len() + end.as_ref().map_or(0, |end| end.len()),
+        Op::Count { .. } => 0,
+    }
+}

@@ -1,0 +1,74 @@
+//! Options and errors of the client. Plain data; any thread.
+
+use leeward_format::op::{OpError, OpResult};
+use std::time::Duration;
+
+/// How a client behaves. The defaults suit an application on the same network as the cluster.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Name that the nodes show in their lists and logs.
+    pub name: String,
+    /// How long an operation may take, retries included.
+    pub deadline: Duration,
+    /// Pause before the first retry of an operation; it doubles from there up to 16 times as long.
+    pub retry_pause: Duration,
+    /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
+    pub patience: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            name: "leeward-client".into(),
+            deadline: Duration::from_secs(30),
+            retry_pause: Duration::from_millis(5),
+            patience: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Bytes moved over connections to nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that the kernel took.
+    pub sent: u64,
+    /// Bytes that came.
+    pub received: u64,
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Traffic) {
+        self.sent += other.sent;
+        self.received += other.received;
+    }
+}
+
+/// Why a call of the client failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No node answered within the deadline. Nothing was changed.
+    #[error("no node of {seeds} answers: {reason}")]
+    Unreachable {
+        /// Addresses that were tried.
+        seeds: String,
+        /// What the last attempt met.
+        reason: String,
+    },
+    /// An address is not of the form `host:port`, or its host is unknown.
+    #[error("address {address:?}: {reason}")]
+    Address {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused a resource of the client's own.
+    #[error("client: {0}")]
+    Io(#[from] std::io::Error),
+    /// The cluster's answer; the variant says what to do.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The node answered something that does not belong to the operation: client and node are of different versions.
+    #[error("answer {0:?} does not belong to the operation: client and node are of different versions")]
+    Mismatch(Box<OpResult>),
+}

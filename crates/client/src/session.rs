@@ -1,0 +1,546 @@
+//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread; whoever owns it
+//! drives it by [`Session::poll`].
+//!
+//! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
+//! answered), or answered in its batch. A batch is done when all of its operations are answered.
+
+use crate::link::{Failed, Link, Pending};
+use crate::options::{ClientError, ClientOptions, Traffic};
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{Op, OpError, OpResult, Reply};
+use mio::{Events, Poll, Token};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
+
+/// Bytes asked of the kernel by one read.
+const READ_BYTES: usize = 64 << 10;
+/// Longest pause between two attempts, as a multiple of [`ClientOptions::retry_pause`].
+const LONGEST_PAUSE: u32 = 16;
+/// How often deadlines are looked at while requests are under way.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Names a batch that was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// A batch that is done.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What [`Session::submit`] answered.
+    pub ticket: Ticket,
+    /// One result an operation, in the order of the batch.
+    pub results: Vec<OpResult>,
+}
+
+struct Batch {
+    results: Vec<Option<OpResult>>,
+    missing: usize,
+}
+
+/// One thread's pipelined connection to the cluster.
+///
+/// ```no_run
+/// use leeward_client::{ClientOptions, Op, Session};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), leeward_client::ClientError> {
+/// let mut session = Session::connect(&["127.0.0.1:7479"], ClientOptions::default())?;
+/// for key in ["a", "b", "c"] {
+///     session.submit(vec![Op::Get { key: key.into() }]);
+/// }
+/// while session.outstanding() > 0 {
+///     for done in session.poll(Duration::from_secs(1))? {
+///         println!("{:?}: {:?}", done.ticket, done.results);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Session {
+    options: ClientOptions,
+    seeds: Vec<String>,
+    next_seed: usize,
+    poll: Poll,
+    events: Events,
+    scratch: Vec<u8>,
+    links: HashMap<Token, Link>,
+    next_token: usize,
+    /// Addresses that refused or broke lately: not tried again before the instant.
+    resting: HashMap<String, Instant>,
+    map: Arc<RegionMap>,
+    map_asked: Option<Instant>,
+    maps_received: u64,
+    /// When the links are looked at next.
+    next_check: Instant,
+    batches: HashMap<u64, Batch>,
+    next_ticket: u64,
+    /// Operations to be tried at or after the instant.
+    parked: Vec<(Instant, Pending)>,
+    done: Vec<Done>,
+    last_failure: String,
+    /// Of links that are gone.
+    past_traffic: Traffic,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("seeds", &self.seeds).field("outstanding", &self.batches.len()).finish()
+    }
+}
+
+impl Session {
+    /// Connects to the first of `seeds` (native addresses, `host:port`) that answers and learns the region map.
+    ///
+    /// # Errors
+    /// None answers within [`ClientOptions::deadline`], or an address cannot be one.
+    pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
+        let deadline = Instant::now() + options.deadline;
+        let mut session = Session {
+            options,
+            seeds: seeds.iter().map(|seed| seed.as_ref().to_string()).collect(),
+            next_seed: usize::MAX,
+            poll: Poll::new()?,
+            events: Events::with_capacity(64),
+            scratch: vec![0; READ_BYTES],
+            links: HashMap::new(),
+            next_token: 0,
+            resting: HashMap::new(),
+            map: Arc::new(RegionMap::default()),
+            map_asked: None,
+            maps_received: 0,
+            next_check: Instant::now(),
+            batches: HashMap::new(),
+            next_ticket: 1,
+            parked: Vec::new(),
+            done: Vec::new(),
+            last_failure: "no address given".into(),
+            past_traffic: Traffic::default(),
+        };
+        for seed in &session.seeds {
+            check_address(seed)?;
+        }
+        while session.map.regions.is_empty() {
+            if Instant::now() >= deadline {
+                let reason = "no region has been created yet".into();
+                return Err(ClientError::Unreachable { seeds: session.seeds.join(", "), reason });
+            }
+            session.fetch_map()?;
+            if session.map.regions.is_empty() {
+                session.wait(TICK)?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// The region map as this session knows it.
+    pub fn region_map(&self) -> &Arc<RegionMap> {
+        &self.map
+    }
+
+    /// Batches that were submitted and not answered by [`Session::poll`] yet.
+    pub fn outstanding(&self) -> usize {
+        self.batches.len() + self.done.len()
+    }
+
+    /// Bytes moved over this session's connections so far.
+    pub fn traffic(&self) -> Traffic {
+        let mut total = self.past_traffic;
+        for link in self.links.values() {
+            total += link.traffic();
+        }
+        total
+    }
+
+    /// Takes a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
+    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait.
+    pub fn submit(&mut self, ops: Vec<Op>) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if ops.is_empty() {
+            self.done.push(Done { ticket: Ticket(ticket), results: Vec::new() });
+            return Ticket(ticket);
+        }
+        let now = Instant::now();
+        let deadline = now + self.options.deadline;
+        self.batches.insert(ticket, Batch { results: vec![None; ops.len()], missing: ops.len() });
+        for (slot, op) in ops.into_iter().enumerate() {
+            let pending = Pending { ticket, slot, op, deadline, attempts: 0, doubtful: false, last: None };
+            self.route(pending, now);
+        }
+        Ticket(ticket)
+    }
+
+    /// Sends what was submitted and answers batches that are done: at once if there are any, else as soon as there
+    /// are, or nothing after `timeout`. An operation that failed is a result; only a fault of this process's own
+    /// (no more file descriptors) is an error here.
+    ///
+    /// # Errors
+    /// The operating system refuses to wait.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Vec<Done>, ClientError> {
+        let until = Instant::now() + timeout;
+        loop {
+            let now = Instant::now();
+            self.tick(now);
+            self.flush(now);
+            if !self.done.is_empty() {
+                return Ok(std::mem::take(&mut self.done));
+            }
+            self.wait(self.next_event(now, until).saturating_duration_since(now))?;
+            if self.done.is_empty() && Instant::now() >= until {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Submits one batch and waits for its results. Other batches may be outstanding; their answers are kept.
+    ///
+    /// # Errors
+    /// As [`Session::poll`].
+    pub fn execute(&mut self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
+        // Learns of connections that broke while nobody looked, before something is sent into them.
+        self.wait(Duration::ZERO)?;
+        let ticket = self.submit(ops);
+        let mut others = Vec::new();
+        loop {
+            let mut done = self.poll(self.options.deadline)?;
+            let found = done.iter().position(|done| done.ticket == ticket).map(|at| done.swap_remove(at));
+            others.append(&mut done);
+            if let Some(found) = found {
+                self.done.append(&mut others);
+                return Ok(found.results);
+            }
+        }
+    }
+
+    /// Asks a node for its region map now. An older map than the one already known is not taken.
+    ///
+    /// # Errors
+    /// No node answers within [`ClientOptions::deadline`].
+    pub fn fetch_map(&mut self) -> Result<Arc<RegionMap>, ClientError> {
+        let before = self.maps_received;
+        let deadline = Instant::now() + self.options.deadline;
+        self.map_asked = None;
+        while self.maps_received == before {
+            let now = Instant::now();
+            if now >= deadline {
+                let reason = self.last_failure.clone();
+                return Err(ClientError::Unreachable { seeds: self.seeds.join(", "), reason });
+            }
+            self.ask_map(now);
+            self.flush(now);
+            self.wait(TICK.min(deadline - now))?;
+        }
+        Ok(Arc::clone(&self.map))
+    }
+
+    /// Sends `pending` towards the primary of its region, or parks it.
+    fn route(&mut self, pending: Pending, now: Instant) {
+        let Some(address) = primary_address(&self.map, &pending.op).map(str::to_string) else {
+            return self.park(pending, now);
+        };
+        match self.link_to(&address, now) {
+            Some(token) => self.links.get_mut(&token).expect("link_to answers a link").enqueue(pending),
+            None => self.park(pending, now),
+        }
+    }
+
+    fn park(&mut self, mut pending: Pending, now: Instant) {
+        let pause = self.options.retry_pause * (1 << pending.attempts.min(8)).min(LONGEST_PAUSE);
+        pending.attempts += 1;
+        self.parked.push((now + pause, pending));
+    }
+
+    /// The link to `address`, made if there is none and the address is not resting.
+    fn link_to(&mut self, address: &str, now: Instant) -> Option<Token> {
+        if let Some((token, _)) = self.links.iter().find(|(_, link)| link.address == address) {
+            return Some(*token);
+        }
+        if self.resting.get(address).is_some_and(|until| *until > now) {
+            return None;
+        }
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        match Link::connect(address, &self.options.name, token, self.poll.registry()) {
+            Ok(link) => {
+                self.links.insert(token, link);
+                Some(token)
+            }
+            Err(error) => {
+                self.rest(address, error.to_string(), now);
+                None
+            }
+        }
+    }
+
+    fn rest(&mut self, address: &str, reason: String, now: Instant) {
+        self.last_failure = format!("{address}: {reason}");
+        self.resting.insert(address.to_string(), now + self.options.retry_pause);
+    }
+
+    /// Deadlines, retries that are due, and doubts about primaries that do not answer.
+    fn tick(&mut self, now: Instant) {
+        if now >= self.next_check {
+            self.next_check = now + TICK;
+            self.check_links(now);
+        }
+        if self.parked.is_empty() {
+            return;
+        }
+        let late = self.parked.extract_if(.., |(_, pending)| pending.deadline <= now);
+        for pending in late.map(|(_, pending)| pending).collect::<Vec<_>>() {
+            self.give_up(pending);
+        }
+        self.ask_map(now);
+        let mut due: Vec<Pending> =
+            self.parked.extract_if(.., |(at, _)| *at <= now).map(|(_, pending)| pending).collect();
+        due.sort_by_key(|pending| (pending.ticket, pending.slot));
+        for pending in due {
+            self.route(pending, now);
+        }
+    }
+
+    /// Deadlines of what is on the links, and links that do not come up or do not answer.
+    fn check_links(&mut self, now: Instant) {
+        let patience = self.options.patience;
+        let stuck = self.links.iter().filter(|(_, link)| link.is_stuck(now, patience)).map(|(token, _)| *token);
+        for token in stuck.collect::<Vec<_>>() {
+            self.fail(token, "no connection in time");
+        }
+        let mut failed = Failed::default();
+        let mut doubt = false;
+        for link in self.links.values_mut() {
+            let late = link.expire(now);
+            failed.unsent.extend(late.unsent);
+            failed.unknown.extend(late.unknown);
+            doubt |= link.oldest().is_some_and(|sent| now - sent > patience);
+        }
+        for pending in failed.unknown {
+            self.give_up(Pending { doubtful: pending.op.is_write(), ..pending });
+        }
+        for pending in failed.unsent {
+            self.give_up(pending);
+        }
+        if doubt {
+            self.ask_map(now);
+        }
+    }
+
+    /// Answers an operation whose time is over.
+    fn give_up(&mut self, pending: Pending) {
+        let after = self.options.deadline;
+        let error = match pending.last {
+            _ if pending.doubtful => OpError::Unknown(format!("no answer within {after:?}")),
+            Some(error) => error,
+            None => OpError::Unavailable(format!("no answer within {after:?}; {}", self.last_failure)),
+        };
+        self.answer(pending.ticket, pending.slot, OpResult::Error(error));
+    }
+
+    fn answer(&mut self, ticket: u64, slot: usize, result: OpResult) {
+        let batch = self.batches.get_mut(&ticket).expect("an operation belongs to a batch");
+        assert!(batch.results[slot].is_none(), "an operation is answered once");
+        batch.results[slot] = Some(result);
+        batch.missing -= 1;
+        if batch.missing == 0 {
+            let batch = self.batches.remove(&ticket).expect("it was there");
+            self.done.push(Done { ticket: Ticket(ticket), results: batch.results.into_iter().flatten().collect() });
+        }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        let mut broken = Vec::new();
+        for (token, link) in &mut self.links {
+            if let Err(error) = link.flush(now) {
+                broken.push((*token, error));
+            }
+        }
+        for (token, error) in broken {
+            self.fail(token, &error.to_string());
+        }
+    }
+
+    /// When [`Session::poll`] must look again although no socket speaks.
+    fn next_event(&self, now: Instant, until: Instant) -> Instant {
+        let retry = self.parked.iter().map(|(at, _)| *at).min();
+        let tick = (!self.batches.is_empty()).then(|| now + TICK);
+        [Some(until), retry, tick].into_iter().flatten().min().expect("until is one of them")
+    }
+
+    /// Waits for the sockets and takes in what they bring.
+    fn wait(&mut self, timeout: Duration) -> Result<(), ClientError> {
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            result => result?,
+        }
+        let ready: Vec<(Token, bool, bool)> = self
+            .events
+            .iter()
+            .map(|event| (event.token(), event.is_writable() || event.is_error(), event.is_readable()))
+            .collect();
+        for (token, writable, readable) in ready {
+            let mut replies = Vec::new();
+            let Some(link) = self.links.get_mut(&token) else { continue };
+            let mut result = if writable { link.writable() } else { Ok(()) };
+            if readable && result.is_ok() {
+                result = link.readable(&mut self.scratch, &mut replies);
+            }
+            for reply in replies {
+                self.receive(token, reply);
+            }
+            if let Err(error) = result {
+                self.fail(token, &error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, token: Token, reply: Reply) {
+        let now = Instant::now();
+        match reply {
+            Reply::Map(map) => self.adopt_map(map, now),
+            Reply::Results { id, results } => {
+                let Some(ops) = self.links.get_mut(&token).and_then(|link| link.answered(id)) else {
+                    return self.fail(token, "answer to a request that was not made");
+                };
+                if ops.len() != results.len() {
+                    // The operations left the link with `answered`, so they are not among those `fail` sorts.
+                    for pending in ops.into_iter().flatten() {
+                        self.retry_unknown(pending, "an answer of another length", now);
+                    }
+                    return self.fail(token, "answer of another length than its request");
+                }
+                for (pending, result) in ops.into_iter().zip(results) {
+                    if let Some(pending) = pending {
+                        self.settle(pending, result, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An attempt was answered: that is the result, unless trying again can do better.
+    fn settle(&mut self, mut pending: Pending, result: OpResult, now: Instant) {
+        match result {
+            OpResult::Error(
+                error @ (OpError::NotPrimary { .. } | OpError::Recovering(_) | OpError::NotEnoughReplicas { .. }),
+            ) => {
+                pending.last = Some(error);
+                self.park(pending, now);
+            }
+            OpResult::Error(OpError::Unknown(why)) => self.retry_unknown(pending, &why, now),
+            // The last attempt changed nothing, but an earlier one may have.
+            OpResult::Error(error) if pending.doubtful => {
+                self.answer(pending.ticket, pending.slot, OpResult::Error(OpError::Unknown(error.to_string())));
+            }
+            result => self.answer(pending.ticket, pending.slot, result),
+        }
+    }
+
+    fn retry_unknown(&mut self, mut pending: Pending, why: &str, now: Instant) {
+        if pending.op.is_idempotent() {
+            pending.doubtful |= pending.op.is_write();
+            self.park(pending, now);
+        } else {
+            self.answer(pending.ticket, pending.slot, OpResult::Error(OpError::Unknown(why.to_string())));
+        }
+    }
+
+    /// Takes a newer map: what waited for a primary is tried at once, and a server that lost its office while it
+    /// owes answers is given up.
+    fn adopt_map(&mut self, map: RegionMap, now: Instant) {
+        self.maps_received += 1;
+        if map.version <= self.map.version && !self.map.regions.is_empty() {
+            return;
+        }
+        self.map = Arc::new(map);
+        for (at, _) in &mut self.parked {
+            *at = now;
+        }
+        let map = Arc::clone(&self.map);
+        let deposed: Vec<Token> = (self.links.iter())
+            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > self.options.patience))
+            .filter(|(_, link)| link.pendings().any(|p| primary_address(&map, &p.op) != Some(&link.address)))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in deposed {
+            self.fail(token, "it does not answer and is not the primary any more");
+        }
+    }
+
+    /// Gives a link up: its operations are retried where that is harmless.
+    fn fail(&mut self, token: Token, reason: &str) {
+        let Some(link) = self.links.remove(&token) else { return };
+        let now = Instant::now();
+        tracing::debug!(address = link.address, reason, "connection given up");
+        self.rest(&link.address, reason.to_string(), now);
+        let reason = format!("{}: {reason}", link.address);
+        self.past_traffic += link.traffic();
+        let failed = link.fail(self.poll.registry());
+        for pending in failed.unsent {
+            self.park(pending, now);
+        }
+        for pending in failed.unknown {
+            self.retry_unknown(pending, &reason, now);
+        }
+    }
+
+    /// Asks some node for the region map, unless one was asked a moment ago: a node that is connected and owes no
+    /// old answer, else the next address of the seeds and of the servers that the map names.
+    fn ask_map(&mut self, now: Instant) {
+        let pause = self.options.retry_pause * 4;
+        if self.map_asked.is_some_and(|asked| now - asked < pause) {
+            return;
+        }
+        self.map_asked = Some(now);
+        let patience = self.options.patience;
+        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < patience);
+        let healthy: Vec<&mut Link> = self.links.values_mut().filter(healthy).collect();
+        self.next_seed = self.next_seed.wrapping_add(1);
+        let count = healthy.len();
+        if let Some(link) = healthy.into_iter().nth(self.next_seed.checked_rem(count).unwrap_or(0)) {
+            link.ask_map();
+            return;
+        }
+        let mut addresses: Vec<String> = self.seeds.clone();
+        addresses.extend(self.map.servers.iter().map(|server| server.native_address.clone()));
+        if let Some(address) = addresses.get(self.next_seed.checked_rem(addresses.len()).unwrap_or(0)).cloned() {
+            // A new connection's first answer is the map.
+            self.link_to(&address, now);
+        }
+    }
+}
+
+/// Native address of the primary that `op` belongs to.
+fn primary_address<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a str> {
+    let region = match op {
+        Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
+            map.region_of(key)
+        }
+        Op::Scan { start, reverse: false, .. } => map.region_of(start),
+        Op::Scan { end: None, .. } => map.regions.last(),
+        // The region of the greatest key before the bound.
+        Op::Scan { end: Some(end), .. } => {
+            map.regions.iter().rfind(|region| region.start < *end).or(map.regions.first())
+        }
+        Op::Count { region } => map.regions.iter().find(|group| group.region == *region),
+    }?;
+    let server = map.server(region.primary?.server)?;
+    Some(&server.native_address)
+}
+
+fn check_address(address: &str) -> Result<(), ClientError> {
+    let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match port {
+        Some((host, Ok(1..))) if !host.is_empty() => Ok(()),
+        _ => {
+            let reason = "expected host:port, such as 127.0.0.1:7479".into();
+            Err(ClientError::Address { address: address.to_string(), reason })
+        }
+    }
+}

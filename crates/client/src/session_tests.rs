@@ -1,0 +1,84 @@
+//! Where operations are sent, by key, by bound and by region.
+
+use super::{check_address, primary_address};
+use bytes::Bytes;
+use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo};
+use leeward_format::op::Op;
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+
+fn member(server: u32) -> Member {
+    Member { server: ServerId(server), incarnation: Incarnation(1) }
+}
+
+fn region(id: u32, start: &'static str, end: Option<&'static str>, primary: Option<u32>) -> GroupConfig {
+    GroupConfig {
+        region: RegionId(id),
+        table: "default".into(),
+        start: start.into(),
+        end: end.map(Bytes::from),
+        epoch: Epoch(1),
+        term: Epoch(1),
+        primary: primary.map(member),
+        backups: Vec::new(),
+        learners: Vec::new(),
+        former: Vec::new(),
+    }
+}
+
+fn server(id: u32) -> ServerInfo {
+    ServerInfo {
+        member: member(id),
+        fabric_address: String::new(),
+        native_address: format!("host:{id}"),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: Vec::new(),
+    }
+}
+
+fn map() -> RegionMap {
+    let regions = vec![
+        region(1, "", Some("h"), Some(1)),
+        region(2, "h", Some("p"), Some(2)),
+        region(3, "p", Some("t"), None),
+        region(4, "t", None, Some(9)),
+    ];
+    RegionMap { version: 1, regions, servers: vec![server(1), server(2)] }
+}
+
+fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
+    Op::Scan { start: start.into(), end: end.map(Bytes::from), reverse, limit: 1, keys_only: false }
+}
+
+#[test]
+fn an_operation_goes_to_the_primary_of_its_region() {
+    let map = map();
+    let to = |op: &Op| primary_address(&map, op);
+    assert_eq!(to(&Op::Get { key: "a".into() }), Some("host:1"));
+    assert_eq!(to(&Op::Get { key: "h".into() }), Some("host:2"), "the start of a region is its own");
+    assert_eq!(to(&Op::Delete { key: "q".into() }), None, "no primary yet");
+    assert_eq!(to(&Op::Delete { key: "z".into() }), None, "a primary that is not alive");
+    assert_eq!(to(&Op::Count { region: RegionId(2) }), Some("host:2"));
+    assert_eq!(to(&Op::Count { region: RegionId(7) }), None);
+}
+
+#[test]
+fn a_scan_goes_to_the_region_of_the_bound_it_starts_from() {
+    let map = map();
+    assert_eq!(primary_address(&map, &scan("", Some("z"), false)), Some("host:1"));
+    assert_eq!(primary_address(&map, &scan("i", None, false)), Some("host:2"));
+    assert_eq!(primary_address(&map, &scan("a", Some("i"), true)), Some("host:2"));
+    assert_eq!(primary_address(&map, &scan("a", Some("h"), true)), Some("host:1"), "the end itself is excluded");
+    assert_eq!(primary_address(&map, &scan("a", None, true)), None, "the last region's primary is not alive");
+}
+
+#[test]
+fn addresses_are_checked_before_they_are_used() {
+    for good in ["127.0.0.1:7479", "localhost:1", "[::1]:7479"] {
+        check_address(good).expect(good);
+    }
+    for bad in ["", "7479", "host", "host:", ":7479", "host:0", "host:70000", "host:port"] {
+        let error = check_address(bad).expect_err(bad).to_string();
+        assert!(error.contains("host:port"), "{error}");
+    }
+}

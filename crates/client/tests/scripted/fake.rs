@@ -1,0 +1,168 @@
+//! A node by script: a TCP server that answers each request of the native protocol as the test says.
+
+use bytes::Bytes;
+use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo};
+use leeward_format::cluster::Member;
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// What the node does with one request for operations.
+pub(crate) enum Act {
+    /// Answers.
+    Results(Vec<OpResult>),
+    /// Sends its map, then answers.
+    MapThen(Vec<OpResult>),
+    /// Closes the connection without an answer.
+    Close,
+    /// Never answers.
+    Silence,
+    /// Sends these bytes.
+    Raw(Vec<u8>),
+}
+
+type Script = Box<dyn FnMut(&[Op]) -> Act + Send>;
+
+/// A scripted node.
+#[derive(Clone)]
+pub(crate) struct FakeNode {
+    pub(crate) address: String,
+    /// Batches that reached it, in order.
+    pub(crate) seen: Arc<Mutex<Vec<Vec<Op>>>>,
+    map: Arc<Mutex<RegionMap>>,
+}
+
+impl FakeNode {
+    /// Binds a free port; [`FakeNode::serve`] starts it.
+    pub(crate) fn bind() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        (listener, address)
+    }
+
+    pub(crate) fn serve(
+        listener: TcpListener,
+        map: RegionMap,
+        script: impl FnMut(&[Op]) -> Act + Send + 'static,
+    ) -> FakeNode {
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let node = FakeNode { address, seen: Arc::default(), map: Arc::new(Mutex::new(map)) };
+        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
+        let served = node.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (node, script) = (served.clone(), Arc::clone(&script));
+                let stream = stream.expect("accept");
+                thread::spawn(move || node.connection(stream, &script));
+            }
+        });
+        node
+    }
+
+    pub(crate) fn set_map(&self, map: RegionMap) {
+        *self.map.lock().expect("no panic") = map;
+    }
+
+    /// Every operation that reached the node.
+    pub(crate) fn ops(&self) -> Vec<Op> {
+        self.seen.lock().expect("no panic").concat()
+    }
+
+    fn connection(&self, mut stream: TcpStream, script: &Mutex<Script>) {
+        let mut input = Vec::new();
+        let mut scratch = [0; 65536];
+        loop {
+            while let Some((request, bytes)) =
+                read_frame::<Request>(FrameKind::Request, &input, MAX_MESSAGE_BYTES).expect("a well-formed request")
+            {
+                input.drain(..bytes);
+                let mut out = Vec::new();
+                match request {
+                    Request::Hello { .. } | Request::Map => self.write_map(&mut out),
+                    Request::Ops { id, direct, ops } => {
+                        assert!(direct, "the client routes by itself");
+                        let act = script.lock().expect("no panic")(&ops);
+                        self.seen.lock().expect("no panic").push(ops);
+                        match act {
+                            Act::Results(results) => {
+                                write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
+                            }
+                            Act::MapThen(results) => {
+                                self.write_map(&mut out);
+                                write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
+                            }
+                            Act::Close => return,
+                            Act::Silence => {}
+                            Act::Raw(bytes) => out = bytes,
+                        }
+                    }
+                }
+                if stream.write_all(&out).is_err() {
+                    return;
+                }
+            }
+            match stream.read(&mut scratch) {
+                Ok(0) | Err(_) => return,
+                Ok(bytes) => input.extend_from_slice(&scratch[..bytes]),
+            }
+        }
+    }
+
+    fn write_map(&self, out: &mut Vec<u8>) {
+        let map = self.map.lock().expect("no panic").clone();
+        write_frame(FrameKind::Reply, &Reply::Map(map), out);
+    }
+}
+
+/// A map whose regions are `(start, primary's server id)`, over servers 1, 2, ... at `addresses`.
+pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&str]) -> RegionMap {
+    let member = |id: u32| Member { server: ServerId(id), incarnation: Incarnation(1) };
+    let ends = regions.iter().skip(1).map(|(start, _)| Some(Bytes::from(*start))).chain([None]);
+    let group = |(number, ((start, primary), end)): (usize, (&(&'static str, u32), Option<Bytes>))| GroupConfig {
+        region: RegionId(number as u32 + 1),
+        table: "default".into(),
+        start: (*start).into(),
+        end,
+        epoch: Epoch(version as u32),
+        term: Epoch(version as u32),
+        primary: Some(member(*primary)),
+        backups: Vec::new(),
+        learners: Vec::new(),
+        former: Vec::new(),
+    };
+    let server = |(number, address): (usize, &&str)| ServerInfo {
+        member: member(number as u32 + 1),
+        fabric_address: String::new(),
+        native_address: (*address).into(),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: Vec::new(),
+    };
+    RegionMap {
+        version,
+        regions: regions.iter().zip(ends).enumerate().map(group).collect(),
+        servers: addresses.iter().enumerate().map(server).collect(),
+    }
+}
+
+/// The answer of a store that succeeds at everything.
+pub(crate) fn succeed(ops: &[Op]) -> Act {
+    Act::Results(ops.iter().map(success).collect())
+}
+
+/// What success looks like for `op`.
+pub(crate) fn success(op: &Op) -> OpResult {
+    match op {
+        Op::Get { key } => OpResult::Value(Some(key.clone())),
+        Op::Put { .. } => OpResult::Put { done: true, old: None },
+        Op::Delete { .. } => OpResult::Deleted { old: None },
+        Op::Add { delta, .. } => OpResult::Integer(*delta),
+        Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
+        Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
+        Op::Count { .. } => OpResult::Integer(0),
+    }
+}

@@ -1,0 +1,5 @@
+//! The client against nodes by script: what it retries, where it goes, and how scans go on.
+
+mod fake;
+mod retries;
+mod scans;

@@ -1,0 +1,263 @@
+//! What the client retries, what it never retries, and what it says when it gives up: against nodes by script.
+
+use crate::fake::{Act, FakeNode, map, succeed, success};
+use leeward_client::{Client, ClientError, ClientOptions, Op, OpError, OpResult, Session};
+use leeward_format::{Epoch, RegionId};
+use std::time::{Duration, Instant};
+
+fn options() -> ClientOptions {
+    ClientOptions {
+        deadline: Duration::from_secs(5),
+        retry_pause: Duration::from_millis(2),
+        patience: Duration::from_millis(100),
+        ..ClientOptions::default()
+    }
+}
+
+/// One node that serves everything by `script`, and a client of it.
+fn lone_node(options: ClientOptions, script: impl FnMut(&[Op]) -> Act + Send + 'static) -> (FakeNode, Client) {
+    let (listener, address) = FakeNode::bind();
+    let node = FakeNode::serve(listener, map(1, &[("", 1)], &[&address]), script);
+    let client = Client::connect(&[&node.address], options).expect("the node answers");
+    (node, client)
+}
+
+/// Acts on the n-th request as `first[n]` says, then succeeds.
+fn first_then_succeed(first: Vec<fn(&[Op]) -> Act>) -> impl FnMut(&[Op]) -> Act + Send + 'static {
+    let mut first = first.into_iter();
+    move |ops| first.next().map_or_else(|| succeed(ops), |act| act(ops))
+}
+
+fn refuse(error: OpError) -> Act {
+    Act::Results(vec![OpResult::Error(error)])
+}
+
+fn recovering(_: &[Op]) -> Act {
+    refuse(OpError::Recovering(RegionId(1)))
+}
+
+fn close(_: &[Op]) -> Act {
+    Act::Close
+}
+
+#[test]
+fn keys_go_to_the_primaries_of_their_regions() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let map = map(1, &[("", 1), ("m", 2)], &[&a, &b]);
+    let (one, two) = (FakeNode::serve(one, map.clone(), succeed), FakeNode::serve(two, map, succeed));
+    let client = Client::connect(&[&a], options()).expect("the node answers");
+    assert_eq!(client.get("apple").expect("a value").as_deref(), Some(&b"apple"[..]));
+    client.put("zebra", "1").expect("a put");
+    let batch = ["b", "y", "c"].map(|key| Op::Get { key: key.into() }).to_vec();
+    let values = client.execute(batch).expect("a batch");
+    assert_eq!(values, ["b", "y", "c"].map(|key| OpResult::Value(Some(key.into()))).to_vec());
+    assert_eq!(one.ops().len(), 3);
+    assert_eq!(two.ops().len(), 2);
+}
+
+#[test]
+fn not_primary_moves_every_kind_of_operation_to_the_new_primary_once() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let new = map(2, &[("", 2)], &[&a, &b]);
+    let one = FakeNode::serve(one, map(1, &[("", 1)], &[&a, &b]), |ops| {
+        let error = OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) };
+        Act::MapThen(vec![OpResult::Error(error); ops.len()])
+    });
+    let two = FakeNode::serve(two, new.clone(), succeed);
+    let client = Client::connect(&[&a], options()).expect("the node answers");
+    one.set_map(new);
+    assert_eq!(client.add("counter", 7).expect("a sum"), 7);
+    assert_eq!((one.ops().len(), two.ops().len()), (1, 1));
+    client.put("key", "value").expect("a put");
+    assert_eq!(one.ops().len(), 1, "the new map is remembered");
+}
+
+#[test]
+fn a_recovering_region_is_waited_for_since_nothing_was_changed() {
+    let (node, client) = lone_node(options(), first_then_succeed(vec![recovering; 4]));
+    assert_eq!(client.add("counter", 1).expect("a sum"), 1);
+    assert_eq!(node.ops().len(), 5);
+}
+
+#[test]
+fn after_the_deadline_the_last_error_is_answered() {
+    let options = ClientOptions { deadline: Duration::from_millis(200), ..options() };
+    let (_node, client) = lone_node(options, recovering);
+    let started = Instant::now();
+    // A read: of a write that is under way at the deadline nobody knows the outcome.
+    match client.get("key") {
+        Err(ClientError::Op(OpError::Recovering(RegionId(1)))) => {}
+        other => panic!("{other:?}"),
+    }
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(190) && took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn bad_input_is_answered_at_once() {
+    let (node, client) = lone_node(options(), |_| refuse(OpError::Invalid("the key is empty".into())));
+    match client.put("", "value") {
+        Err(ClientError::Op(OpError::Invalid(why))) => assert_eq!(why, "the key is empty"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(node.ops().len(), 1);
+}
+
+#[test]
+fn an_idempotent_operation_survives_broken_connections() {
+    let (node, client) = lone_node(options(), first_then_succeed(vec![close, close]));
+    client.put("key", "value").expect("a put");
+    assert_eq!(node.ops().len(), 3);
+}
+
+#[test]
+fn a_non_idempotent_operation_whose_outcome_is_unknown_is_never_retried() {
+    let calls: [fn(&Client) -> ClientError; 4] = [
+        |client| client.add("key", 1).expect_err("unknown"),
+        |client| client.append("key", "x").expect_err("unknown"),
+        |client| client.delete("key").expect_err("unknown"),
+        |client| client.put_if("key", "x", leeward_client::PutIf::Absent).expect_err("unknown"),
+    ];
+    for call in calls {
+        let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
+        let error = call(&client);
+        assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+        assert_eq!(node.ops().len(), 1);
+        client.add("key", 1).expect("the next call finds a new connection");
+    }
+}
+
+#[test]
+fn a_node_that_says_unknown_is_believed() {
+    let unknown: fn(&[Op]) -> Act = |_| refuse(OpError::Unknown("lost its office".into()));
+    let (node, client) = lone_node(options(), first_then_succeed(vec![unknown, unknown]));
+    let error = client.add("key", 1).expect_err("unknown");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+    client.put("key", "value").expect("a put may be repeated");
+    assert_eq!(node.ops().len(), 3);
+}
+
+#[test]
+fn a_write_that_may_have_happened_is_never_called_a_failure() {
+    let full: fn(&[Op]) -> Act = |_| refuse(OpError::Unavailable("no space".into()));
+    let (_node, client) = lone_node(options(), first_then_succeed(vec![close, full]));
+    let error = client.put("key", "value").expect_err("the retry was refused");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+
+    let options = ClientOptions { deadline: Duration::from_millis(200), ..options() };
+    let mut calls = 0;
+    let (_node, client) = lone_node(options, move |ops| {
+        calls += 1;
+        if calls == 1 { close(ops) } else { recovering(ops) }
+    });
+    let error = client.put("key", "value").expect_err("it never recovers");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+}
+
+#[test]
+fn a_silent_primary_is_left_when_the_map_names_another() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let old = map(1, &[("", 1)], &[&a, &b]);
+    let one = FakeNode::serve(one, old.clone(), |_| Act::Silence);
+    let two = FakeNode::serve(two, old, succeed);
+    let mut session = Session::connect(&[&b, &a], options()).expect("a node answers");
+    let put = session.submit(vec![Op::Put {
+        key: "key".into(),
+        value: "value".into(),
+        when: leeward_client::PutIf::Always,
+        want_old: false,
+    }]);
+    let add = session.submit(vec![Op::Add { key: "key".into(), delta: 1 }]);
+    assert!(session.poll(Duration::from_millis(50)).expect("no fault").is_empty());
+    two.set_map(map(2, &[("", 2)], &[&a, &b]));
+    let mut done = Vec::new();
+    while session.outstanding() > 0 {
+        done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
+    }
+    done.sort_by_key(|done| done.ticket.0);
+    assert_eq!((done[0].ticket, done[1].ticket), (put, add));
+    assert_eq!(done[0].results, [OpResult::Put { done: true, old: None }]);
+    assert!(matches!(done[1].results[..], [OpResult::Error(OpError::Unknown(_))]), "{:?}", done[1]);
+    assert_eq!((one.ops().len(), two.ops().len()), (2, 1));
+}
+
+#[test]
+fn a_node_that_never_answers_is_unknown_to_writes_and_unavailable_to_reads() {
+    let options = ClientOptions { deadline: Duration::from_millis(150), ..options() };
+    let (_node, client) = lone_node(options, |_| Act::Silence);
+    let error = client.put("key", "value").expect_err("no answer");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+    let error = client.get("key").expect_err("no answer");
+    assert!(matches!(error, ClientError::Op(OpError::Unavailable(_))), "{error:?}");
+}
+
+#[test]
+fn an_operation_that_was_never_sent_waits_for_its_primary() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    drop(two);
+    let map = map(1, &[("", 2)], &[&a, &b]);
+    let _one = FakeNode::serve(one, map.clone(), |_| panic!("it is not the primary"));
+    let client = Client::connect(&[&a], options()).expect("the node answers");
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        let listener = std::net::TcpListener::bind(&b).expect("the port is still free");
+        FakeNode::serve(listener, map, succeed)
+    });
+    assert_eq!(client.add("counter", 5).expect("a sum"), 5);
+    assert_eq!(late.join().expect("no panic").ops().len(), 1);
+}
+
+#[test]
+fn the_first_seed_that_answers_is_enough() {
+    let (gone, dead) = FakeNode::bind();
+    drop(gone);
+    let (listener, address) = FakeNode::bind();
+    let _node = FakeNode::serve(listener, map(1, &[("", 1)], &[&address]), succeed);
+    let client = Client::connect(&[dead.clone(), address], options()).expect("the second seed answers");
+    client.put("key", "value").expect("a put");
+
+    let hurried = ClientOptions { deadline: Duration::from_millis(100), ..options() };
+    let error = Client::connect(&[&dead], hurried).expect_err("nobody is there").to_string();
+    assert!(error.contains(&dead), "{error}");
+}
+
+#[test]
+fn a_node_that_talks_nonsense_is_left() {
+    let nonsense: fn(&[Op]) -> Act = |_| Act::Raw(b"-ERR what is this\r\n".to_vec());
+    let (node, client) = lone_node(options(), first_then_succeed(vec![nonsense]));
+    client.put("key", "value").expect("a put, at the second connection");
+    assert_eq!(node.ops().len(), 2);
+
+    let too_few: fn(&[Op]) -> Act = |_| Act::Results(Vec::new());
+    let (_node, client) = lone_node(options(), first_then_succeed(vec![too_few]));
+    let error = client.add("key", 1).expect_err("nobody knows");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+}
+
+#[test]
+fn what_is_submitted_together_travels_together() {
+    let (node, client) = lone_node(options(), succeed);
+    drop(client);
+    let mut session = Session::connect(&[&node.address], options()).expect("the node answers");
+    for number in 0..100 {
+        session.submit(vec![Op::Add { key: "n".into(), delta: number }]);
+    }
+    let big = Op::Append { key: "big".into(), suffix: vec![0; 1 << 20].into() };
+    session.submit(vec![big.clone(), big.clone(), success_free_get()]);
+    session.submit(Vec::new());
+    let mut done = Vec::new();
+    while session.outstanding() > 0 {
+        done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
+    }
+    assert_eq!(done.len(), 102);
+    let batches: Vec<usize> = node.seen.lock().expect("no panic").iter().map(Vec::len).collect();
+    assert_eq!(batches, [100, 1, 1, 1], "the large ones have requests of their own");
+    let deltas: Vec<OpResult> = node.ops()[..100].iter().map(success).collect();
+    assert_eq!(deltas, (0..100).map(OpResult::Integer).collect::<Vec<_>>(), "in order");
+    let traffic = session.traffic();
+    assert!(traffic.sent > 2 << 20 && traffic.received > 0, "{traffic:?}");
+}
+
+fn success_free_get() -> Op {
+    Op::Get { key: "big".into() }
+}

@@ -1,0 +1,396 @@
+//! One server's part in the cluster, as a state machine: it registers its server, campaigns for master, decides as
+//! master, and carries its primaries' proposals to the coordinator.
+//!
+//! Invariants:
+//! - At most one operation a path is outstanding, whoever in this process wants it.
+//! - It asks for nothing while the view is not synced, so every decision rests on one consistent state of the tree.
+//! - A proposal has exactly one outcome, and the view holds it by then. If the connection was lost, the outcome waits
+//!   until the next synchronisation tells what became of it.
+//!
+//! `(now, event) -> operations`: no thread, clock or socket. One thread at a time. After each call, hand
+//! [`Agent::take_ops`] to the coordinator.
+
+use crate::master::{self, Assign};
+use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
+use leeward_format::RegionId;
+use leeward_format::cluster::{ClusterPath, GroupConfig, Member, RegionMap, ServerInfo, encode_value};
+use leeward_platform::Nanos;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// How a master goes about its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterOptions {
+    /// With this many live servers, regions are assigned at once.
+    pub expected_servers: u32,
+    /// With fewer, a master waits this long before it assigns regions to those that are there.
+    pub assign_grace: Nanos,
+    /// After an operation failed without the tree telling why, it is asked again after this pause.
+    pub retry_pause: Nanos,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        ClusterOptions { expected_servers: 3, assign_grace: Nanos::from_secs(2), retry_pause: Nanos::from_millis(200) }
+    }
+}
+
+/// Names a proposal of a primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProposalId(pub u64);
+
+/// What became of a proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The configuration was made. The view has held it; it may hold a newer one already.
+    Accepted,
+    /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here
+    /// on; if the connection was lost, it may have been made and replaced since.
+    Rejected,
+}
+
+#[derive(Clone, Debug)]
+struct Proposal {
+    id: ProposalId,
+    old: GroupConfig,
+    new: GroupConfig,
+}
+
+/// An operation that is not settled yet.
+#[derive(Debug)]
+struct Outstanding {
+    id: u64,
+    purpose: Purpose,
+    /// Answered: once the view has reached the version, it is settled.
+    answer: Option<Answer>,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    /// Registration or campaign: the view shows what came of it.
+    Presence,
+    /// A master's decision.
+    Decision(GroupConfig),
+    /// A primary's proposal.
+    Proposal(Box<Proposal>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    done: bool,
+    version: u64,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Agent {
+    me: ServerInfo,
+    options: ClusterOptions,
+    view: View,
+    outstanding: BTreeMap<ClusterPath, Outstanding>,
+    /// Paths that are left alone until then, or until they change.
+    paused: BTreeMap<ClusterPath, Nanos>,
+    proposals: VecDeque<Proposal>,
+    outcomes: Vec<(ProposalId, Outcome)>,
+    ops: Vec<(u64, CoordinatorOp)>,
+    next_op: u64,
+    next_proposal: u64,
+    master_since: Option<Nanos>,
+}
+
+impl Agent {
+    /// An agent for the server `me`, which knows nothing yet.
+    pub fn new(me: ServerInfo, options: ClusterOptions) -> Agent {
+        Agent {
+            me,
+            options,
+            view: View::default(),
+            outstanding: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            proposals: VecDeque::new(),
+            outcomes: Vec::new(),
+            ops: Vec::new(),
+            next_op: 1,
+            next_proposal: 1,
+            master_since: None,
+        }
+    }
+
+    /// Takes what the coordinator said.
+    pub fn handle(&mut self, now: Nanos, event: CoordinatorEvent) {
+        self.view.handle(&event);
+        match event {
+            CoordinatorEvent::Up { .. } | CoordinatorEvent::Down | CoordinatorEvent::Expired => {
+                self.forget_outstanding()
+            }
+            CoordinatorEvent::Synced { .. } => self.look_for_twin(),
+            CoordinatorEvent::Changed(change) => {
+                if let Some(path) = ClusterPath::parse(&change.path) {
+                    self.paused.remove(&path);
+                    if path == ClusterPath::Server(self.me.member.server) {
+                        self.look_for_twin();
+                    }
+                }
+            }
+            CoordinatorEvent::Reply { id, result } => self.answered(now, id, result),
+        }
+        self.advance(now);
+    }
+
+    /// Does what only waited for time to pass. Call it every 100 ms or so.
+    pub fn tick(&mut self, now: Nanos) {
+        self.advance(now);
+    }
+
+    /// Operations to submit, in order, each with its id.
+    pub fn take_ops(&mut self) -> Vec<(u64, CoordinatorOp)> {
+        std::mem::take(&mut self.ops)
+    }
+
+    /// What became of proposals since the last call.
+    pub fn take_outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// Proposes, as the primary of `old`, to replace it by `new`: see [`GroupConfig::without`] and
+    /// [`GroupConfig::with_backup`].
+    ///
+    /// # Panics
+    /// `new` is not the next epoch of the same region, or has another primary: only a master may do that.
+    pub fn propose(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
+        assert!(
+            new.region == old.region && new.epoch == old.epoch.next(),
+            "a proposal is the next epoch of its region"
+        );
+        assert!(new.primary == old.primary && new.term == old.term, "a primary does not propose another");
+        let id = ProposalId(self.next_proposal);
+        self.next_proposal += 1;
+        self.proposals.push_back(Proposal { id, old, new });
+        self.advance(now);
+        id
+    }
+
+    /// The mirror of the coordinator's tree.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+    /// What clients and peers route by.
+    pub fn region_map(&mut self) -> Arc<RegionMap> {
+        self.view.region_map()
+    }
+    /// Whether exactly this life of the server has a session, as far as is known.
+    pub fn is_live(&self, member: Member) -> bool {
+        self.view.is_live(member)
+    }
+    /// Whether this server is registered, as far as is known.
+    pub fn is_registered(&self) -> bool {
+        self.view.is_live(self.me.member)
+    }
+    /// Whether this server is the master now.
+    pub fn is_master(&self) -> bool {
+        self.view.is_synced() && self.view.master() == Some(self.me.member)
+    }
+
+    /// Tells the operator if another process has this server's number.
+    fn look_for_twin(&self) {
+        let me = self.me.member;
+        let holder = self.view.server(me.server).map(|info| info.member);
+        if let Some(holder) = holder.filter(|holder| holder.incarnation > me.incarnation) {
+            tracing::error!(
+                server = me.server.0,
+                mine = me.incarnation.0,
+                other = holder.incarnation.0,
+                "another process runs under this server's number: stop one of them, or give it another number and directory"
+            );
+        }
+    }
+
+    /// The connection is gone: what was asked may or may not be done, and the next synchronisation tells.
+    fn forget_outstanding(&mut self) {
+        self.ops.clear();
+        self.paused.clear();
+        self.master_since = None;
+        for (_, outstanding) in std::mem::take(&mut self.outstanding) {
+            self.settle(outstanding);
+        }
+    }
+
+    /// An operation's answer. One that is not known belongs to a connection that was lost.
+    fn answered(&mut self, now: Nanos, id: u64, result: Result<u64, CoordinatorError>) {
+        let Some((path, outstanding)) = self.outstanding.iter_mut().find(|(_, outstanding)| outstanding.id == id)
+        else {
+            return;
+        };
+        let answer = match result {
+            Ok(version) => Some(Answer { done: true, version }),
+            Err(CoordinatorError::Exists { version } | CoordinatorError::Stale { version }) => {
+                Some(Answer { done: false, version })
+            }
+            Err(CoordinatorError::Missing) => Some(Answer { done: false, version: 0 }),
+            Err(CoordinatorError::Disconnected) => None,
+            Err(CoordinatorError::Refused(reason)) => {
+                tracing::error!(%path, reason, "the coordinator refuses an operation");
+                Some(Answer { done: false, version: 0 })
+            }
+        };
+        // Without a version to wait for, only time helps. A path that could not be held is asked for again when it
+        // changes, or later.
+        let failed = answer.is_none_or(|answer| !answer.done);
+        let presence = matches!(outstanding.purpose, Purpose::Presence);
+        if failed && (presence || answer.is_none_or(|answer| answer.version == 0)) {
+            self.paused.insert(path.clone(), now + self.options.retry_pause);
+        }
+        outstanding.answer = answer;
+        if answer.is_none() {
+            let path = path.clone();
+            let outstanding = self.outstanding.remove(&path).expect("it was found under this path");
+            self.settle(outstanding);
+        }
+    }
+
+    /// Ends an operation: a proposal gets its outcome if it has been answered, or waits to be judged by the view.
+    fn settle(&mut self, outstanding: Outstanding) {
+        let Purpose::Proposal(proposal) = outstanding.purpose else { return };
+        match outstanding.answer {
+            Some(Answer { done: true, .. }) => self.outcomes.push((proposal.id, Outcome::Accepted)),
+            Some(Answer { done: false, .. }) => self.judge(&proposal),
+            None => self.proposals.push_front(*proposal),
+        }
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        if !self.view.is_synced() {
+            return;
+        }
+        let version = self.view.version();
+        let settled =
+            self.outstanding.iter().filter(|(_, one)| one.answer.is_some_and(|answer| answer.version <= version));
+        let settled: Vec<ClusterPath> = settled.map(|(path, _)| path.clone()).collect();
+        for path in settled {
+            let outstanding = self.outstanding.remove(&path).expect("it was just listed");
+            self.settle(outstanding);
+        }
+        self.paused.retain(|_, until| *until > now);
+        self.register();
+        self.campaign();
+        self.carry_proposals();
+        self.rule(now);
+    }
+
+    /// Whether an operation on `path` may be asked for.
+    fn is_free(&self, path: &ClusterPath) -> bool {
+        !self.outstanding.contains_key(path) && !self.paused.contains_key(path)
+    }
+
+    fn submit(&mut self, path: ClusterPath, op: CoordinatorOp, purpose: Purpose) {
+        let id = self.next_op;
+        self.next_op += 1;
+        self.ops.push((id, op));
+        let before = self.outstanding.insert(path, Outstanding { id, purpose, answer: None });
+        assert!(before.is_none(), "at most one operation a path is outstanding");
+    }
+
+    /// Holds the server's own path.
+    fn register(&mut self) {
+        let path = ClusterPath::Server(self.me.member.server);
+        let holder = self.view.server(self.me.member.server).map(|info| info.member);
+        self.hold(path, holder, encode_value(&self.me));
+    }
+
+    /// Holds the master's path if nobody does. Only a registered server campaigns.
+    fn campaign(&mut self) {
+        if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
+            self.hold(ClusterPath::Master, self.view.master(), encode_value(&self.me.member));
+        }
+    }
+
+    /// Makes an ephemeral path that nobody holds. One held by an earlier life of this server is removed first: that
+    /// process is gone, because this one has its volume.
+    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: bytes::Bytes) {
+        if !self.is_free(&path) {
+            return;
+        }
+        let text = path.to_string();
+        let op = match holder.map(|holder| holder.incarnation.cmp(&self.me.member.incarnation)) {
+            None => CoordinatorOp::Create { path: text, value, ephemeral: true },
+            Some(Ordering::Less) => CoordinatorOp::Delete { path: text, version: self.view.version_of(&path) },
+            Some(Ordering::Equal) => return,
+            // A later life, or another process under the same number: it is not ours to remove.
+            Some(Ordering::Greater) => return,
+        };
+        self.submit(path, op, Purpose::Presence);
+    }
+
+    /// Sends proposals that still fit the view, judges the others.
+    fn carry_proposals(&mut self) {
+        for proposal in std::mem::take(&mut self.proposals) {
+            let region = proposal.old.region;
+            let path = ClusterPath::Region(region);
+            let current = self.view.region(region);
+            if !self.is_free(&path) {
+                self.proposals.push_back(proposal);
+            } else if current == Some(&proposal.old) {
+                let op = self.replace(&proposal.new);
+                self.submit(path, op, Purpose::Proposal(Box::new(proposal)));
+            } else {
+                self.judge(&proposal);
+            }
+        }
+    }
+
+    /// Ends a proposal by what the view holds: its answer was lost, or someone else was faster, perhaps with the same.
+    fn judge(&mut self, proposal: &Proposal) {
+        let made = self.view.region(proposal.new.region) == Some(&proposal.new);
+        self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
+    }
+
+    /// Decides as master, if this server is.
+    fn rule(&mut self, now: Nanos) {
+        if !self.is_master() {
+            self.master_since = None;
+            return;
+        }
+        let since = *self.master_since.get_or_insert_with(|| {
+            tracing::info!(server = self.me.member.server.0, "this server is the master now");
+            now
+        });
+        let enough = self.view.servers().count() >= self.options.expected_servers as usize;
+        let assign = match now.since(since) >= self.options.assign_grace {
+            _ if enough => Assign::Any,
+            true => Assign::Fresh,
+            false => Assign::No,
+        };
+        for config in master::decide(&self.view, &self.pending(), assign) {
+            let path = ClusterPath::Region(config.region);
+            if self.is_free(&path) {
+                tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
+                    primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
+                    "the master proposes a configuration");
+                let op = self.replace(&config);
+                self.submit(path, op, Purpose::Decision(config));
+            }
+        }
+    }
+
+    /// Configurations that are proposed and not settled.
+    fn pending(&self) -> BTreeMap<RegionId, GroupConfig> {
+        let outstanding = self.outstanding.values().filter_map(|outstanding| match &outstanding.purpose {
+            Purpose::Decision(config) => Some(config),
+            Purpose::Proposal(proposal) => Some(&proposal.new),
+            Purpose::Presence => None,
+        });
+        outstanding.map(|config| (config.region, config.clone())).collect()
+    }
+
+    /// The compare-and-set that makes `config` from what the view holds.
+    fn replace(&self, config: &GroupConfig) -> CoordinatorOp {
+        let path = ClusterPath::Region(config.region);
+        let version = self.view.version_of(&path).expect("a configuration replaces one that the view holds");
+        CoordinatorOp::Set { path: path.to_string(), value: encode_value(config), version }
+    }
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

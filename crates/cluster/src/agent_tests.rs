@@ -1,0 +1,279 @@
+//! One agent, told by hand what the coordinator says.
+
+use super::*;
+use crate::{SessionId, bootstrap_op};
+use leeward_format::cluster::TableOptions;
+use leeward_format::coordinator::Change;
+use leeward_format::{Epoch, Incarnation, ServerId};
+
+fn member(server: u32, incarnation: u64) -> Member {
+    Member { server: ServerId(server), incarnation: Incarnation(incarnation) }
+}
+
+fn info(member: Member) -> ServerInfo {
+    ServerInfo {
+        member,
+        fabric_address: String::new(),
+        native_address: String::new(),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: Vec::new(),
+    }
+}
+
+const ME: u32 = 1;
+const SERVER: &str = "/leeward/server/1";
+const MASTER: &str = "/leeward/master";
+const REGION: &str = "/leeward/region/1";
+
+/// An agent in its second life and the coordinator's side of it.
+struct Fixture {
+    agent: Agent,
+    now: Nanos,
+    version: u64,
+    asked: Vec<(u64, CoordinatorOp)>,
+}
+
+impl Fixture {
+    /// Connected, and told `tree` as what there is.
+    fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
+        let options = ClusterOptions { expected_servers: 2, ..ClusterOptions::default() };
+        let agent = Agent::new(info(member(ME, 2)), options);
+        let mut fixture = Fixture { agent, now: Nanos::from_secs(5), version: 0, asked: Vec::new() };
+        fixture.connect(tree);
+        fixture
+    }
+
+    fn tell(&mut self, event: CoordinatorEvent) {
+        self.agent.handle(self.now, event);
+        self.asked.extend(self.agent.take_ops());
+    }
+
+    fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
+        self.version += 1;
+        self.tell(CoordinatorEvent::Changed(Change { path: path.into(), version: self.version, value }));
+    }
+
+    fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
+        self.tell(CoordinatorEvent::Up { session: SessionId(1) });
+        for (path, value) in tree {
+            self.change(path, value.clone());
+        }
+        assert!(self.asked.is_empty(), "nothing is asked for on half a tree");
+        self.tell(CoordinatorEvent::Synced { version: self.version });
+    }
+
+    fn pass(&mut self, time: Nanos) {
+        self.now += time;
+        self.agent.tick(self.now);
+        self.asked.extend(self.agent.take_ops());
+    }
+
+    fn ask(&mut self) -> (u64, CoordinatorOp) {
+        assert_eq!(self.asked.len(), 1, "{:?}", self.asked);
+        self.asked.remove(0)
+    }
+
+    /// The coordinator does what was asked: the change, then the answer.
+    fn grant(&mut self) {
+        let (id, op) = self.ask();
+        match op {
+            CoordinatorOp::Create { path, value, .. } | CoordinatorOp::Set { path, value, .. } => {
+                self.change(&path, Some(value))
+            }
+            CoordinatorOp::Delete { path, .. } => self.change(&path, None),
+            CoordinatorOp::All(_) => unreachable!("agents ask for one thing at a time"),
+        }
+        self.tell(CoordinatorEvent::Reply { id, result: Ok(self.version) });
+    }
+
+    fn outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
+        self.agent.take_outcomes()
+    }
+}
+
+fn config(epoch: u32, primary: Option<Member>, backups: &[Member], learners: &[Member]) -> GroupConfig {
+    let CoordinatorOp::All(ops) = bootstrap_op(&TableOptions::default(), RegionId(1), &[]) else { unreachable!() };
+    let CoordinatorOp::Create { value, .. } = &ops[1] else { unreachable!() };
+    let empty: GroupConfig = leeward_format::cluster::decode_value("region", value).unwrap();
+    GroupConfig {
+        epoch: Epoch(epoch),
+        term: Epoch(epoch),
+        primary,
+        backups: backups.to_vec(),
+        learners: learners.to_vec(),
+        ..empty
+    }
+}
+
+/// A cluster in which another server is master, and this one is registered and primary of region 1.
+fn primary() -> (Fixture, GroupConfig) {
+    let config = config(3, Some(member(ME, 2)), &[member(2, 1)], &[member(3, 1)]);
+    let fixture = Fixture::new(&[
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        ("/leeward/server/2", Some(encode_value(&info(member(2, 1))))),
+        ("/leeward/server/3", Some(encode_value(&info(member(3, 1))))),
+        (MASTER, Some(encode_value(&member(2, 1)))),
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&config))),
+    ]);
+    (fixture, config)
+}
+
+fn is_create(op: &CoordinatorOp, at: &str) -> bool {
+    matches!(op, CoordinatorOp::Create { path, ephemeral: true, .. } if path == at)
+}
+
+#[test]
+fn registers_then_campaigns() {
+    let mut fixture = Fixture::new(&[]);
+    assert!(is_create(&fixture.asked[0].1, SERVER));
+    assert!(!fixture.agent.is_registered());
+    fixture.grant();
+    assert!(fixture.agent.is_registered() && is_create(&fixture.asked[0].1, MASTER));
+    assert!(!fixture.agent.is_master());
+    fixture.grant();
+    assert!(fixture.agent.is_master() && fixture.asked.is_empty());
+    // The master's path vanishes with someone's session: it campaigns again.
+    fixture.change(MASTER, None);
+    assert!(!fixture.agent.is_master() && is_create(&fixture.asked[0].1, MASTER));
+}
+
+#[test]
+fn an_earlier_life_of_this_server_is_removed_at_once() {
+    let old = member(ME, 1);
+    let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(old)))), (MASTER, Some(encode_value(&old)))]);
+    let removal = CoordinatorOp::Delete { path: SERVER.into(), version: Some(1) };
+    assert_eq!(fixture.asked[0].1, removal);
+    fixture.grant();
+    fixture.grant();
+    assert_eq!(fixture.asked[0].1, CoordinatorOp::Delete { path: MASTER.into(), version: Some(2) });
+    fixture.grant();
+    fixture.grant();
+    assert!(fixture.agent.is_master());
+}
+
+#[test]
+fn a_later_life_or_a_twin_is_left_alone() {
+    let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 3)))))]);
+    assert!(fixture.asked.is_empty() && !fixture.agent.is_registered());
+    fixture.change(SERVER, None);
+    assert!(is_create(&fixture.asked[0].1, SERVER));
+}
+
+#[test]
+fn a_lost_race_is_not_run_again_until_the_path_changes_or_time_passes() {
+    let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 2)))))]);
+    let (id, op) = fixture.ask();
+    assert!(is_create(&op, MASTER));
+    // Someone else's value makes no sense to this version: the view shows nobody.
+    fixture.change(MASTER, Some(bytes::Bytes::new()));
+    fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Exists { version: fixture.version }) });
+    assert!(fixture.asked.is_empty());
+    fixture.pass(Nanos::from_millis(199));
+    assert!(fixture.asked.is_empty());
+    fixture.pass(Nanos::from_millis(1));
+    assert!(is_create(&fixture.asked[0].1, MASTER));
+}
+
+#[test]
+fn assignment_waits_for_the_expected_servers_or_the_grace() {
+    let tree = [
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        (MASTER, Some(encode_value(&member(ME, 2)))),
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&config(0, None, &[], &[])))),
+    ];
+    let mut alone = Fixture::new(&tree);
+    assert!(alone.asked.is_empty());
+    alone.pass(Nanos::from_millis(1_999));
+    assert!(alone.asked.is_empty());
+    alone.pass(Nanos::from_millis(1));
+    assert!(matches!(&alone.ask().1, CoordinatorOp::Set { path, version: 4, .. } if path == REGION));
+
+    let mut joined = Fixture::new(&tree);
+    joined.change("/leeward/server/2", Some(encode_value(&info(member(2, 1)))));
+    joined.grant();
+    let region = joined.agent.view().region(RegionId(1)).unwrap();
+    assert_eq!((region.epoch, region.primary.is_some(), region.learners.len()), (Epoch(1), true, 1));
+    assert!(joined.asked.is_empty(), "decided once");
+}
+
+#[test]
+fn a_proposal_that_wins_is_accepted_once_the_view_holds_it() {
+    let (mut fixture, old) = primary();
+    let new = old.with_backup(member(3, 1));
+    let id = fixture.agent.propose(fixture.now, old, new.clone());
+    fixture.asked.extend(fixture.agent.take_ops());
+    let (op_id, op) = fixture.ask();
+    assert_eq!(op, CoordinatorOp::Set { path: REGION.into(), value: encode_value(&new), version: 6 });
+    // Even if the answer overtook the change, the outcome would not.
+    fixture.tell(CoordinatorEvent::Reply { id: op_id, result: Ok(7) });
+    assert!(fixture.outcomes().is_empty());
+    fixture.change(REGION, Some(encode_value(&new)));
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    assert_eq!(fixture.agent.view().region(RegionId(1)), Some(&new));
+}
+
+#[test]
+fn a_proposal_on_old_knowledge_is_rejected() {
+    let (mut fixture, old) = primary();
+    let first = fixture.agent.propose(fixture.now, old.clone(), old.without(member(2, 1)));
+    let second = fixture.agent.propose(fixture.now, old.clone(), old.with_backup(member(3, 1)));
+    fixture.asked.extend(fixture.agent.take_ops());
+    let (id, _) = fixture.ask(); // At most one a path, so the second waits.
+    let other = GroupConfig { epoch: Epoch(4), term: Epoch(4), primary: Some(member(2, 1)), backups: vec![], ..old };
+    fixture.change(REGION, Some(encode_value(&other)));
+    fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Stale { version: 7 }) });
+    assert_eq!(fixture.outcomes(), [(first, Outcome::Rejected), (second, Outcome::Rejected)]);
+    assert!(fixture.asked.is_empty());
+}
+
+#[test]
+fn after_a_lost_connection_the_tree_tells_what_became_of_a_proposal() {
+    for made in [true, false] {
+        let (mut fixture, old) = primary();
+        let new = old.without(member(2, 1));
+        let id = fixture.agent.propose(fixture.now, old.clone(), new.clone());
+        fixture.asked.extend(fixture.agent.take_ops());
+        let (op, _) = fixture.ask();
+        fixture.tell(CoordinatorEvent::Down);
+        fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
+        assert!(fixture.outcomes().is_empty() && fixture.asked.is_empty());
+        let config = if made { &new } else { &old };
+        fixture.connect(&[
+            (SERVER, Some(encode_value(&info(member(ME, 2))))),
+            (MASTER, Some(encode_value(&member(2, 1)))),
+            (REGION, Some(encode_value(config))),
+        ]);
+        if made {
+            assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+        } else {
+            assert!(fixture.outcomes().is_empty());
+            fixture.grant();
+            assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+        }
+    }
+}
+
+#[test]
+fn a_master_does_not_decide_on_a_region_that_its_own_primary_proposes() {
+    let (mut fixture, old) = primary();
+    fixture.agent.propose(fixture.now, old.clone(), old.without(member(2, 1)));
+    fixture.asked.extend(fixture.agent.take_ops());
+    assert_eq!(fixture.asked.len(), 1);
+    // The backup dies, and the master with it: this server takes over while its proposal is on its way.
+    fixture.change("/leeward/server/2", None);
+    fixture.change(MASTER, Some(encode_value(&member(ME, 2))));
+    assert!(fixture.agent.is_master());
+    fixture.grant();
+    assert!(fixture.asked.is_empty(), "the proposal said all there was to say");
+}
+
+#[test]
+#[should_panic(expected = "a primary does not propose another")]
+fn a_primary_cannot_appoint_another() {
+    let (mut fixture, old) = primary();
+    let new = GroupConfig { primary: Some(member(2, 1)), ..old.without(member(2, 1)) };
+    fixture.agent.propose(fixture.now, old, new);
+}

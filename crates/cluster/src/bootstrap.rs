@@ -1,0 +1,41 @@
+//! The first content of a new cluster: a table and its regions, made in one step. Pure.
+
+use bytes::Bytes;
+use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
+use leeward_format::coordinator::CoordinatorOp;
+use leeward_format::{Epoch, RegionId};
+
+/// The operation that makes `table` with one region more than there are `splits`: each split is the first key of a
+/// region. Regions are numbered from `first` and wait for the master to assign them.
+///
+/// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the table was
+/// made before, and is no failure to whoever starts a cluster.
+///
+/// # Panics
+/// The splits are not strictly ascending, or one is the empty key.
+pub fn bootstrap_op(table: &TableOptions, first: RegionId, splits: &[Bytes]) -> CoordinatorOp {
+    let starts: Vec<Bytes> = std::iter::once(Bytes::new()).chain(splits.iter().cloned()).collect();
+    assert!(starts.is_sorted_by(|left, right| left < right), "splits must ascend from a key that is not empty");
+    let mut ops = vec![create(ClusterPath::Table(table.name.clone()), encode_value(table))];
+    for (index, start) in starts.iter().enumerate() {
+        let region = RegionId(first.0 + u32::try_from(index).expect("regions are counted in 32 bits"));
+        let config = GroupConfig {
+            region,
+            table: table.name.clone(),
+            start: start.clone(),
+            end: starts.get(index + 1).cloned(),
+            epoch: Epoch(0),
+            term: Epoch(0),
+            primary: None,
+            backups: Vec::new(),
+            learners: Vec::new(),
+            former: Vec::new(),
+        };
+        ops.push(create(ClusterPath::Region(region), encode_value(&config)));
+    }
+    CoordinatorOp::All(ops)
+}
+
+fn create(path: ClusterPath, value: Bytes) -> CoordinatorOp {
+    CoordinatorOp::Create { path: path.to_string(), value, ephemeral: false }
+}

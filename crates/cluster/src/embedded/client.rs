@@ -1,0 +1,349 @@
+//! A process's connection to an embedded coordinator.
+//!
+//! One thread owns the socket; [`Client::submit`] only puts the operation where the thread finds it and wakes it. The
+//! thread calls the sink, which must not block.
+//!
+//! Invariants: `Up`, the tree, `Synced`, changes and replies come in the order in which the host sent them; every
+//! submitted operation gets exactly one `Reply`, [`CoordinatorError::Disconnected`] if the connection was lost first;
+//! `Down` comes as soon as heartbeats are unanswered for a third of the session timeout, so a process learns that it is
+//! cut off well before the others believe that it died.
+
+use super::connection::{Broken, Connection};
+use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
+use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
+use leeward_format::frame::FrameKind;
+use leeward_platform::{BootClock, Clock, Nanos};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const SOCKET: Token = Token(0);
+const WAKER: Token = Token(1);
+const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
+/// What a request takes besides its operation, at most.
+const REQUEST_OVERHEAD_BYTES: usize = 64;
+/// Pause between attempts to connect.
+const RETRY: Nanos = Nanos::from_millis(50);
+/// How long a client that leaves tries to say so.
+const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
+
+/// Which coordinator, and how fast it must notice this process's death.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Where the host listens.
+    pub address: SocketAddr,
+    /// Silence after which the session expires. The host grants 100 ms to 60 s.
+    pub session_timeout: Nanos,
+}
+
+impl ClientOptions {
+    /// The host at `address`, with the default session timeout of one second.
+    pub fn new(address: SocketAddr) -> ClientOptions {
+        ClientOptions { address, session_timeout: Nanos::from_secs(1) }
+    }
+}
+
+/// The connection. Dropping it ends the session at once; [`Client::abandon`] does not.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    ops: Vec<(u64, CoordinatorOp)>,
+    stop: Option<Stop>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Leave,
+    Abandon,
+}
+
+impl Client {
+    /// Begins to connect, and goes on until dropped. Events go to `sink`, from the client's thread.
+    ///
+    /// # Errors
+    /// The machine refuses a thread or descriptors. A host that cannot be reached is no error: it may come.
+    pub fn start(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let shared = Arc::new(Shared::default());
+        let link = Link {
+            options,
+            sink: Box::new(sink),
+            clock: BootClock,
+            poll,
+            shared: shared.clone(),
+            session: None,
+            timeout: options.session_timeout,
+            state: State::Idle { retry: Nanos::ZERO },
+            pending: BTreeSet::new(),
+        };
+        let thread = std::thread::Builder::new().name("coordinator-client".into()).spawn(move || link.run())?;
+        Ok(Client { shared, waker, thread: Some(thread) })
+    }
+
+    /// Stops without ending the session, as if the process had been killed.
+    pub fn abandon(mut self) {
+        self.stop(Stop::Abandon);
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.inbox.lock().stop = Some(stop);
+        self.wake();
+        // A panic of the thread was printed when it happened.
+        drop(thread.join());
+    }
+
+    fn wake(&self) {
+        self.waker.wake().expect("an eventfd takes a write of one");
+    }
+}
+
+impl Coordinator for Client {
+    fn submit(&self, id: u64, op: CoordinatorOp) {
+        self.shared.inbox.lock().ops.push((id, op));
+        self.wake();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.stop(Stop::Leave);
+    }
+}
+
+enum State {
+    /// No connection until `retry`.
+    Idle { retry: Nanos },
+    /// Connecting, or waiting to be attached.
+    Attaching { connection: Connection, since: Nanos },
+    /// The session is up. `confirmed`: when the newest heartbeat that was answered was sent; `sent`: the newest sent.
+    Up { connection: Connection, confirmed: Nanos, sent: Nanos },
+}
+
+/// What the thread owns.
+struct Link {
+    options: ClientOptions,
+    sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
+    clock: BootClock,
+    poll: Poll,
+    shared: Arc<Shared>,
+    session: Option<SessionId>,
+    timeout: Nanos,
+    state: State,
+    /// Operations that were sent and not answered.
+    pending: BTreeSet<u64>,
+}
+
+impl Link {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(16);
+        loop {
+            let wait = self.next_deadline().since(self.clock.now()).duration() + std::time::Duration::from_micros(999);
+            if let Err(error) = self.poll.poll(&mut events, Some(wait))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the coordinator's client cannot wait for its socket");
+                std::thread::sleep(RETRY.duration());
+            }
+            if let Err(broken) = self.receive() {
+                self.lose(&broken);
+            }
+            if let Err(broken) = self.send() {
+                self.lose(&broken);
+            }
+            self.keep_time();
+            let stop = self.shared.inbox.lock().stop;
+            match stop {
+                Some(Stop::Leave) => return self.leave(),
+                Some(Stop::Abandon) => return,
+                None => {}
+            }
+        }
+    }
+
+    fn heartbeat_interval(&self) -> Nanos {
+        Nanos(self.timeout.0 / 9)
+    }
+
+    /// Silence after which the coordinator counts as unreachable.
+    fn patience(&self) -> Nanos {
+        Nanos(self.timeout.0 / 3)
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        match &self.state {
+            State::Idle { retry } => *retry,
+            State::Attaching { since, .. } => *since + self.timeout,
+            State::Up { confirmed, sent, .. } => (*sent + self.heartbeat_interval()).min(*confirmed + self.patience()),
+        }
+    }
+
+    /// Does what is due by the clock.
+    fn keep_time(&mut self) {
+        let now = self.clock.now();
+        let (interval, patience) = (self.heartbeat_interval(), self.patience());
+        match &mut self.state {
+            State::Idle { retry } if *retry <= now => self.connect(now),
+            State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Slow),
+            State::Up { confirmed, .. } if *confirmed + patience <= now => self.lose(&Broken::Slow),
+            State::Up { connection, sent, .. } if *sent + interval <= now => {
+                *sent = now;
+                connection.queue(REQUEST, &CoordinatorRequest::Heartbeat { nonce: now.0 });
+                if let Err(broken) = connection.flush() {
+                    self.lose(&broken);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self, now: Nanos) {
+        let connected = TcpStream::connect(self.options.address).and_then(|mut stream| {
+            self.poll.registry().register(&mut stream, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        match connected {
+            Ok(stream) => {
+                let mut connection = Connection::new(stream);
+                let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
+                // Waits in the connection until the socket is connected.
+                connection.queue(REQUEST, &CoordinatorRequest::Attach { session: self.session, timeout_ms });
+                self.state = State::Attaching { connection, since: now };
+            }
+            Err(error) => self.lose(&error.into()),
+        }
+    }
+
+    /// The connection is over: tells what is lost with it.
+    fn lose(&mut self, broken: &Broken) {
+        let retry = self.clock.now() + RETRY;
+        let before = std::mem::replace(&mut self.state, State::Idle { retry });
+        if let State::Up { .. } = before {
+            tracing::warn!(address = %self.options.address, reason = %broken, "the coordinator is out of reach");
+            (self.sink)(CoordinatorEvent::Down);
+        }
+        for id in std::mem::take(&mut self.pending) {
+            (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+        }
+    }
+
+    /// Takes everything that the host has sent.
+    fn receive(&mut self) -> Result<(), Broken> {
+        loop {
+            let connection = match &mut self.state {
+                State::Idle { .. } => return Ok(()),
+                State::Attaching { connection, .. } | State::Up { connection, .. } => connection,
+            };
+            match connection.next(FrameKind::CoordinatorReply)? {
+                Some(reply) => self.take(reply)?,
+                None => match connection.fill() {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(()),
+                    Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
+                    Err(broken) => return Err(broken),
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, reply: CoordinatorReply) -> Result<(), Broken> {
+        let event = match (reply, &mut self.state) {
+            (CoordinatorReply::Attached { session, timeout_ms }, State::Attaching { .. }) => {
+                return self.attached(session, timeout_ms);
+            }
+            (CoordinatorReply::Unknown, State::Attaching { .. }) => {
+                self.session = None;
+                (self.sink)(CoordinatorEvent::Expired);
+                return Err(Broken::Protocol("the session has expired"));
+            }
+            (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(change),
+            (CoordinatorReply::Synced { version }, State::Up { .. }) => CoordinatorEvent::Synced { version },
+            (CoordinatorReply::Heartbeat { nonce }, State::Up { confirmed, sent, .. }) => {
+                // Never later than what was sent, whatever the peer says.
+                *confirmed = Nanos(nonce).min(*sent).max(*confirmed);
+                return Ok(());
+            }
+            (CoordinatorReply::Done { id, result }, State::Up { .. }) => {
+                if !self.pending.remove(&id) {
+                    return Err(Broken::Protocol("an answer to a question that was not asked"));
+                }
+                CoordinatorEvent::Reply { id, result }
+            }
+            _ => return Err(Broken::Protocol("a message out of turn")),
+        };
+        (self.sink)(event);
+        Ok(())
+    }
+
+    fn attached(&mut self, session: SessionId, timeout_ms: u32) -> Result<(), Broken> {
+        let before = std::mem::replace(&mut self.state, State::Idle { retry: Nanos::ZERO });
+        let State::Attaching { connection, since, .. } = before else {
+            return Err(Broken::Protocol("attached twice"));
+        };
+        self.state = State::Up { connection, confirmed: since, sent: since };
+        self.session = Some(session);
+        self.timeout = Nanos::from_millis(timeout_ms.max(1).into());
+        (self.sink)(CoordinatorEvent::Up { session });
+        Ok(())
+    }
+
+    /// Sends what was submitted, or refuses it while there is nobody to send it to.
+    fn send(&mut self) -> Result<(), Broken> {
+        let ops = std::mem::take(&mut self.shared.inbox.lock().ops);
+        match &mut self.state {
+            State::Up { connection, .. } => {
+                for (id, op) in ops {
+                    if op.bytes() > MAX_COORDINATOR_BYTES - REQUEST_OVERHEAD_BYTES {
+                        let result =
+                            Err(CoordinatorError::Refused(format!("an operation of {} bytes is too long", op.bytes())));
+                        (self.sink)(CoordinatorEvent::Reply { id, result });
+                        continue;
+                    }
+                    self.pending.insert(id);
+                    connection.queue(REQUEST, &CoordinatorRequest::Submit { id, op });
+                }
+                connection.flush()
+            }
+            State::Attaching { .. } | State::Idle { .. } => {
+                for (id, _) in ops {
+                    (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+                }
+                match &mut self.state {
+                    State::Attaching { connection, .. } => connection.flush(),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Ends the session, if the host can be told quickly.
+    fn leave(mut self) {
+        let State::Up { connection, .. } = &mut self.state else { return };
+        connection.queue(REQUEST, &CoordinatorRequest::Leave);
+        let until = self.clock.now() + LEAVE_WITHIN;
+        let mut events = Events::with_capacity(4);
+        while connection.flush().is_ok() && connection.backlog() > 0 && self.clock.now() < until {
+            if self.poll.poll(&mut events, Some(RETRY.duration())).is_err() {
+                return;
+            }
+        }
+    }
+}

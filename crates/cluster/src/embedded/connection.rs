@@ -1,0 +1,108 @@
+//! One TCP connection that carries frames, without blocking: bytes in, frames out, and back. Host and client both use
+//! it, each from its own thread.
+//!
+//! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends.
+
+use leeward_format::DecodeError;
+use leeward_format::coordinator::MAX_COORDINATOR_BYTES;
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use mio::net::TcpStream;
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{ErrorKind, Read, Write};
+
+const READ_BYTES: usize = 64 * 1024;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the peer sent bytes that are not of this protocol: {0}")]
+    Hostile(#[from] DecodeError),
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(&'static str),
+    #[error("the peer takes too long to read what it is sent")]
+    Slow,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    input: Vec<u8>,
+    /// Bytes at the front of `input` that were frames already taken.
+    taken: usize,
+    output: Vec<u8>,
+    /// Bytes at the front of `output` that were written.
+    written: usize,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> Connection {
+        Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
+    }
+
+    /// Reads once. `false` when there is nothing to read for now.
+    pub(super) fn fill(&mut self) -> Result<bool, Broken> {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        let before = self.input.len();
+        self.input.resize(before + READ_BYTES, 0);
+        let result = self.stream.read(&mut self.input[before..]);
+        self.input.truncate(before + *result.as_ref().unwrap_or(&0));
+        match result {
+            Ok(0) => Err(Broken::Closed),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next frame that was read whole.
+    pub(super) fn next<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<Option<T>, Broken> {
+        let frame = read_frame(kind, &self.input[self.taken..], MAX_COORDINATOR_BYTES)?;
+        Ok(frame.map(|(body, bytes)| {
+            self.taken += bytes;
+            body
+        }))
+    }
+
+    /// Puts a frame at the end of what is to be written.
+    pub(super) fn queue<T: Serialize>(&mut self, kind: FrameKind, body: &T) {
+        write_frame(kind, body, &mut self.output);
+    }
+
+    /// Puts a frame that is encoded already at the end of what is to be written.
+    pub(super) fn queue_bytes(&mut self, frame: &[u8]) {
+        self.output.extend_from_slice(frame);
+    }
+
+    /// Writes what the socket takes now.
+    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(bytes) => self.written += bytes,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.written == self.output.len() {
+            self.output.clear();
+            self.written = 0;
+        } else if self.written > READ_BYTES {
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
+        Ok(())
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn backlog(&self) -> usize {
+        self.output.len() - self.written
+    }
+}

@@ -1,0 +1,473 @@
+//! Host and clients over loopback: order, restarts, expiry, hostile bytes.
+
+use super::*;
+use crate::{
+    Agent, ClusterOptions, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, View,
+    bootstrap_op,
+};
+use bytes::Bytes;
+use leeward_format::cluster::{Member, ServerInfo, TableOptions};
+use leeward_format::coordinator::{Change, CoordinatorReply, CoordinatorRequest};
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::{Incarnation, RegionId, ServerId};
+use leeward_platform::{BootClock, Clock, Nanos};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const ANY_PORT: &str = "127.0.0.1:0";
+/// Longer than anything takes on a busy machine.
+const LONG: Duration = Duration::from_secs(20);
+
+fn host(directory: &Path, listen: SocketAddr) -> Host {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match Host::start(HostOptions { directory: directory.into(), listen }) {
+            Ok(host) => return host,
+            // Port and lock may be held for an instant by what was just stopped.
+            Err(error) if Instant::now() > deadline => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn fresh_host(directory: &Path) -> Host {
+    host(directory, ANY_PORT.parse().unwrap())
+}
+
+struct Probe {
+    client: Client,
+    events: Receiver<CoordinatorEvent>,
+}
+
+impl Probe {
+    fn new(address: SocketAddr, timeout_ms: u64) -> Probe {
+        let (sender, events) = channel();
+        let options = ClientOptions { session_timeout: Nanos::from_millis(timeout_ms), ..ClientOptions::new(address) };
+        let client = Client::start(options, move |event| drop(sender.send(event))).unwrap();
+        Probe { client, events }
+    }
+
+    fn next(&self) -> CoordinatorEvent {
+        self.events.recv_timeout(LONG).expect("an event")
+    }
+
+    /// Events up to and including the first that satisfies `wanted`.
+    fn until(&self, wanted: impl Fn(&CoordinatorEvent) -> bool) -> Vec<CoordinatorEvent> {
+        let mut events = vec![self.next()];
+        while !wanted(events.last().expect("there is one")) {
+            events.push(self.next());
+        }
+        events
+    }
+
+    fn synced(&self) -> SessionId {
+        let events = self.until(|event| matches!(event, CoordinatorEvent::Synced { .. }));
+        let up = events
+            .iter()
+            .rev()
+            .find_map(|event| if let CoordinatorEvent::Up { session } = event { Some(*session) } else { None });
+        up.expect("up before synced")
+    }
+
+    fn submit(&self, id: u64, op: CoordinatorOp) -> Vec<CoordinatorEvent> {
+        self.client.submit(id, op);
+        self.until(|event| matches!(event, CoordinatorEvent::Reply { id: of, .. } if *of == id))
+    }
+}
+
+fn create(path: &str, value: &'static str, ephemeral: bool) -> CoordinatorOp {
+    CoordinatorOp::Create { path: path.into(), value: value.into(), ephemeral }
+}
+
+fn changed(path: &str, version: u64, value: Option<&'static str>) -> CoordinatorEvent {
+    CoordinatorEvent::Changed(Change { path: path.into(), version, value: value.map(Bytes::from) })
+}
+
+#[test]
+fn everyone_hears_every_change_in_one_order_and_before_the_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    assert_eq!(host.apply(create("/first", "1", false)), Ok(1));
+    assert_eq!(host.apply(create("/first", "1", false)), Err(CoordinatorError::Exists { version: 1 }));
+    let (one, two) = (Probe::new(host.address(), 10_000), Probe::new(host.address(), 10_000));
+    let session = one.next();
+    assert!(matches!(session, CoordinatorEvent::Up { .. }));
+    assert_eq!([one.next(), one.next()], [changed("/first", 1, Some("1")), CoordinatorEvent::Synced { version: 1 }]);
+    two.synced();
+
+    let reply = |id, result| CoordinatorEvent::Reply { id, result };
+    assert_eq!(one.submit(7, create("/a", "x", true)), [changed("/a", 2, Some("x")), reply(7, Ok(2))]);
+    assert_eq!(
+        two.submit(1, create("/a", "y", true)),
+        [changed("/a", 2, Some("x")), reply(1, Err(CoordinatorError::Exists { version: 2 }))]
+    );
+    let set = |version| CoordinatorOp::Set { path: "/first".into(), value: "2".into(), version };
+    assert_eq!(two.submit(2, set(1)), [changed("/first", 3, Some("2")), reply(2, Ok(3))]);
+    let stale = one.submit(8, set(1));
+    assert_eq!(stale, [changed("/first", 3, Some("2")), reply(8, Err(CoordinatorError::Stale { version: 3 }))]);
+    // A client that leaves takes its ephemeral paths along at once.
+    drop(one.client);
+    assert_eq!(two.next(), changed("/a", 4, None));
+}
+
+#[test]
+fn many_writers_get_one_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let probes: Vec<Probe> = (0..3).map(|_| Probe::new(host.address(), 10_000)).collect();
+    for probe in &probes {
+        probe.synced();
+    }
+    for number in 0..100u64 {
+        for (index, probe) in probes.iter().enumerate() {
+            probe.client.submit(number, create(&format!("/{index}/{number}"), "", false));
+        }
+    }
+    let orders: Vec<Vec<Change>> = probes
+        .iter()
+        .map(|probe| {
+            let mut order = Vec::new();
+            let mut replies = 0;
+            while order.len() < 300 || replies < 100 {
+                match probe.next() {
+                    CoordinatorEvent::Changed(change) => order.push(change),
+                    CoordinatorEvent::Reply { id, result } => {
+                        assert_eq!(id, replies);
+                        let version = result.expect("nothing is refused");
+                        assert!(
+                            order.iter().any(|change: &Change| change.version == version),
+                            "answered before it was told"
+                        );
+                        replies += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            order
+        })
+        .collect();
+    assert!(orders.iter().all(|order| *order == orders[0]));
+    assert!(orders[0].iter().map(|change| change.version).eq(1..=300));
+}
+
+#[test]
+fn a_restarted_host_knows_everything_and_sessions_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = fresh_host(directory.path());
+    let address = first.address();
+    let probe = Probe::new(address, 3_000);
+    let session = probe.synced();
+    probe.submit(1, create("/mine", "x", true));
+    probe.submit(2, create("/kept", "y", false));
+    drop(first);
+    probe.until(|event| *event == CoordinatorEvent::Down);
+    let refused = probe.submit(3, create("/late", "", false));
+    assert_eq!(refused, [CoordinatorEvent::Reply { id: 3, result: Err(CoordinatorError::Disconnected) }]);
+    let second = host(directory.path(), address);
+    let events = probe.until(|event| matches!(event, CoordinatorEvent::Synced { .. }));
+    let kept = [
+        CoordinatorEvent::Up { session },
+        changed("/kept", 2, Some("y")),
+        changed("/mine", 1, Some("x")),
+        CoordinatorEvent::Synced { version: 2 },
+    ];
+    assert_eq!(events, kept);
+    assert_eq!(second.apply(create("/more", "", false)), Ok(3));
+}
+
+#[test]
+fn a_session_that_nobody_goes_on_with_expires_after_a_restart_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = fresh_host(directory.path());
+    let dead = Probe::new(first.address(), 600);
+    dead.synced();
+    dead.submit(1, create("/mine", "x", true));
+    dead.client.abandon();
+    drop(first);
+    let started = Instant::now();
+    let second = fresh_host(directory.path());
+    let watcher = Probe::new(second.address(), 10_000);
+    let events = watcher.until(|event| *event == changed("/mine", 2, None));
+    assert!(events.contains(&changed("/mine", 1, Some("x"))));
+    assert!(
+        started.elapsed() >= Duration::from_millis(550),
+        "a full timeout after the restart, not {:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+fn silence_expires_a_session_in_time_and_a_lost_connection_alone_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let watcher = Probe::new(host.address(), 10_000);
+    watcher.synced();
+    let lively = Probe::new(host.address(), 1_000);
+    let silent = Probe::new(host.address(), 1_000);
+    lively.synced();
+    silent.synced();
+    lively.submit(1, create("/lively", "", true));
+    silent.submit(1, create("/silent", "", true));
+    silent.client.abandon();
+    let since = Instant::now();
+    let events = watcher.until(|event| *event == changed("/silent", 3, None));
+    let took = since.elapsed();
+    // Its last heartbeat may have been a ninth of the timeout earlier. A busy machine may be late, never early.
+    assert!(took >= Duration::from_millis(850) && took < Duration::from_secs(5), "{took:?}");
+    assert!(!events.contains(&changed("/lively", 4, None)));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(watcher.events.try_iter().next().is_none(), "the other one lives on");
+}
+
+#[test]
+fn a_cut_off_client_knows_before_the_others_and_learns_of_its_expiry() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let proxy = Proxy::start(host.address());
+    let watcher = Probe::new(host.address(), 10_000);
+    watcher.synced();
+    let probe = Probe::new(proxy.address, 1_000);
+    let session = probe.synced();
+    probe.submit(1, create("/mine", "", true));
+    proxy.cut(true);
+    let since = Instant::now();
+    probe.until(|event| *event == CoordinatorEvent::Down);
+    let knew = since.elapsed();
+    assert!(knew >= Duration::from_millis(200), "{knew:?}");
+    watcher.until(|event| *event == changed("/mine", 2, None));
+    let gone = since.elapsed();
+    assert!(knew + Duration::from_millis(100) < gone, "it knew after {knew:?}, the others believed after {gone:?}");
+    proxy.cut(false);
+    probe.until(|event| *event == CoordinatorEvent::Expired);
+    assert!(probe.synced() > session);
+}
+
+/// Carries bytes between a client and a host until it is cut; then it takes them and says nothing.
+struct Proxy {
+    address: SocketAddr,
+    cut: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Proxy {
+    fn start(host: SocketAddr) -> Proxy {
+        let listener = std::net::TcpListener::bind(ANY_PORT).unwrap();
+        let address = listener.local_addr().unwrap();
+        let cut = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let state = cut.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(host) else { continue };
+                for (from, to) in [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)] {
+                    let state = state.clone();
+                    std::thread::spawn(move || carry(from, to, &state));
+                }
+            }
+        });
+        Proxy { address, cut }
+    }
+
+    fn cut(&self, cut: bool) {
+        self.cut.store(cut, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &std::sync::atomic::AtomicBool) {
+    let mut buffer = [0; 4096];
+    let mut broken = false;
+    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        // Once cut, a connection stays silent: new ones work again after the cut is mended.
+        broken |= cut.load(std::sync::atomic::Ordering::SeqCst);
+        if !broken && to.write_all(&buffer[..bytes]).is_err() {
+            return;
+        }
+    }
+    drop(to.shutdown(std::net::Shutdown::Both));
+}
+
+#[test]
+fn hostile_bytes_close_the_connection_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let probe = Probe::new(host.address(), 10_000);
+    probe.synced();
+    let mut heartbeat_first = Vec::new();
+    write_frame(FrameKind::CoordinatorRequest, &CoordinatorRequest::Heartbeat { nonce: 1 }, &mut heartbeat_first);
+    let mut damaged = Vec::new();
+    write_frame(
+        FrameKind::CoordinatorRequest,
+        &CoordinatorRequest::Attach { session: None, timeout_ms: 1000 },
+        &mut damaged,
+    );
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut huge = damaged.clone();
+    huge[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut wrong_kind = Vec::new();
+    write_frame(FrameKind::CoordinatorReply, &CoordinatorReply::Unknown, &mut wrong_kind);
+    let mut unknown_session = Vec::new();
+    let attach = CoordinatorRequest::Attach { session: Some(SessionId(u64::MAX)), timeout_ms: 1000 };
+    write_frame(FrameKind::CoordinatorRequest, &attach, &mut unknown_session);
+    let mut random = fastrand::Rng::with_seed(1);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(100_000).collect();
+    let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
+    for bytes in [heartbeat_first, damaged, huge, wrong_kind, unknown_session, noise, http] {
+        let mut stream = TcpStream::connect(host.address()).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        // The host may close before it was told everything.
+        drop(stream.write_all(&bytes));
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+        let told = read_frame::<CoordinatorReply>(FrameKind::CoordinatorReply, &answer, 100).unwrap();
+        assert!(matches!(told, None | Some((CoordinatorReply::Unknown, _))), "{told:?}");
+    }
+    assert_eq!(probe.submit(1, create("/a", "", false)).len(), 2, "the others do not notice");
+    assert_eq!(host.failure(), None);
+}
+
+#[test]
+fn an_older_connection_of_a_session_is_not_listened_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let say = |stream: &mut TcpStream, request: CoordinatorRequest| {
+        let mut bytes = Vec::new();
+        write_frame(FrameKind::CoordinatorRequest, &request, &mut bytes);
+        drop(stream.write_all(&bytes));
+    };
+    let hear = |stream: &mut TcpStream| {
+        let mut bytes = Vec::new();
+        loop {
+            if let Some((reply, _)) =
+                read_frame::<CoordinatorReply>(FrameKind::CoordinatorReply, &bytes, 1 << 20).unwrap()
+            {
+                return reply;
+            }
+            let mut one = [0];
+            stream.read_exact(&mut one).unwrap();
+            bytes.push(one[0]);
+        }
+    };
+    let mut old = TcpStream::connect(host.address()).unwrap();
+    say(&mut old, CoordinatorRequest::Attach { session: None, timeout_ms: 10_000 });
+    let CoordinatorReply::Attached { session, timeout_ms: 10_000 } = hear(&mut old) else { panic!("not attached") };
+    let mut new = TcpStream::connect(host.address()).unwrap();
+    say(&mut new, CoordinatorRequest::Attach { session: Some(session), timeout_ms: 1 });
+    assert_eq!(hear(&mut new), CoordinatorReply::Attached { session, timeout_ms: 10_000 });
+    assert_eq!(hear(&mut new), CoordinatorReply::Synced { version: 0 });
+    say(&mut old, CoordinatorRequest::Submit { id: 1, op: create("/late", "", false) });
+    let mut rest = Vec::new();
+    drop(old.read_to_end(&mut rest));
+    assert_eq!(host.apply(create("/late", "", false)), Ok(1), "what the old connection said did not happen");
+}
+
+#[test]
+fn an_operation_that_is_too_long_is_refused_without_losing_the_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    let probe = Probe::new(host.address(), 10_000);
+    probe.synced();
+    let value = Bytes::from(vec![0; 9 << 20]);
+    let events = probe.submit(1, CoordinatorOp::Create { path: "/a".into(), value, ephemeral: false });
+    assert!(
+        matches!(&events[..], [CoordinatorEvent::Reply { id: 1, result: Err(CoordinatorError::Refused(_)) }]),
+        "{events:?}"
+    );
+    assert_eq!(probe.submit(2, create("/a", "", false)).len(), 2);
+}
+
+#[test]
+fn a_port_or_directory_in_use_is_said_clearly() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let host = fresh_host(first.path());
+    let error = Host::start(HostOptions { directory: second.path().into(), listen: host.address() }).unwrap_err();
+    assert!(error.to_string().contains(&format!("cannot listen at {}", host.address())), "{error}");
+    let error =
+        Host::start(HostOptions { directory: first.path().into(), listen: ANY_PORT.parse().unwrap() }).unwrap_err();
+    assert!(matches!(error, HostError::Locked { .. }), "{error}");
+}
+
+#[test]
+fn a_host_that_cannot_write_its_log_stops_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, tree) = log::Log::open(directory.path()).unwrap();
+    log.fill_disk();
+    let host = Host::serve(ANY_PORT.parse().unwrap(), log, tree).unwrap();
+    let probe = Probe::new(host.address(), 1_000);
+    assert_eq!(host.apply(create("/a", "", false)), Err(CoordinatorError::Disconnected));
+    let deadline = Instant::now() + LONG;
+    while host.failure().is_none() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(host.failure().is_some_and(|failure| failure.contains("No space left")), "{:?}", host.failure());
+    drop(host);
+    assert!(probe.events.try_iter().all(|event| !matches!(event, CoordinatorEvent::Up { .. })));
+    assert_eq!(
+        fresh_host(directory.path()).apply(create("/a", "", false)),
+        Ok(1),
+        "nothing was told that is not there"
+    );
+}
+
+/// Three agents over real sockets: they register, elect, assign, and move on when one dies.
+#[test]
+fn agents_elect_and_assign_over_loopback() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = fresh_host(directory.path());
+    host.apply(bootstrap_op(&TableOptions::default(), RegionId(1), &["m".into()])).unwrap();
+    let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(host.address(), server)).collect();
+    run(&mut runners, |view| {
+        view.regions().count() == 2
+            && view.regions().all(|config| config.primary.is_some() && config.members().count() == 3)
+    });
+    let master = runners[0].agent.view().master().unwrap();
+    let index = runners.iter().position(|runner| runner.member == master).unwrap();
+    runners.remove(index).client.abandon();
+    run(&mut runners, |view| view.master().is_some_and(|now| now != master) && !view.is_live(master));
+}
+
+struct Runner {
+    member: Member,
+    agent: Agent,
+    client: Client,
+    events: Receiver<CoordinatorEvent>,
+}
+
+impl Runner {
+    fn start(address: SocketAddr, server: u32) -> Runner {
+        let member = Member { server: ServerId(server), incarnation: Incarnation(1) };
+        let info = ServerInfo {
+            member,
+            fabric_address: String::new(),
+            native_address: String::new(),
+            resp_address: String::new(),
+            admin_address: String::new(),
+            copies: Vec::new(),
+        };
+        let (sender, events) = channel();
+        let client = Client::start(ClientOptions::new(address), move |event| drop(sender.send(event))).unwrap();
+        Runner { member, agent: Agent::new(info, ClusterOptions::default()), client, events }
+    }
+}
+
+fn run(runners: &mut [Runner], done: impl Fn(&View) -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !runners.iter().all(|runner| done(runner.agent.view())) {
+        assert!(Instant::now() < deadline, "{:?}", runners[0].agent.view());
+        for runner in runners.iter_mut() {
+            while let Ok(event) = runner.events.try_recv() {
+                runner.agent.handle(BootClock.now(), event);
+            }
+            runner.agent.tick(BootClock.now());
+            for (id, op) in runner.agent.take_ops() {
+                runner.client.submit(id, op);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

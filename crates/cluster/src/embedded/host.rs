@@ -1,0 +1,111 @@
+//! The process that keeps the tree: starts, answers its own process, stops. [`super::service`] is its thread.
+//!
+//! A [`Host`] may be used from any thread. Dropping it stops the service without ending any session, exactly as if its
+//! process had died: a host on the same directory goes on from there.
+
+use super::log::{HostError, Log};
+use super::service::{Command, Service};
+use crate::Tree;
+use leeward_format::coordinator::{CoordinatorError, CoordinatorOp};
+use mio::net::TcpListener;
+use mio::{Poll, Waker};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+/// Where a host keeps its data and listens.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Directory of the log; one host at a time.
+    pub directory: PathBuf,
+    /// Address to listen at. Requests are not authenticated: it should be loopback. Port 0 takes any free one.
+    pub listen: SocketAddr,
+}
+
+/// A running coordinator.
+#[derive(Debug)]
+pub struct Host {
+    address: SocketAddr,
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+    failure: Arc<Mutex<Option<String>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    /// Reads the log, listens, and serves from a thread of its own. Sessions that the log knows get a fresh timeout.
+    ///
+    /// # Errors
+    /// The address is in use, the directory is in use or cannot be written, or the log is damaged.
+    pub fn start(options: HostOptions) -> Result<Host, HostError> {
+        let (log, tree) = Log::open(&options.directory)?;
+        Host::serve(options.listen, log, tree)
+    }
+
+    /// Listens, and serves `tree` from a thread of its own.
+    pub(super) fn serve(listen: SocketAddr, log: Log, tree: Tree) -> Result<Host, HostError> {
+        let io = |what, source| HostError::Io { what, path: listen.to_string(), source };
+        let mut listener = TcpListener::bind(listen).map_err(|source| io("listen at", source))?;
+        let address = listener.local_addr().map_err(|source| io("listen at", source))?;
+        let poll = Poll::new().map_err(|source| io("poll", source))?;
+        poll.registry()
+            .register(&mut listener, super::service::LISTENER, mio::Interest::READABLE)
+            .map_err(|source| io("poll", source))?;
+        let waker = Waker::new(poll.registry(), super::service::WAKER).map_err(|source| io("poll", source))?;
+        let (commands, receiver) = channel();
+        let failure = Arc::new(Mutex::new(None));
+        let service = Service::new(poll, listener, receiver, tree, log);
+        let told = failure.clone();
+        let thread = std::thread::Builder::new()
+            .name("coordinator".into())
+            .spawn(move || {
+                if let Err(error) = service.run() {
+                    tracing::error!(%error, "the coordinator stops: what is in its log counts, restart it");
+                    *told.lock() = Some(error.to_string());
+                }
+            })
+            .map_err(|source| io("start a thread for", source))?;
+        Ok(Host { address, commands, waker: Arc::new(waker), failure, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Does `op` as the host itself, which has no session, and answers the version of its last change. Blocks until it
+    /// is durable.
+    ///
+    /// # Errors
+    /// The comparison failed, the operation breaks a limit, or the coordinator has stopped ([`Host::failure`]).
+    pub fn apply(&self, op: CoordinatorOp) -> Result<u64, CoordinatorError> {
+        let (answer, answered) = sync_channel(1);
+        self.tell(Command::Apply { op, answer });
+        answered.recv().unwrap_or(Err(CoordinatorError::Disconnected))
+    }
+
+    /// Why the coordinator stopped by itself: its log could not be written. It must be started anew.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    fn tell(&self, command: Command) {
+        // If the thread is gone, the answer's channel is closed, which the caller sees.
+        if self.commands.send(command).is_ok() {
+            self.waker.wake().expect("an eventfd takes a write of one");
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed when it happened.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Every way in which the log's file may be cut or damaged, and compaction.
+
+use super::*;
+use bytes::Bytes;
+use leeward_format::coordinator::CoordinatorOp;
+
+fn create(tree: &mut Tree, number: u32) -> LogEntry {
+    let op = CoordinatorOp::Create { path: format!("/{number}"), value: Bytes::from(vec![7; 50]), ephemeral: false };
+    tree.apply(None, &op).unwrap();
+    LogEntry::Applied { session: None, op }
+}
+
+/// A log of a snapshot and three batches: its bytes, where each batch begins, and the tree after each.
+fn written(directory: &Path) -> (Vec<u8>, Vec<usize>, Vec<Tree>) {
+    let (mut log, mut tree) = Log::open(directory).unwrap();
+    let mut offsets = vec![0, log.bytes as usize];
+    let mut trees = vec![tree.clone()];
+    for batch in 0..3 {
+        let entries = (0..2).map(|number| create(&mut tree, batch * 2 + number)).collect();
+        log.append(entries).unwrap();
+        offsets.push(log.bytes as usize);
+        trees.push(tree.clone());
+    }
+    (std::fs::read(directory.join("coordinator.log")).unwrap(), offsets, trees)
+}
+
+#[test]
+fn a_log_cut_anywhere_holds_the_batches_before_the_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let (content, offsets, trees) = written(directory.path());
+    assert_eq!(offsets.last(), Some(&content.len()));
+    let path = directory.path().join("coordinator.log");
+    for cut in offsets[1]..=content.len() {
+        std::fs::write(&path, &content[..cut]).unwrap();
+        let whole = offsets.iter().filter(|offset| **offset <= cut).count() - 2;
+        let (mut log, mut tree) = Log::open(directory.path()).unwrap();
+        assert_eq!(tree, trees[whole], "cut at {cut}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), offsets[whole + 1] as u64, "what was torn is cut off");
+        let entry = create(&mut tree, 100);
+        log.append(vec![entry]).unwrap();
+        drop(log);
+        assert_eq!(Log::open(directory.path()).unwrap().1, tree);
+    }
+    for cut in 0..offsets[1] {
+        std::fs::write(&path, &content[..cut]).unwrap();
+        assert!(matches!(Log::open(directory.path()), Err(HostError::Damaged { offset: 0, .. })), "cut at {cut}");
+    }
+}
+
+#[test]
+fn damage_before_the_last_batch_is_an_error_that_says_where() {
+    let directory = tempfile::tempdir().unwrap();
+    let (content, offsets, trees) = written(directory.path());
+    let path = directory.path().join("coordinator.log");
+    for position in 0..content.len() {
+        let mut damaged = content.clone();
+        damaged[position] ^= 0x10;
+        std::fs::write(&path, &damaged).unwrap();
+        let batch = offsets.iter().rposition(|offset| *offset <= position).unwrap();
+        match Log::open(directory.path()) {
+            Err(HostError::Damaged { offset, .. }) => {
+                assert!(batch < 3, "byte {position}");
+                assert_eq!(offset, offsets[batch] as u64);
+                assert_eq!(std::fs::read(&path).unwrap(), damaged, "nothing is changed");
+            }
+            Ok((_, tree)) => assert_eq!((batch, &tree), (3, &trees[2]), "byte {position}: the last batch looks torn"),
+            Err(other) => panic!("byte {position}: {other}"),
+        }
+    }
+    let mut missing = content[..offsets[2]].to_vec();
+    missing.extend_from_slice(&content[offsets[3]..]);
+    std::fs::write(&path, missing).unwrap();
+    let error = Log::open(directory.path()).unwrap_err();
+    assert!(error.to_string().contains("batch 4 where 3 is due"), "{error}");
+}
+
+#[test]
+fn a_directory_serves_one_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Log::open(directory.path()).unwrap();
+    let error = Log::open(directory.path()).unwrap_err();
+    assert!(matches!(error, HostError::Locked { .. }), "{error}");
+    drop(first);
+    Log::open(directory.path()).unwrap();
+}
+
+#[test]
+fn compaction_keeps_the_tree_and_bounds_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, mut tree) = Log::open(directory.path()).unwrap();
+    let entry = create(&mut tree, 0);
+    log.append(vec![entry]).unwrap();
+    let value = Bytes::from(vec![1; 100_000]);
+    for _ in 0..40 {
+        let version = tree.get("/0").unwrap().0;
+        let op = CoordinatorOp::Set { path: "/0".into(), value: value.clone(), version };
+        tree.apply(None, &op).unwrap();
+        log.append(vec![LogEntry::Applied { session: None, op }]).unwrap();
+        log.compact_if_due(&tree).unwrap();
+        assert!(log.bytes < MIN_COMPACTION_BYTES + 200_000);
+    }
+    assert_eq!(log.bytes, std::fs::metadata(directory.path().join("coordinator.log")).unwrap().len());
+    drop(log);
+    // A compaction that was interrupted leaves a file that nobody reads.
+    std::fs::write(directory.path().join("coordinator.log.new"), b"half").unwrap();
+    let (mut log, restored) = Log::open(directory.path()).unwrap();
+    assert_eq!(restored, tree);
+    log.compact_if_due(&tree).unwrap();
+}

@@ -1,0 +1,69 @@
+//! Who serves what: region map, epochs, the master's decisions, and the coordinator that keeps them.
+//!
+//! ```text
+//!             events                  ops                    changes
+//!  Coordinator ------> Agent (View, master) ------> Coordinator ------> every other process
+//! ```
+//! - [`Agent`] is one server's part in the cluster as a state machine, `(now, event) -> operations`, with no thread,
+//!   clock, socket or file inside. The simulator drives the very same machine.
+//! - A replica group's configuration changes only by compare-and-set, and every change raises its epoch (PacificA). So
+//!   two masters, or a master and a primary, that act on different knowledge do no harm: one of them is refused.
+//! - [`Tree`] is the coordinator itself as a state machine; [`embedded`] gives it a log, sockets and threads.
+//!
+//! Nothing here knows the engine or how replicas exchange data. `docs/reconfiguration.md` tells the rules to operators.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod bootstrap;
+mod deadlines;
+pub mod embedded;
+mod master;
+mod tree;
+mod view;
+
+pub use agent::{Agent, ClusterOptions, Outcome, ProposalId};
+pub use bootstrap::bootstrap_op;
+pub use deadlines::Deadlines;
+pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
+pub use tree::{Applied, Tree};
+pub use view::View;
+
+/// A service that keeps a small tree of paths for the whole cluster, with sessions, ephemeral paths and
+/// compare-and-set.
+///
+/// What it promises to each process, as [`CoordinatorEvent`]s in this order: every change, in one order that is the
+/// same for all; the changes of an operation before the operation's `Reply`.
+pub trait Coordinator: Send + Sync {
+    /// Asks for `op`; the answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no
+    /// session is up, the answer is [`CoordinatorError::Disconnected`].
+    fn submit(&self, id: u64, op: CoordinatorOp);
+}
+
+/// What a process hears from its coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoordinatorEvent {
+    /// The session is attached; the whole tree follows as changes, then `Synced`.
+    Up {
+        /// The session: the same as before, unless `Expired` came in between.
+        session: SessionId,
+    },
+    /// The coordinator no longer answers. The session may or may not live on; what was asked and not answered may or
+    /// may not be done.
+    Down,
+    /// The session is over and its ephemeral paths are gone. `Up` with another follows.
+    Expired,
+    /// A path changed, or, between `Up` and `Synced`, is part of the tree.
+    Changed(Change),
+    /// The whole tree was told; what follows are changes.
+    Synced {
+        /// Number of the last change that it holds.
+        version: u64,
+    },
+    /// Answer to an operation.
+    Reply {
+        /// Id that [`Coordinator::submit`] got.
+        id: u64,
+        /// The version that the operation's last change got.
+        result: Result<u64, CoordinatorError>,
+    },
+}

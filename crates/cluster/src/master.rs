@@ -1,0 +1,208 @@
+//! What a master decides about replica groups: pure functions from the view to configurations to propose.
+//!
+//! The rules are PacificA's, with Leeward's incarnations (DESIGN 6, "Reconfiguration"; Tebis 3.5):
+//! - Whoever becomes primary was in sync: a live backup, in exactly the life that the configuration names. A learner
+//!   or a restarted process never is.
+//! - If no in-sync life is left, every in-sync server of the last configuration must be back, and every one that was in
+//!   sync when an unsettled primary took office; the copy with the highest (term, LSN) wins. So `kill -9` of every
+//!   process, in any order, loses no acknowledged write: the last primary that acknowledged one has it in its files.
+//! - A new primary begins a new term; the epoch rises with every change.
+//!
+//! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
+
+use crate::View;
+use leeward_format::cluster::{Former, GroupConfig, Member};
+use leeward_format::{Epoch, Lsn, RegionId, ServerId};
+use leeward_platform::{Bug, planted};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Which of the regions that never had a primary may get one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Assign {
+    /// None: servers are still expected, and would find everything assigned to others.
+    No,
+    /// Those of which no server has a copy: servers are missing, and may be for long.
+    Fresh,
+    /// All: every expected server is there.
+    Any,
+}
+
+/// The configurations that should replace those of `view`, at most one a region.
+///
+/// `pending` holds what is already proposed and not yet in the view: those regions are left alone, and count as what
+/// they will be.
+pub(crate) fn decide(view: &View, pending: &BTreeMap<RegionId, GroupConfig>, assign: Assign) -> Vec<GroupConfig> {
+    let mut loads = Loads::default();
+    for config in view.regions() {
+        loads.count(view, pending.get(&config.region).unwrap_or(config), 1);
+    }
+    let mut decided = Vec::new();
+    for config in view.regions().filter(|config| !pending.contains_key(&config.region)) {
+        let Some(table) = view.table(&config.table) else { continue };
+        let mut group = Group { view, loads: &mut loads, replicas: table.replicas as usize, config };
+        decided.extend(group.next(assign));
+    }
+    decided
+}
+
+/// How much each server has to do.
+#[derive(Default)]
+struct Loads {
+    primaries: BTreeMap<ServerId, i32>,
+    memberships: BTreeMap<ServerId, i32>,
+}
+
+impl Loads {
+    /// Counts the roles of `config` whose holders live.
+    fn count(&mut self, view: &View, config: &GroupConfig, by: i32) {
+        if let Some(primary) = config.primary.filter(|primary| view.is_live(*primary)) {
+            *self.primaries.entry(primary.server).or_default() += by;
+        }
+        for member in config.members().filter(|member| view.is_live(*member)) {
+            *self.memberships.entry(member.server).or_default() += by;
+        }
+    }
+    fn primaries(&self, server: ServerId) -> i32 {
+        self.primaries.get(&server).copied().unwrap_or(0)
+    }
+    fn memberships(&self, server: ServerId) -> i32 {
+        self.memberships.get(&server).copied().unwrap_or(0)
+    }
+}
+
+/// One region's group, about to be decided on.
+struct Group<'a> {
+    view: &'a View,
+    loads: &'a mut Loads,
+    replicas: usize,
+    config: &'a GroupConfig,
+}
+
+impl Group<'_> {
+    fn next(&mut self, assign: Assign) -> Option<GroupConfig> {
+        let next = match self.config.primary {
+            None => self.assign(assign),
+            Some(primary) if self.view.is_live(primary) => self.maintain(),
+            Some(_) => self.promote(),
+        }?;
+        self.loads.count(self.view, self.config, -1);
+        self.loads.count(self.view, &next, 1);
+        Some(next)
+    }
+
+    /// A region that never had a primary. Its copies are empty, unless the coordinator lost its data and was
+    /// filled anew: then every server is awaited, and the best copy found is taken, under an epoch that no segment of
+    /// it has seen.
+    fn assign(&self, assign: Assign) -> Option<GroupConfig> {
+        let best = self.view.servers().map(|info| self.copy_of(info.member)).max()?;
+        let fresh = best == (Epoch(0), Lsn(0));
+        if assign == Assign::No || (assign == Assign::Fresh && !fresh) {
+            return None;
+        }
+        let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
+        let primary = self.least_loaded(candidates)?;
+        let base = GroupConfig { epoch: self.config.epoch.max(best.0), ..self.config.clone() };
+        Some(self.new_term(&base, primary, Vec::new()))
+    }
+
+    /// The primary lives: the dead leave the group, the living join it as learners.
+    fn maintain(&self) -> Option<GroupConfig> {
+        let mut next = self.config.clone();
+        next.backups.retain(|member| self.view.is_live(*member));
+        next.learners.retain(|member| self.view.is_live(*member));
+        self.fill(&mut next);
+        if next == *self.config {
+            return None;
+        }
+        next.epoch = self.config.epoch.next();
+        Some(next)
+    }
+
+    /// The primary is dead: a live backup takes office, or, if there is none, a restarted member once all are back.
+    fn promote(&self) -> Option<GroupConfig> {
+        let mut in_sync: Vec<Member> =
+            self.config.backups.iter().filter_map(|member| self.live_in_sync(*member)).collect();
+        if let Some(primary) = self.least_loaded(in_sync.iter().copied()) {
+            in_sync.retain(|member| *member != primary);
+            let mut next = self.new_term(self.config, primary, in_sync);
+            let left =
+                self.config.in_sync().filter(|member| !next.in_sync().any(|other| other.server == member.server));
+            let left = left.map(|member| Former { member, term: self.config.term });
+            next.former = self.config.former.iter().copied().chain(left).collect();
+            return Some(next);
+        }
+        let primary = self.longest_copy()?;
+        Some(self.new_term(self.config, primary, Vec::new()))
+    }
+
+    /// When no in-sync life is left: who has the longest copy, once all who may have it are back.
+    fn longest_copy(&self) -> Option<Member> {
+        let mut copies = Vec::new();
+        for member in self.config.in_sync() {
+            let info = self.view.server(member.server)?;
+            copies.push((self.copy_of(info.member), info.member));
+        }
+        for former in &self.config.former {
+            let info = self.view.server(former.member.server)?;
+            // A former member that did not die after all has more than what it found when it started: everything
+            // that was acknowledged in its last term.
+            let lives = info.member == former.member;
+            let copy = if lives { (former.term, Lsn(u64::MAX)) } else { self.copy_of(info.member) };
+            copies.push((copy, info.member));
+        }
+        let best = copies.iter().map(|(copy, _)| *copy).max()?;
+        self.least_loaded(copies.into_iter().filter(|(copy, _)| *copy == best).map(|(_, member)| member))
+    }
+
+    /// `member` if it lives and is in sync.
+    fn live_in_sync(&self, member: Member) -> Option<Member> {
+        if planted(Bug::PromoteRestarted) {
+            return self.view.server(member.server).map(|info| info.member);
+        }
+        Some(member).filter(|member| self.view.is_live(*member))
+    }
+
+    /// `base` with a new primary, in-sync backups, and every other place taken by a live learner.
+    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
+        let epoch = base.epoch.next();
+        let mut next =
+            GroupConfig { epoch, term: epoch, primary: Some(primary), backups, former: Vec::new(), ..base.clone() };
+        let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();
+        next.learners.retain(|member| self.view.is_live(*member) && !in_sync.contains(&member.server));
+        self.fill(&mut next);
+        next
+    }
+
+    /// Live servers that are not in the group become learners while it has fewer than `replicas` members: those with
+    /// a copy first, because they lack less, then the least loaded.
+    fn fill(&self, next: &mut GroupConfig) {
+        let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
+        let outside = self.view.servers().map(|info| info.member).filter(|member| !there.contains(&member.server));
+        let mut outside: Vec<Member> = outside.collect();
+        outside.sort_by_key(|member| {
+            (Reverse(self.copy_of(*member)), self.loads.memberships(member.server), member.server)
+        });
+        outside.truncate(self.replicas.saturating_sub(there.len()));
+        next.learners.extend(outside);
+    }
+
+    /// The one with the fewest primaries; with equally many, the one with the fewest memberships.
+    fn least_loaded(&self, members: impl Iterator<Item = Member>) -> Option<Member> {
+        members.min_by_key(|member| {
+            let server = member.server;
+            (self.loads.primaries(server), self.loads.memberships(server), server)
+        })
+    }
+
+    /// How far the copy reaches that `member` found when it started; nothing if it had none.
+    fn copy_of(&self, member: Member) -> (Epoch, Lsn) {
+        let copies = self.view.server(member.server).map(|info| &info.copies[..]).unwrap_or_default();
+        let copy = copies.iter().find(|copy| copy.region == self.config.region);
+        copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn))
+    }
+}
+
+#[cfg(test)]
+#[path = "master_tests.rs"]
+mod tests;

@@ -1,0 +1,248 @@
+//! Each rule of the master by itself, on hand-made views.
+
+use super::*;
+use crate::CoordinatorEvent;
+use crate::bootstrap_op;
+use crate::{SessionId, Tree};
+use bytes::Bytes;
+use leeward_format::Incarnation;
+use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, encode_value};
+use leeward_format::coordinator::Change;
+
+fn member(server: u32, incarnation: u64) -> Member {
+    Member { server: ServerId(server), incarnation: Incarnation(incarnation) }
+}
+
+/// A view with `regions` fresh regions and the servers `live`, each with (term, LSN) of its copy of region 1.
+fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
+    let mut tree = Tree::new();
+    let splits: Vec<Bytes> = (1..regions).map(|number| Bytes::from(format!("{number:04}"))).collect();
+    let table = TableOptions { replicas, ..TableOptions::default() };
+    tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits)).unwrap();
+    let mut view = View::default();
+    view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
+    for change in tree.changes() {
+        view.handle(&CoordinatorEvent::Changed(change));
+    }
+    view.handle(&CoordinatorEvent::Synced { version: tree.version() });
+    for (member, copy) in live {
+        register(&mut view, *member, *copy);
+    }
+    view
+}
+
+fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
+    let version = view.version() + 1;
+    view.handle(&CoordinatorEvent::Changed(Change { path: path.to_string(), version, value }));
+}
+
+fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {
+    let copies = copy.map(|(term, lsn)| CopyFound { region: RegionId(1), term: Epoch(term), lsn: Lsn(lsn) });
+    let info = ServerInfo {
+        member,
+        fabric_address: String::new(),
+        native_address: String::new(),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: copies.into_iter().collect(),
+    };
+    change(view, ClusterPath::Server(member.server), Some(encode_value(&info)));
+}
+
+fn configure(view: &mut View, config: &GroupConfig) {
+    change(view, ClusterPath::Region(config.region), Some(encode_value(config)));
+}
+
+fn kill(view: &mut View, server: u32) {
+    change(view, ClusterPath::Server(ServerId(server)), None);
+}
+
+fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners: &[Member]) -> GroupConfig {
+    GroupConfig {
+        epoch: Epoch(epoch),
+        term: Epoch(epoch),
+        primary: Some(primary),
+        backups: backups.to_vec(),
+        learners: learners.to_vec(),
+        former: Vec::new(),
+        ..view.region(RegionId(1)).unwrap().clone()
+    }
+}
+
+fn decide_one(view: &View) -> Option<GroupConfig> {
+    decide(view, &BTreeMap::new(), Assign::Any).into_iter().find(|config| config.region == RegionId(1))
+}
+
+#[test]
+fn assignment_balances_primaries_and_fills_groups() {
+    let view = view(9, 3, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
+    assert!(decide(&view, &BTreeMap::new(), Assign::No).is_empty());
+    let decided = decide(&view, &BTreeMap::new(), Assign::Fresh);
+    assert_eq!(decided.len(), 9);
+    for server in 1..=3 {
+        assert_eq!(decided.iter().filter(|config| config.primary == Some(member(server, 1))).count(), 3);
+    }
+    for config in &decided {
+        assert_eq!((config.epoch, config.term), (Epoch(1), Epoch(1)));
+        assert_eq!((config.backups.len(), config.learners.len()), (0, 2));
+    }
+}
+
+#[test]
+fn larger_clusters_spread_their_groups_too() {
+    let live: Vec<(Member, Option<(u32, u64)>)> = (1..=6).map(|server| (member(server, 1), None)).collect();
+    let view = view(12, 3, &live);
+    let decided = decide(&view, &BTreeMap::new(), Assign::Any);
+    for (server, _) in live {
+        assert_eq!(decided.iter().filter(|config| config.primary == Some(server)).count(), 2);
+        assert_eq!(decided.iter().filter(|config| config.has(server)).count(), 6);
+    }
+}
+
+#[test]
+fn pending_decisions_count_and_are_not_repeated() {
+    let view = view(2, 1, &[(member(1, 1), None), (member(2, 1), None)]);
+    let pending = GroupConfig { primary: Some(member(1, 1)), ..view.region(RegionId(1)).unwrap().clone() };
+    let decided = decide(&view, &BTreeMap::from([(RegionId(1), pending)]), Assign::Any);
+    assert_eq!(
+        decided.iter().map(|config| (config.region, config.primary)).collect::<Vec<_>>(),
+        [(RegionId(2), Some(member(2, 1)))]
+    );
+}
+
+#[test]
+fn a_cluster_whose_coordinator_was_lost_keeps_its_best_copy() {
+    let mut view = view(1, 3, &[(member(1, 1), None), (member(2, 1), Some((4, 90)))]);
+    assert!(
+        decide(&view, &BTreeMap::new(), Assign::Fresh).is_empty(),
+        "a better copy may be on a server that is missing"
+    );
+    register(&mut view, member(3, 1), Some((5, 70)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.epoch, next.term), (Some(member(3, 1)), Epoch(6), Epoch(6)));
+    assert_eq!(next.learners, [member(2, 1), member(1, 1)], "the one with a copy lacks less");
+}
+
+#[test]
+fn a_dead_primary_is_followed_by_a_backup_in_its_very_life() {
+    let mut view = view(1, 3, &[(member(2, 1), None), (member(3, 2), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    // Server 3 restarted: it is a learner at best.
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.epoch, next.term, next.primary), (Epoch(8), Epoch(8), Some(member(2, 1))));
+    assert_eq!((&next.backups[..], &next.learners[..]), (&[][..], &[member(3, 2)][..]));
+}
+
+#[test]
+fn promotion_keeps_the_other_backups_and_prefers_whoever_serves_least() {
+    let mut view = view(2, 3, &[(member(2, 1), None), (member(3, 1), None)]);
+    let mut other = view.region(RegionId(2)).unwrap().clone();
+    other.primary = Some(member(2, 1));
+    other.backups = vec![member(3, 1)];
+    configure(&mut view, &other);
+    let config = group(&view, 4, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, &next.backups[..]), (Some(member(3, 1)), &[member(2, 1)][..]));
+    // The old primary is back in a new life before anyone decided: it joins at once.
+    register(&mut view, member(1, 2), None);
+    assert_eq!(decide_one(&view).unwrap().learners, [member(1, 2)]);
+}
+
+#[test]
+fn a_learner_is_never_promoted() {
+    let mut view = view(1, 3, &[(member(2, 1), Some((7, 100)))]);
+    let config = group(&view, 7, member(1, 1), &[], &[member(2, 1)]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+}
+
+#[test]
+fn when_nobody_in_sync_lives_all_are_awaited_and_the_longest_copy_wins() {
+    let mut view = view(1, 3, &[(member(1, 2), Some((7, 50)))]);
+    let config = group(&view, 9, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+    register(&mut view, member(2, 2), Some((7, 80)));
+    assert_eq!(decide_one(&view), None, "server 3 may have more");
+    register(&mut view, member(3, 2), Some((5, 900)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!(
+        (next.primary, next.epoch, next.term),
+        (Some(member(2, 2)), Epoch(10), Epoch(10)),
+        "a later term beats a longer log"
+    );
+    assert_eq!((&next.backups[..], &next.learners[..]), (&[][..], &[member(1, 2), member(3, 2)][..]));
+}
+
+#[test]
+fn a_group_of_one_waits_for_its_server() {
+    let mut view = view(1, 1, &[(member(2, 1), None)]);
+    let config = group(&view, 3, member(1, 1), &[], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+    register(&mut view, member(1, 2), Some((3, 10)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.learners.len()), (Some(member(1, 2)), 0));
+}
+
+#[test]
+fn under_a_live_primary_the_dead_leave_and_the_living_learn() {
+    let live = [(member(1, 1), None), (member(2, 1), None), (member(3, 1), None), (member(4, 1), None)];
+    let mut view = view(1, 3, &live);
+    let whole = group(&view, 5, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
+    configure(&mut view, &whole);
+    assert_eq!(decide_one(&view), None, "three members are enough");
+    kill(&mut view, 2);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.epoch, next.term, next.primary), (Epoch(6), Epoch(5), Some(member(1, 1))));
+    assert_eq!((&next.backups[..], &next.learners[..]), (&[][..], &[member(3, 1), member(4, 1)][..]));
+    kill(&mut view, 3);
+    register(&mut view, member(2, 2), None);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((&next.backups[..], &next.learners[..]), (&[][..], &[member(2, 2), member(4, 1)][..]));
+}
+
+#[test]
+fn until_a_primary_has_settled_those_before_it_are_awaited_too() {
+    let mut view = view(1, 3, &[(member(2, 1), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
+    configure(&mut view, &config);
+    let promoted = decide_one(&view).unwrap();
+    assert_eq!(
+        (promoted.primary, &promoted.former[..]),
+        (Some(member(2, 1)), &[Former { member: member(1, 1), term: Epoch(7) }][..])
+    );
+    configure(&mut view, &promoted);
+    // It dies before it has made durable what only its memory held; server 1 has that in its files.
+    register(&mut view, member(2, 2), Some((7, 60)));
+    assert_eq!(decide_one(&view), None);
+    register(&mut view, member(1, 2), Some((7, 100)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.former.len()), (Some(member(1, 2)), 0));
+    // The same if server 1 had not died, but only lost its session: what it registered is what it found at its start.
+    register(&mut view, member(1, 1), Some((2, 5)));
+    assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(1, 1)));
+    // A primary that took office before it died has more.
+    register(&mut view, member(2, 2), Some((8, 101)));
+    assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(2, 2)));
+    // Had it settled, nobody else would be awaited.
+    kill(&mut view, 1);
+    configure(&mut view, &promoted.settled());
+    assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(2, 2)));
+}
+
+/// Runs only where bugs can be planted: the rule that the simulator must find broken.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn the_planted_bug_promotes_a_restarted_life() {
+    let mut view = view(1, 3, &[(member(2, 2), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+    planted::plant(Some(Bug::PromoteRestarted));
+    let next = decide_one(&view);
+    planted::plant(None);
+    assert_eq!(next.and_then(|config| config.primary), Some(member(2, 2)));
+}

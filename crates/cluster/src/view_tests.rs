@@ -1,0 +1,97 @@
+//! The mirror follows the tree and does not blink while it is told anew.
+
+use super::*;
+use crate::bootstrap_op;
+use crate::{SessionId, Tree};
+use bytes::Bytes;
+use leeward_format::Incarnation;
+use leeward_format::cluster::encode_value;
+use leeward_format::coordinator::CoordinatorOp;
+
+fn info(server: u32, incarnation: u64) -> ServerInfo {
+    ServerInfo {
+        member: Member { server: ServerId(server), incarnation: Incarnation(incarnation) },
+        fabric_address: String::new(),
+        native_address: String::new(),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: Vec::new(),
+    }
+}
+
+fn changed(path: &str, version: u64, value: Option<Bytes>) -> CoordinatorEvent {
+    CoordinatorEvent::Changed(Change { path: path.into(), version, value })
+}
+
+const UP: CoordinatorEvent = CoordinatorEvent::Up { session: SessionId(1) };
+
+#[test]
+fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
+    let mut tree = Tree::new();
+    let splits = [Bytes::from("g"), Bytes::from("p")];
+    let table = TableOptions::default();
+    tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits)).unwrap();
+    let again = tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits[..1]));
+    assert!(matches!(again, Err(crate::CoordinatorError::Exists { .. })), "a cluster is made once: {again:?}");
+
+    let mut view = View::default();
+    view.handle(&UP);
+    for change in tree.changes() {
+        view.handle(&CoordinatorEvent::Changed(change));
+    }
+    assert!(!view.is_synced() && view.regions().count() == 0);
+    view.handle(&CoordinatorEvent::Synced { version: 9 });
+    assert!(view.is_synced());
+    assert_eq!(view.table("default"), Some(&table));
+    let map = view.region_map();
+    assert_eq!(map.version, 9);
+    let bounds: Vec<(&[u8], Option<&[u8]>)> =
+        map.regions.iter().map(|region| (&region.start[..], region.end.as_deref())).collect();
+    assert_eq!(bounds, [(&b""[..], Some(&b"g"[..])), (b"g", Some(b"p")), (b"p", None)]);
+    assert_eq!(map.region_of(b"h").map(|region| region.region), Some(RegionId(2)));
+    assert!(Arc::ptr_eq(&map, &view.region_map()), "built once a change");
+}
+
+#[test]
+fn a_new_connection_replaces_the_old_tree_at_once() {
+    let mut view = View::default();
+    view.handle(&UP);
+    for server in [1, 2] {
+        view.handle(&changed(
+            &format!("/leeward/server/{server}"),
+            server.into(),
+            Some(encode_value(&info(server, 5))),
+        ));
+    }
+    view.handle(&CoordinatorEvent::Synced { version: 2 });
+    view.handle(&CoordinatorEvent::Down);
+    assert!(!view.is_synced() && view.is_live(info(1, 5).member));
+    view.handle(&UP);
+    view.handle(&changed("/leeward/server/2", 7, Some(encode_value(&info(2, 6)))));
+    assert!(view.is_live(info(1, 5).member), "as before, until the new tree is whole");
+    view.handle(&CoordinatorEvent::Synced { version: 8 });
+    assert!(!view.is_live(info(1, 5).member) && !view.is_live(info(2, 5).member) && view.is_live(info(2, 6).member));
+    assert_eq!((view.version(), view.version_of(&ClusterPath::Server(ServerId(2)))), (8, Some(7)));
+    view.handle(&changed("/leeward/server/2", 9, None));
+    assert!(!view.is_live(info(2, 6).member));
+    assert_eq!(view.version(), 9);
+}
+
+#[test]
+fn values_that_make_no_sense_are_left_out() {
+    let mut view = View::default();
+    view.handle(&UP);
+    view.handle(&CoordinatorEvent::Synced { version: 0 });
+    view.handle(&changed("/leeward/server/1", 1, Some(encode_value(&info(1, 5)))));
+    view.handle(&changed("/leeward/server/2", 2, Some(encode_value(&info(1, 5)))));
+    view.handle(&changed("/leeward/region/1", 3, Some(Bytes::from_static(b"\xff\xff\xff\xff\xff"))));
+    view.handle(&changed("/leeward/master", 4, Some(Bytes::new())));
+    view.handle(&changed("/somebody/else", 5, Some(Bytes::new())));
+    assert_eq!((view.servers().count(), view.regions().count(), view.master()), (1, 0, None));
+    view.handle(&changed("/leeward/server/1", 6, Some(Bytes::from_static(b"damage"))));
+    assert_eq!((view.servers().count(), view.version()), (0, 6));
+    let op = CoordinatorOp::Delete { path: ClusterPath::Region(RegionId(7)).to_string(), version: None };
+    assert!(
+        matches!(op, CoordinatorOp::Delete { path, .. } if ClusterPath::parse(&path) == Some(ClusterPath::Region(RegionId(7))))
+    );
+}

@@ -1,0 +1,218 @@
+//! Compactions: an L0 into L1, or some leaf segments of a level into the next, merged with what overlaps them there.
+//!
+//! ```text
+//!  pick      which level, which segments          memory only
+//!  plan      what overlaps below                  first step
+//!  merge     leaf segments, one a step
+//!  index     index segments of the levels that changed, one a step
+//!  done      the edit and the new levels
+//! ```
+//! A [`Compaction`] is stepped by whoever drives the region; each step writes at most one segment and answers it, so that
+//! it can be shipped (send-index, Tebis 3.3) before the next. Inputs are bounded: segments of the lower level that
+//! nothing overlaps are reused, and where nothing at all overlaps the segments move down as they are. Of each key the
+//! newest version survives; that no snapshot needs an older one is so because every snapshot holds the L0s and levels that it
+//! reads. One compaction of a region at a time; each is used by one thread at a time. What an unfinished one has
+//! written is freed when it is dropped.
+
+use crate::error::Result;
+use crate::memtable::MemTable;
+use crate::tree::Level;
+use crate::version::Reads;
+use crate::volume::Segment;
+use bytes::Bytes;
+use leeward_format::SegmentId;
+use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
+use std::fmt;
+use std::sync::Arc;
+
+mod finish;
+mod input;
+mod merge;
+mod pick;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use pick::Picker;
+
+use finish::Finish;
+use merge::Merge;
+use plan::{Counters, Outputs, Plan};
+
+/// Where compactions take the ids of the segments that they write.
+pub type SegmentIds = Arc<dyn Fn() -> SegmentId + Send + Sync>;
+
+/// What one step did.
+#[derive(Debug)]
+pub enum Step {
+    /// Wrote a segment (not synced).
+    Segment(BuiltSegment),
+    /// All is written.
+    Finished(CompactionDone),
+}
+
+/// A segment that was written.
+#[derive(Clone)]
+pub struct BuiltSegment {
+    /// Its identity.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Where it lies.
+    pub segment: Arc<Segment>,
+    /// Its bytes in use, a multiple of 4096: what a backup needs.
+    pub bytes: Bytes,
+}
+
+impl BuiltSegment {
+    fn added(&self) -> AddedSegment {
+        (self.id, self.kind, Arc::clone(&self.segment), self.bytes.len() as u32)
+    }
+}
+
+impl fmt::Debug for BuiltSegment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BuiltSegment({:?} {} in {}, {} bytes)", self.kind, self.id, self.segment.no(), self.bytes.len())
+    }
+}
+
+/// A segment that [`CompactionDone::edit`] adds: identity, what it holds, where it lies, and its bytes in use, a multiple
+/// of 4096.
+pub type AddedSegment = (SegmentId, SegmentKind, Arc<Segment>, u32);
+
+/// What a compaction came to.
+#[derive(Debug)]
+pub struct CompactionDone {
+    /// For the manifest and the backups.
+    pub edit: InstallEdit,
+    /// The segments of `edit.added`, in its order.
+    pub added: Vec<AddedSegment>,
+    /// The frozen L0 that was compacted, if it was one.
+    pub l0: Option<Arc<MemTable>>,
+    /// Bytes of leaf segments read from the device.
+    pub bytes_read: u64,
+    /// Bytes of segments written to the device.
+    pub bytes_written: u64,
+    /// Entries that went in: more than came out, if versions or tombstones were dropped.
+    pub entries_read: u64,
+    /// Entries that came out.
+    pub entries_written: u64,
+    /// Levels that it began with.
+    pub(crate) base: Vec<Arc<Level>>,
+    /// Levels from now on.
+    pub(crate) levels: Vec<Arc<Level>>,
+}
+
+/// What is compacted.
+enum Source {
+    /// A frozen L0 into L1. The extents go into the edit.
+    L0(Arc<MemTable>, Vec<LogExtent>),
+    /// Leaf segments `first..end` of a level (0 is L1) into the next.
+    Level { level: usize, first: usize, end: usize },
+}
+
+impl Source {
+    /// Position of the level that it goes to.
+    fn target(&self) -> usize {
+        match self {
+            Source::L0(..) => 0,
+            Source::Level { level, .. } => level + 1,
+        }
+    }
+}
+
+/// What all phases need.
+struct Context {
+    reads: Arc<Reads>,
+    ids: SegmentIds,
+    source: Source,
+    /// Levels to begin with, the target included.
+    levels: Vec<Arc<Level>>,
+    /// Levels of the version, which may have been one less.
+    base: Vec<Arc<Level>>,
+}
+
+/// A compaction under way.
+pub struct Compaction {
+    context: Context,
+    phase: Phase,
+    counters: Counters,
+    outputs: Outputs,
+}
+
+enum Phase {
+    Picked,
+    Merge(Plan, Box<Merge>),
+    Index(Box<Finish>),
+    Over,
+}
+
+impl Compaction {
+    fn new(context: Context) -> Compaction {
+        Compaction { context, phase: Phase::Picked, counters: Counters::default(), outputs: Outputs::default() }
+    }
+
+    /// Goes on until a segment is written or all is done. Touches the device.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes, or the volume is full. The compaction is of no more use then: drop it, and
+    /// pick anew.
+    ///
+    /// # Panics
+    /// After it has finished or failed: that is a bug of the caller.
+    pub fn step(&mut self) -> Result<Step> {
+        loop {
+            // A phase that fails leaves `Over` behind.
+            match std::mem::replace(&mut self.phase, Phase::Over) {
+                Phase::Picked => self.phase = self.begin()?,
+                Phase::Merge(plan, mut merge) => {
+                    let built = merge.step(&self.context, &mut self.counters)?;
+                    self.phase = match built {
+                        Some((output, built)) => {
+                            self.outputs.leaves.push(output);
+                            self.outputs.added.push(built.added());
+                            self.phase = Phase::Merge(plan, merge);
+                            return Ok(Step::Segment(built));
+                        }
+                        None => self.finish(plan)?,
+                    };
+                }
+                Phase::Index(mut finish) => match finish.step(&self.context, &mut self.counters)? {
+                    Some(built) => {
+                        self.phase = Phase::Index(finish);
+                        return Ok(Step::Segment(built));
+                    }
+                    None => return Ok(Step::Finished(finish.done(&self.context, &self.counters))),
+                },
+                Phase::Over => panic!("a compaction that is over was stepped"),
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<Phase> {
+        let plan = Plan::new(&self.context, &mut self.counters)?;
+        match Merge::new(&self.context, &plan, &mut self.counters)? {
+            Some(merge) => Ok(Phase::Merge(plan, Box::new(merge))),
+            None => {
+                self.outputs = Outputs::moved(&self.context)?;
+                self.finish(plan)
+            }
+        }
+    }
+
+    fn finish(&mut self, plan: Plan) -> Result<Phase> {
+        let outputs = std::mem::take(&mut self.outputs);
+        Ok(Phase::Index(Box::new(Finish::new(&self.context, &plan, outputs)?)))
+    }
+}
+
+impl fmt::Debug for Compaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.context.source {
+            Source::L0(l0, _) => write!(f, "Compaction({l0:?} to L1)"),
+            Source::Level { level, first, end } => {
+                write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! After the merge: the levels that changed, the index above each, one index segment a step, and the edit.
+
+use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
+use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Source};
+use crate::error::Result;
+use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
+use leeward_format::SegmentId;
+use leeward_format::leaf_segment::Footer;
+use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind};
+use leeward_format::node::separator;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is left to write, and what the result will be.
+pub(super) struct Finish {
+    pending: std::vec::IntoIter<BuiltIndexSegment>,
+    changed: Vec<(usize, Arc<Level>)>,
+    added: Vec<AddedSegment>,
+    removed: Vec<SegmentId>,
+}
+
+impl Finish {
+    pub(super) fn new(context: &Context, plan: &Plan, outputs: Outputs) -> Result<Finish> {
+        let mut finish =
+            Finish { pending: Vec::new().into_iter(), changed: Vec::new(), added: outputs.added, removed: Vec::new() };
+        let is_kept = |leaf: &Arc<LeafSegment>| outputs.leaves.iter().any(|output| Arc::ptr_eq(&output.leaf, leaf));
+        let target = context.source.target();
+        let merged = &context.levels[target].segments()[plan.below.clone()];
+        let gone = merged.iter().chain(source_segments(context)).filter(|leaf| !is_kept(leaf));
+        finish.removed.extend(gone.map(|leaf| leaf.id()));
+        let mut pending = Vec::new();
+        if let Source::Level { level, first, end } = context.source {
+            pending.extend(finish.replace(context, level, first..end, &[])?);
+        }
+        pending.extend(finish.replace(context, target, plan.below.clone(), &outputs.leaves)?);
+        finish.pending = pending.into_iter();
+        Ok(finish)
+    }
+
+    /// Makes the level in which `outputs` have taken the place of the leaf segments in `range`, and lays out its index.
+    fn replace(
+        &mut self,
+        context: &Context,
+        position: usize,
+        range: Range<usize>,
+        outputs: &[Output],
+    ) -> Result<Vec<BuiltIndexSegment>> {
+        let old = &context.levels[position];
+        self.removed.extend(old.index_segments().iter().map(|(id, _)| *id));
+        let mut state = LevelState { entries: old.state().entries, bytes: old.bytes(), ..LevelState::default() };
+        let counted = |footer: &Footer| (u64::from(footer.entries), footer.payload_bytes);
+        for leaf in &old.segments()[range.clone()] {
+            let (entries, bytes) = counted(leaf.index_from_device(&context.reads)?.footer());
+            state.entries -= entries;
+            state.bytes -= bytes;
+        }
+        for output in outputs {
+            let (entries, bytes) = counted(&output.footer);
+            state.entries += entries;
+            state.bytes += bytes;
+        }
+        let leaves = splice(context, old, range, outputs)?;
+        if leaves.is_empty() {
+            self.changed.push((position, Arc::new(Level::empty())));
+            return Ok(Vec::new());
+        }
+        let (index, root) = build_index(&context.reads.volume, context.reads.region, &context.ids, &leaves)?;
+        state.root = Some(root);
+        state.index_segments = index.iter().map(|built| built.id).collect();
+        state.leaf_segments = leaves.len() as u32;
+        let segments = index.iter().map(|built| (built.id, Arc::clone(&built.segment))).collect();
+        self.changed.push((position, Arc::new(Level::new(leaves, segments, state))));
+        Ok(index)
+    }
+
+    /// Writes the next index segment; `None` when all are written.
+    pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<BuiltSegment>> {
+        let Some(BuiltIndexSegment { id, segment, bytes }) = self.pending.next() else { return Ok(None) };
+        context.reads.volume.write(segment.no(), 0, &bytes)?;
+        counters.bytes_written += bytes.len() as u64;
+        let built = BuiltSegment { id, kind: SegmentKind::Index, segment, bytes: bytes.into() };
+        self.added.push(built.added());
+        Ok(Some(built))
+    }
+
+    pub(super) fn done(self, context: &Context, counters: &Counters) -> CompactionDone {
+        let mut levels = context.levels.clone();
+        let mut edit = InstallEdit {
+            added: self.added.iter().map(|(id, kind, ..)| (*id, *kind)).collect(),
+            removed: self.removed,
+            ..InstallEdit::default()
+        };
+        for (position, level) in self.changed {
+            edit.levels.push((position as u8, level.state().clone()));
+            levels[position] = level;
+        }
+        let mut l0 = None;
+        if let Source::L0(table, logs) = &context.source {
+            edit.replay_from = table.last_lsn().next();
+            edit.logs.clone_from(logs);
+            l0 = Some(Arc::clone(table));
+        }
+        CompactionDone {
+            edit,
+            added: self.added,
+            l0,
+            bytes_read: counters.bytes_read,
+            bytes_written: counters.bytes_written,
+            entries_read: counters.entries_read,
+            entries_written: counters.entries_written,
+            base: context.base.clone(),
+            levels,
+        }
+    }
+}
+
+/// The leaf segments of `old`, with their fences, after `outputs` have taken the place of `range`. Fences change only
+/// where the neighbours do.
+fn splice(
+    context: &Context,
+    old: &Level,
+    range: Range<usize>,
+    outputs: &[Output],
+) -> Result<Vec<(Vec<u8>, Arc<LeafSegment>)>> {
+    let kept = |i: usize| (old.fence(i).to_vec(), Arc::clone(&old.segments()[i]));
+    let mut leaves: Vec<_> = (0..range.start).map(kept).collect();
+    let mut last_key = match range.start.checked_sub(1) {
+        Some(before) if !outputs.is_empty() => Some(footer_of(&context.reads, &old.segments()[before])?.last_key),
+        _ => None,
+    };
+    for output in outputs {
+        let fence = last_key.map_or(Vec::new(), |last_key| separator(&last_key, &output.footer.first_key).to_vec());
+        leaves.push((fence, Arc::clone(&output.leaf)));
+        last_key = Some(output.footer.last_key.clone());
+    }
+    for i in range.end..old.segments().len() {
+        let (mut fence, leaf) = kept(i);
+        if i == range.end && leaves.is_empty() {
+            fence.clear();
+        } else if let (true, Some(last_key)) = (i == range.end, &last_key) {
+            fence = separator(last_key, &footer_of(&context.reads, &leaf)?.first_key).to_vec();
+        }
+        leaves.push((fence, leaf));
+    }
+    Ok(leaves)
+}

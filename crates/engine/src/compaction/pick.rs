@@ -1,0 +1,80 @@
+//! What to compact next. Memory only.
+
+use super::{Compaction, Context, SegmentIds, Source};
+use crate::tree::Level;
+use crate::version::Version;
+use leeward_format::Lsn;
+use leeward_format::manifest::LogExtent;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most leaf segments of a level that one compaction takes.
+const MAX_INPUT_SEGMENTS: usize = 4;
+/// How far a level must be over its size to go before a frozen L0 that writers may be waiting for.
+const L0_LEAD: f64 = 0.25;
+
+/// Decides what to compact next. One a region, used by one thread at a time.
+pub struct Picker {
+    l0_bytes: u64,
+    growth_factor: u32,
+    ids: SegmentIds,
+    /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
+    resume: Vec<Vec<u8>>,
+}
+
+impl Picker {
+    /// For levels that grow by `growth_factor` from `l0_bytes`.
+    pub fn new(l0_bytes: u64, growth_factor: u32, ids: SegmentIds) -> Picker {
+        Picker { l0_bytes, growth_factor, ids, resume: Vec::new() }
+    }
+
+    /// The most urgent compaction of `version`, if any: its oldest frozen L0 if all of that is committed, or a level that is
+    /// over its size. `logs` goes into the edit of a compaction of that L0. Touches no device.
+    pub fn pick(&mut self, version: &Version, commit: Lsn, logs: &[LogExtent]) -> Option<Compaction> {
+        let l0 = version.frozen().last().filter(|l0| l0.last_lsn() <= commit);
+        let fullest = version
+            .levels()
+            .iter()
+            .enumerate()
+            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(level) as f64))
+            .filter(|(_, fill)| *fill > 1.0)
+            .max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let source = match (l0, fullest) {
+            (Some(_), Some((level, fill))) if fill > version.frozen().len() as f64 + L0_LEAD => {
+                self.take_segments(version, level)
+            }
+            (Some(l0), _) => Source::L0(Arc::clone(l0), logs.to_vec()),
+            (None, Some((level, _))) => self.take_segments(version, level),
+            (None, None) => return None,
+        };
+        let mut levels = version.levels().to_vec();
+        if levels.len() == source.target() {
+            levels.push(Arc::new(Level::empty()));
+        }
+        let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
+        Some(Compaction::new(Context { reads, ids, source, levels, base: version.levels().to_vec() }))
+    }
+
+    /// Bytes that a level (0 is L1) should have at most.
+    fn target_bytes(&self, level: usize) -> u64 {
+        let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32 + 1);
+        self.l0_bytes.max(1).saturating_mul(growth)
+    }
+
+    fn take_segments(&mut self, version: &Version, level: usize) -> Source {
+        let contents = &version.levels()[level];
+        if self.resume.len() <= level {
+            self.resume.resize(level + 1, Vec::new());
+        }
+        let first = contents.segment_of(&self.resume[level]);
+        let end = (first + MAX_INPUT_SEGMENTS).min(contents.segments().len());
+        self.resume[level] = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
+        Source::Level { level, first, end }
+    }
+}
+
+impl fmt::Debug for Picker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Picker({} bytes, factor {})", self.l0_bytes, self.growth_factor)
+    }
+}

@@ -1,0 +1,137 @@
+//! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
+
+use super::{AddedSegment, Context, Source};
+use crate::error::Result;
+use crate::memtable::{MemCursor, MemTable};
+use crate::tree::{IndexRef, LeafSegment, Level};
+use crate::version::{Reach, Reads};
+use bytes::Bytes;
+use leeward_format::Lsn;
+use leeward_format::leaf_segment::Footer;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Figures of one compaction; see [`super::CompactionDone`].
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) bytes_read: u64,
+    pub(super) bytes_written: u64,
+    pub(super) entries_read: u64,
+    pub(super) entries_written: u64,
+}
+
+/// The leaf segments of the target level that are merged with the source.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) below: Range<usize>,
+}
+
+impl Plan {
+    pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
+        let (first_key, last_key) = match &context.source {
+            Source::L0(l0, _) => l0_bounds(l0),
+            Source::Level { level, first, end } => {
+                let segments = context.levels[*level].segments();
+                let first = read_index(context, &segments[*first], counters)?.footer().first_key.clone();
+                (first, read_index(context, &segments[end - 1], counters)?.footer().last_key.clone())
+            }
+        };
+        let target = &context.levels[context.source.target()];
+        let mut below = overlap(context, target, &first_key, &last_key, counters)?;
+        let moves = below.is_empty() && matches!(context.source, Source::Level { .. });
+        if !moves {
+            take_small_neighbour(context, target, &mut below);
+        }
+        Ok(Plan { below })
+    }
+}
+
+fn l0_bounds(l0: &MemTable) -> (Bytes, Bytes) {
+    let mut cursor = l0.cursor(Lsn(u64::MAX));
+    let key = |cursor: &MemCursor| cursor.current().map_or(Bytes::new(), |(key, ..)| Bytes::copy_from_slice(key));
+    cursor.seek(&[]);
+    let first = key(&cursor);
+    cursor.seek_before(None);
+    (first, key(&cursor))
+}
+
+/// A segment's index, its bytes counted if they come from the device.
+fn read_index<'a>(context: &Context, leaf: &'a LeafSegment, counters: &mut Counters) -> Result<IndexRef<'a>> {
+    match leaf.index(&context.reads, Reach::Memory)? {
+        Some(index) => Ok(index),
+        None => {
+            counters.bytes_read += leaf.tree().bytes() as u64;
+            leaf.index_from_device(&context.reads)
+        }
+    }
+}
+
+/// The leaf segments of `target` that share keys with `first_key..=last_key`; or else the empty range where such would be.
+fn overlap(
+    context: &Context,
+    target: &Level,
+    first_key: &[u8],
+    last_key: &[u8],
+    counters: &mut Counters,
+) -> Result<Range<usize>> {
+    if target.is_empty() {
+        return Ok(0..0);
+    }
+    let (mut start, mut end) = (target.segment_of(first_key), target.segment_of(last_key) + 1);
+    // The outermost two may end before the first key, or begin behind the last.
+    if read_index(context, &target.segments()[start], counters)?.footer().last_key < first_key {
+        start += 1;
+    }
+    if start < end && read_index(context, &target.segments()[end - 1], counters)?.footer().first_key > last_key {
+        end -= 1;
+    }
+    Ok(start..end.max(start))
+}
+
+/// Merges a neighbour along that is less than half full, so that a level does not fill up with small segments.
+fn take_small_neighbour(context: &Context, target: &Level, below: &mut Range<usize>) {
+    let is_small = |leaf: &Arc<LeafSegment>| leaf.end() < context.reads.volume.segment_bytes() / 2;
+    if target.segments().get(below.end).is_some_and(is_small) {
+        below.end += 1;
+    } else if below.start > 0 && is_small(&target.segments()[below.start - 1]) {
+        below.start -= 1;
+    }
+}
+
+/// A leaf segment that goes into the target level.
+#[derive(Clone)]
+pub(super) struct Output {
+    pub(super) leaf: Arc<LeafSegment>,
+    pub(super) footer: Footer,
+}
+
+/// All that goes into the target level.
+#[derive(Default)]
+pub(super) struct Outputs {
+    /// In key order.
+    pub(super) leaves: Vec<Output>,
+    /// Those of them that were written.
+    pub(super) added: Vec<AddedSegment>,
+}
+
+impl Outputs {
+    /// The source's own segments: nothing overlaps them below.
+    pub(super) fn moved(context: &Context) -> Result<Outputs> {
+        let leaves = source_segments(context)
+            .iter()
+            .map(|leaf| Ok(Output { leaf: Arc::clone(leaf), footer: footer_of(&context.reads, leaf)? }));
+        Ok(Outputs { leaves: leaves.collect::<Result<_>>()?, added: Vec::new() })
+    }
+}
+
+/// The leaf segments that are compacted; none for an L0.
+pub(super) fn source_segments(context: &Context) -> &[Arc<LeafSegment>] {
+    match context.source {
+        Source::L0(..) => &[],
+        Source::Level { level, first, end } => &context.levels[level].segments()[first..end],
+    }
+}
+
+pub(super) fn footer_of(reads: &Reads, leaf: &LeafSegment) -> Result<Footer> {
+    Ok(leaf.index_from_device(reads)?.footer().clone())
+}

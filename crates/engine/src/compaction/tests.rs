@@ -1,0 +1,182 @@
+//! What compactions keep, drop, move and reuse. That reads stay right through any of them: [`crate::version`], [`crate::scan`].
+
+use super::*;
+use crate::scan::ScanBounds;
+use crate::version::tests::{SEGMENT_BYTES, Store, key};
+use leeward_format::Lsn;
+use leeward_format::manifest::LevelState;
+use leeward_platform::disk::FaultPlan;
+
+fn fill(store: &mut Store, keys: impl Iterator<Item = u32>, bytes: usize) {
+    for n in keys {
+        store.write(&n.to_be_bytes(), Some(&vec![n as u8; bytes]));
+    }
+    store.freeze();
+}
+
+#[test]
+fn an_uncommitted_l0_is_not_compacted() {
+    let mut store = Store::new(0, 1 << 20);
+    fill(&mut store, 0..10, 10);
+    assert!(store.picker.pick(&store.version, Lsn(9), &[]).is_none());
+    let extent = LogExtent { log: leeward_format::LogKind::Large, id: SegmentId(5), bytes: 99 };
+    let compaction = store.picker.pick(&store.version, Lsn(10), &[extent]).expect("all of it is committed");
+    let done = store.finish(compaction);
+    assert_eq!((done.edit.replay_from, &done.edit.logs), (Lsn(11), &vec![extent]));
+    assert!(store.version.frozen().is_empty());
+}
+
+#[test]
+fn the_oldest_l0_goes_first() {
+    let mut store = Store::new(0, 1 << 20);
+    fill(&mut store, 0..10, 10);
+    fill(&mut store, 0..10, 20);
+    assert_eq!(store.version.frozen().len(), 2);
+    let compaction = store.pick().expect("an L0 is frozen");
+    assert_eq!(store.finish(compaction).edit.replay_from, Lsn(11));
+    assert_eq!(store.version.frozen()[0].last_lsn(), Lsn(20));
+}
+
+#[test]
+fn only_the_newest_version_survives_and_tombstones_end_at_the_bottom() {
+    let mut store = Store::new(0, 1 << 20);
+    for round in 1..=5u8 {
+        for n in 0..50u32 {
+            store.write(&n.to_be_bytes(), (round < 5 || n % 2 == 0).then_some(&[round; 30][..]));
+        }
+    }
+    store.freeze();
+    let done = store.settle().pop().expect("the L0 was compacted");
+    assert_eq!((done.entries_read, done.entries_written), (250, 25));
+    assert_eq!(store.version.levels()[0].state().entries, 25);
+    for n in (0..50u32).step_by(2) {
+        store.write(&n.to_be_bytes(), None);
+    }
+    store.freeze();
+    let done = store.settle().pop().expect("the L0 was compacted");
+    assert_eq!(done.edit.levels[0].1, LevelState::default());
+    assert!(done.added.is_empty() && store.live.is_empty(), "nothing is left of an empty level");
+}
+
+#[test]
+fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
+    let mut store = Store::new(0, 16 << 10);
+    fill(&mut store, 0..1000, 60);
+    store.settle();
+    assert!(store.version.levels().len() >= 2, "the first keys have moved down");
+    store.write(&0u32.to_be_bytes(), None);
+    store.freeze();
+    store.settle();
+    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+    assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1001) });
+}
+
+#[test]
+fn segments_that_nothing_overlaps_move_as_they_are() {
+    let mut store = Store::new(0, 16 << 10);
+    let mut moved = 0;
+    for round in 0..20u32 {
+        fill(&mut store, round * 1000..round * 1000 + 400, 60);
+        for done in store.settle() {
+            assert!(done.edit.levels.len() <= 2);
+            if done.l0.is_none() && done.entries_read == 0 {
+                assert!(done.added.iter().all(|(_, kind, ..)| *kind == SegmentKind::Index));
+                moved += 1;
+            }
+        }
+    }
+    assert!(moved > 10, "{moved}");
+    assert!(store.version.levels().len() >= 3);
+    let mut cursor = store.snapshot().cursor(ScanBounds::default());
+    for n in (0..20u32).flat_map(|round| round * 1000..round * 1000 + 400) {
+        assert_eq!(cursor.next().expect("a sound disk").expect("every key is there").key[..], n.to_be_bytes());
+    }
+    assert!(cursor.next().expect("a sound disk").is_none());
+}
+
+#[test]
+fn input_is_bounded_and_untouched_segments_are_reused() {
+    let mut store = Store::new(0, 64 << 10);
+    fill(&mut store, 0..30_000, 60);
+    store.settle();
+    let largest = store.version.levels().iter().map(|level| level.segments().len()).max();
+    assert!(largest > Some(40), "{largest:?}");
+    fill(&mut store, 10_000..10_010, 60);
+    for done in store.settle() {
+        assert!(done.bytes_read < 20 * SEGMENT_BYTES as u64, "{} bytes read", done.bytes_read);
+        assert!(done.edit.removed.len() < 20);
+    }
+}
+
+#[test]
+fn levels_keep_their_sizes_and_every_range_gets_its_turn() {
+    let mut store = Store::new(0, 32 << 10);
+    for round in 0..40u32 {
+        fill(&mut store, (0..400).map(|n| (n * 7919 + round * 31) % 20_000), 60);
+        store.settle();
+        for (level, contents) in store.version.levels().iter().enumerate() {
+            assert!(contents.bytes() <= (32 << 10) << (level + 1), "L{} of {} bytes", level + 1, contents.bytes());
+        }
+    }
+    let small = |leaf: &&Arc<crate::tree::LeafSegment>| leaf.end() < SEGMENT_BYTES / 2;
+    let deepest = store.version.levels().last().expect("there are levels").segments();
+    assert!(deepest.iter().filter(small).count() * 4 <= deepest.len() + 4, "levels fill up with small segments");
+}
+
+#[test]
+fn what_an_unfinished_compaction_wrote_is_freed() {
+    let mut store = Store::new(1 << 20, 16 << 10);
+    fill(&mut store, 0..3000, 60);
+    let used = store.volume.usage().0;
+    for steps in 0..4 {
+        let mut compaction = store.pick().expect("an L0 is frozen");
+        for _ in 0..steps {
+            assert!(matches!(compaction.step().expect("a sound disk"), Step::Segment(_)));
+        }
+        drop(compaction);
+        assert_eq!(store.volume.usage().0, used);
+    }
+}
+
+#[test]
+fn a_full_volume_fails_a_compaction_and_loses_nothing() {
+    let mut store = Store::new(0, 16 << 10);
+    for n in 0..=255u8 {
+        store.write(&key(n), Some(&[n; 100]));
+    }
+    store.freeze();
+    let used = store.volume.usage().0;
+    store.disk.set_capacity(0);
+    let mut compaction = store.pick().expect("an L0 is frozen");
+    let error = loop {
+        match compaction.step() {
+            Ok(Step::Segment(_)) => {}
+            Ok(Step::Finished(_)) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    if let Some(error) = error {
+        assert!(matches!(error, crate::Error::NoSpace { .. }), "{error}");
+    }
+    drop(compaction);
+    assert_eq!(store.volume.usage().0, used);
+    store.disk.set_capacity(u64::MAX);
+    store.settle();
+    assert_eq!(store.version.levels().iter().map(|level| level.state().entries).sum::<u64>(), 256);
+}
+
+#[test]
+fn a_failed_read_fails_the_compaction() {
+    let mut store = Store::new(0, 64 << 10);
+    fill(&mut store, 0..500, 60);
+    store.settle();
+    fill(&mut store, 0..500, 60);
+    store.reopen();
+    store.disk.set_faults(FaultPlan { read_errors_one_in: 1, ..FaultPlan::default() });
+    let mut compaction = store.pick().expect("an L0 is frozen");
+    let error = compaction.step().expect_err("every read fails");
+    assert!(matches!(error, crate::Error::Io { .. }), "{error}");
+    store.disk.set_faults(FaultPlan::default());
+    drop(compaction);
+    assert_eq!(store.settle().len(), 1);
+}

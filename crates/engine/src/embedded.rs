@@ -1,0 +1,279 @@
+//! The engine as a library: one ordered key-value store in a directory, with threads of its own for flushes and
+//! compactions.
+//!
+//! ```
+//! use leeward_engine::embedded::{Db, DbOptions};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let db = Db::open(directory.path(), DbOptions::default())?;
+//! db.put(b"cape", b"windward")?;
+//! db.put(b"bay", b"leeward")?;
+//! assert_eq!(db.get(b"bay")?.as_deref(), Some(&b"leeward"[..]));
+//! db.delete(b"cape")?;
+//! assert_eq!(db.get(b"cape")?, None);
+//! db.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A write that was answered survives the death of the process; a power loss takes at most what [`SyncMode`] says. All
+//! of [`Db`] may be used from any thread; writes are carried out one after another.
+
+mod worker;
+
+use crate::error::{Error, Result};
+use crate::region::{AppendError, Region, RegionStats, Write};
+use crate::replica::Replica;
+use crate::scan::{Cursor, ScanBounds};
+use crate::version::{Lookup, Reach, Snapshot};
+use crate::volume::{Volume, VolumeOptions};
+use bytes::Bytes;
+use leeward_format::RegionId;
+use leeward_format::cluster::{Placement, TableOptions};
+use leeward_platform::disk::DiskLock;
+use leeward_platform::{DeviceCounters, Disk, RealDisk};
+use parking_lot::Mutex;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use worker::Workers;
+
+/// The one region of a [`Db`].
+const REGION: RegionId = RegionId(1);
+/// Name of the volume in the directory.
+const VOLUME_NAME: &str = "volume";
+
+/// When writes become durable against a power loss. Against `kill -9` they always are before they are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Before they are answered.
+    Always,
+    /// At most this long after.
+    Every(Duration),
+}
+
+/// Options of a [`Db`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DbOptions {
+    /// The volume: sizes of segments, of the file and of the cache.
+    pub volume: VolumeOptions,
+    /// Where values are kept. Only read when the store is made.
+    pub placement: Placement,
+    /// Size at which an L0 freezes, in bytes of memory. Only read when the store is made.
+    pub l0_bytes: u64,
+    /// Ratio between the sizes of neighbouring levels. Only read when the store is made.
+    pub growth_factor: u32,
+    /// When writes become durable.
+    pub sync: SyncMode,
+}
+
+impl Default for DbOptions {
+    fn default() -> Self {
+        let table = TableOptions::default();
+        DbOptions {
+            volume: VolumeOptions::default(),
+            placement: table.placement,
+            l0_bytes: table.l0_bytes,
+            growth_factor: table.growth_factor,
+            sync: SyncMode::Every(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// An open store.
+pub struct Db {
+    workers: Workers,
+    volume: Arc<Volume>,
+    region: Arc<Region>,
+    sync: SyncMode,
+    /// Held by the writer.
+    writing: Mutex<()>,
+    /// Last: the directory is let go when all else is done.
+    _lock: DiskLock,
+}
+
+impl Db {
+    /// Opens the store in `directory`, making one if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if another process has it; [`Error::NotAVolume`], [`Error::Damaged`], [`Error::Invalid`],
+    /// [`Error::Io`].
+    pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
+        let directory = directory.as_ref();
+        let io = |error| Error::Io {
+            file: directory.display().to_string(),
+            action: "open",
+            offset: 0,
+            source: Arc::new(error),
+        };
+        let disk = RealDisk::open(directory).map_err(io)?;
+        Db::open_on(&disk, &directory.display().to_string(), options)
+    }
+
+    /// Opens the store on `disk`, which messages call `name`.
+    ///
+    /// # Errors
+    /// As [`Db::open`].
+    pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions) -> Result<Db> {
+        let io = |error: std::io::Error| match error.kind() {
+            ErrorKind::WouldBlock => Error::Locked(name.to_owned()),
+            _ => Error::Io { file: name.to_owned(), action: "open", offset: 0, source: Arc::new(error) },
+        };
+        let lock = disk.lock().map_err(io)?;
+        let file = disk.open(VOLUME_NAME).map_err(io)?;
+        let (volume, replicas) = Volume::open(file, options.volume)?;
+        let replica = match replicas.into_iter().find(|replica| replica.region() == REGION) {
+            Some(replica) => replica,
+            None => Replica::create(&volume, REGION, table_options(&options)?)?,
+        };
+        let term = replica.position().0.next();
+        let region = replica.serve(term)?;
+        // Alone, a store has committed all that it has.
+        region.set_commit(region.last_lsn());
+        let workers = Workers::start(&region, options.sync);
+        Ok(Db { workers, volume, region, sync: options.sync, writing: Mutex::new(()), _lock: lock })
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`] and other
+    /// faults.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(&[Write { key, value: Some(value) }])
+    }
+
+    /// Removes `key`, whether or not it exists.
+    ///
+    /// # Errors
+    /// As [`Db::put`].
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.write(&[Write { key, value: None }])
+    }
+
+    /// Carries out all of `writes` or, whatever happens, none. Waits while compactions or flushes are behind.
+    ///
+    /// ```
+    /// # use leeward_engine::{Write, embedded::{Db, DbOptions}};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// db.write(&[Write { key: b"from", value: None }, Write { key: b"to", value: Some(b"1") }])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::put`].
+    pub fn write(&self, writes: &[Write<'_>]) -> Result<()> {
+        let _writing = self.writing.lock();
+        let appended = loop {
+            let seen = self.workers.progress();
+            match self.region.append(writes) {
+                Ok(appended) => break appended,
+                Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.workers.wait(seen)?,
+                Err(AppendError::Engine(error)) => return Err(error),
+            }
+        };
+        match self.sync {
+            SyncMode::Always => drop(self.region.sync_tails()?),
+            SyncMode::Every(_) => self.region.write_tails()?,
+        }
+        self.region.set_commit(appended.last);
+        if self.region.wants_upkeep() {
+            self.workers.call();
+        }
+        Ok(())
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.snapshot().get(key, Reach::Device)? {
+            Lookup::Found { value, .. } => Ok(Some(value)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The store as of now: what is written later does not change what the snapshot answers.
+    pub fn snapshot(&self) -> Snapshot {
+        self.region.snapshot(self.region.commit())
+    }
+
+    /// Pairs within `bounds`, in key order, as of now.
+    ///
+    /// ```
+    /// # use leeward_engine::{ScanBounds, embedded::{Db, DbOptions}};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// for key in [b"a", b"b", b"c"] {
+    ///     db.put(key, b"")?;
+    /// }
+    /// let mut cursor = db.scan(ScanBounds { start: "b".into(), ..ScanBounds::default() });
+    /// assert_eq!(cursor.next()?.expect("b is there").key, "b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan(&self, bounds: ScanBounds) -> Cursor {
+        self.snapshot().cursor(bounds)
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn sync(&self) -> Result<()> {
+        self.region.sync_tails().map(drop)
+    }
+
+    /// Figures of the engine.
+    pub fn stats(&self) -> RegionStats {
+        self.region.stats()
+    }
+
+    /// Bytes moved to and from the device since it was opened.
+    pub fn counters(&self) -> DeviceCounters {
+        self.volume.counters()
+    }
+
+    /// Stops the threads and makes everything durable. Dropping does the same, and tells nobody if it fails.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn close(mut self) -> Result<()> {
+        self.workers.stop();
+        self.sync()
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        self.workers.stop();
+        if self.region.is_unsynced()
+            && let Err(error) = self.sync()
+        {
+            tracing::warn!(%error, "the last writes may not survive a power loss");
+        }
+    }
+}
+
+fn table_options(options: &DbOptions) -> Result<TableOptions> {
+    if options.l0_bytes < 64 * 1024 {
+        return Err(Error::Invalid(format!("l0_bytes {}: must be at least 65536", options.l0_bytes)));
+    }
+    if !(2..=64).contains(&options.growth_factor) {
+        return Err(Error::Invalid(format!("growth_factor {}: must be 2 to 64", options.growth_factor)));
+    }
+    let (l0_bytes, growth_factor, placement) = (options.l0_bytes, options.growth_factor, options.placement);
+    Ok(TableOptions { placement, replicas: 1, min_in_sync: 1, l0_bytes, growth_factor, ..TableOptions::default() })
+}
+
+#[cfg(test)]
+#[path = "embedded_tests.rs"]
+mod tests;

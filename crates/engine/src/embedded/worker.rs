@@ -1,0 +1,193 @@
+//! The two threads of a [`super::Db`]: one flushes tails and syncs, one compacts.
+//!
+//! They sleep until a write, or the time of a sync, gives them something to do. What they finish is *progress*, which a
+//! writer that was refused waits for.
+
+use super::SyncMode;
+use crate::compaction::Step;
+use crate::error::{Error, Result};
+use crate::region::Region;
+use leeward_format::LogKind;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a worker waits before it tries again on a full device.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The threads and what they share.
+#[derive(Debug)]
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// A writer has called, or the threads must stop.
+    work: Condvar,
+    /// A worker has done or failed something.
+    progress: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    /// Counts calls, for each worker to see whether there is something new.
+    calls: u64,
+    /// Counts what the workers finished.
+    progress: u64,
+    /// Why the worker of that number cannot go on; cleared when it can again.
+    trouble: [Option<Error>; 2],
+}
+
+/// Position of a worker in [`State::trouble`].
+#[derive(Clone, Copy)]
+enum Worker {
+    Flusher,
+    Compactor,
+}
+
+impl Workers {
+    pub(super) fn start(region: &Arc<Region>, sync: SyncMode) -> Workers {
+        let shared = Arc::new(Shared::default());
+        let flusher = {
+            let (shared, region) = (shared.clone(), region.clone());
+            move || run_flusher(&shared, &region, sync)
+        };
+        let compactor = {
+            let (shared, region) = (shared.clone(), region.clone());
+            move || run_compactor(&shared, &region)
+        };
+        let threads = vec![std::thread::spawn(flusher), std::thread::spawn(compactor)];
+        Workers { shared, threads }
+    }
+
+    /// Calls the workers: there is something to do.
+    pub(super) fn call(&self) {
+        self.shared.state.lock().calls += 1;
+        self.shared.work.notify_all();
+    }
+
+    /// How much the workers have finished.
+    pub(super) fn progress(&self) -> u64 {
+        self.shared.state.lock().progress
+    }
+
+    /// Waits until the workers have finished more than `seen`.
+    pub(super) fn wait(&self, seen: u64) -> Result<()> {
+        self.call();
+        let mut state = self.shared.state.lock();
+        while state.progress == seen {
+            if let Some(error) = state.trouble.iter().flatten().next() {
+                return Err(error.clone());
+            }
+            self.shared.progress.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Ends the threads; what they are at is finished first.
+    pub(super) fn stop(&mut self) {
+        self.shared.state.lock().stop = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker of the store panicked");
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Sleeps until there was a call after `seen`, or for `at_most`. Answers the calls so far; `None` to stop.
+    fn sleep(&self, seen: u64, at_most: Option<Duration>) -> Option<u64> {
+        let mut state = self.state.lock();
+        if !state.stop && state.calls == seen {
+            match at_most {
+                Some(time) => drop(self.work.wait_for(&mut state, time)),
+                None => self.work.wait(&mut state),
+            }
+        }
+        (!state.stop).then_some(state.calls)
+    }
+
+    /// Notes what came of a worker's turn; answers whether it can go on at once.
+    fn note(&self, worker: Worker, result: Result<()>) -> bool {
+        let mut state = self.state.lock();
+        let is_ok = result.is_ok();
+        state.trouble[worker as usize] = result.err();
+        state.progress += u64::from(is_ok);
+        self.progress.notify_all();
+        is_ok
+    }
+}
+
+fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
+    let interval = match sync {
+        SyncMode::Always => None,
+        SyncMode::Every(interval) => Some(interval),
+    };
+    let mut seen = 0;
+    let mut pause = None;
+    let mut synced = Instant::now();
+    while let Some(calls) = shared.sleep(seen, pause.or(interval)) {
+        seen = calls;
+        let is_due = interval.is_some_and(|interval| synced.elapsed() >= interval) && region.is_unsynced();
+        if is_due {
+            synced = Instant::now();
+        }
+        let result = flush(region, is_due);
+        pause = (!shared.note(Worker::Flusher, result)).then_some(RETRY);
+    }
+}
+
+/// Flushes and releases sealed tails, and prepares the next ones.
+fn flush(region: &Region, sync: bool) -> Result<()> {
+    if region.wants_tails() {
+        region.prepare_tails()?;
+    }
+    for log in LogKind::ALL {
+        for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
+            region.flush_tail(log, tail.index())?;
+            region.release_tail(log, tail.index());
+            region.allow_tails(log, tail.index() + 2);
+        }
+    }
+    if sync {
+        region.sync_tails()?;
+    }
+    Ok(())
+}
+
+fn run_compactor(shared: &Shared, region: &Region) {
+    let mut seen = 0;
+    let mut pause = None;
+    while let Some(calls) = shared.sleep(seen, pause) {
+        seen = calls;
+        pause = None;
+        while let Some(result) = compact(shared, region) {
+            if !shared.note(Worker::Compactor, result) {
+                pause = Some(RETRY);
+                break;
+            }
+        }
+    }
+}
+
+/// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
+fn compact(shared: &Shared, region: &Region) -> Option<Result<()>> {
+    let mut compaction = region.next_compaction()?;
+    loop {
+        if shared.state.lock().stop {
+            return None;
+        }
+        match compaction.step() {
+            Ok(Step::Segment(_)) => {}
+            Ok(Step::Finished(done)) => return Some(region.install(&done)),
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Tests of the embedded store: against a `BTreeMap`, over restarts, and where it must refuse.
+
+use super::*;
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_platform::{Rng, SimDisk};
+use std::collections::BTreeMap;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn small(placement: Placement) -> DbOptions {
+    DbOptions {
+        volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, cache_bytes: 1 << 20 },
+        placement,
+        l0_bytes: 64 << 10,
+        growth_factor: 4,
+        sync: SyncMode::Every(Duration::from_millis(10)),
+    }
+}
+
+fn open(disk: &SimDisk, options: &DbOptions) -> Db {
+    Db::open_on(disk, "sim", options.clone()).expect("a store that was closed can be opened")
+}
+
+fn everything(db: &Db) -> Model {
+    let mut cursor = db.scan(ScanBounds::default());
+    let mut all = Model::new();
+    while let Some(entry) = cursor.next().expect("a sound device") {
+        all.insert(entry.key.to_vec(), entry.value.to_vec());
+    }
+    all
+}
+
+/// One random write, to the store and to the model.
+fn step(rng: &mut Rng, db: &Db, model: &mut Model) {
+    let key = format!("key{:05}", rng.below(2000)).into_bytes();
+    if rng.one_in(5) {
+        db.delete(&key).unwrap();
+        model.remove(&key);
+    } else {
+        let mut value = vec![0; rng.below(400) as usize];
+        rng.fill(&mut value);
+        db.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+}
+
+#[test]
+fn it_is_a_sorted_map_over_restarts_in_every_placement() {
+    for (seed, placement) in
+        [Placement::InPlace, Placement::Separated, Placement::Threshold(200)].into_iter().enumerate()
+    {
+        let disk = SimDisk::new(seed as u64, 1 << 30);
+        let options = small(placement);
+        let mut rng = Rng::new(seed as u64);
+        let mut model = Model::new();
+        for _ in 0..3 {
+            let db = open(&disk, &options);
+            assert_eq!(everything(&db), model);
+            for _ in 0..4000 {
+                step(&mut rng, &db, &mut model);
+            }
+            for _ in 0..200 {
+                let key = format!("key{:05}", rng.below(2100)).into_bytes();
+                assert_eq!(db.get(&key).unwrap().as_deref(), model.get(&key).map(Vec::as_slice));
+            }
+            assert_eq!(everything(&db), model);
+            assert!(!db.stats().levels.is_empty(), "something was compacted");
+            db.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_loses_no_write_that_was_answered() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let options = small(Placement::Threshold(200));
+    let mut rng = Rng::new(1);
+    let mut model = Model::new();
+    for round in 0..10 {
+        let db = open(&disk, &options);
+        assert_eq!(everything(&db), model, "round {round}");
+        for _ in 0..rng.below(1500) {
+            step(&mut rng, &db, &mut model);
+        }
+        disk.kill_process();
+    }
+}
+
+#[test]
+fn power_loss_takes_nothing_where_every_write_is_synced() {
+    let disk = SimDisk::new(2, 1 << 30);
+    let options = DbOptions { sync: SyncMode::Always, ..small(Placement::Threshold(200)) };
+    let mut rng = Rng::new(2);
+    let mut model = Model::new();
+    for round in 0..10 {
+        let db = open(&disk, &options);
+        assert_eq!(everything(&db), model, "round {round}");
+        for _ in 0..rng.below(1500) {
+            step(&mut rng, &db, &mut model);
+        }
+        disk.lose_power(&mut rng);
+    }
+}
+
+#[test]
+fn a_snapshot_does_not_move() {
+    let disk = SimDisk::new(3, 1 << 30);
+    let db = open(&disk, &small(Placement::Threshold(200)));
+    let mut rng = Rng::new(3);
+    let mut model = Model::new();
+    for _ in 0..1000 {
+        step(&mut rng, &db, &mut model);
+    }
+    let (snapshot, then) = (db.snapshot(), model.clone());
+    for _ in 0..4000 {
+        step(&mut rng, &db, &mut model);
+    }
+    let mut cursor = snapshot.cursor(ScanBounds { reverse: true, ..ScanBounds::default() });
+    let mut seen = Model::new();
+    while let Some(entry) = cursor.next().unwrap() {
+        assert!(seen.first_key_value().is_none_or(|(last, _)| entry.key < *last), "descending");
+        seen.insert(entry.key.to_vec(), entry.value.to_vec());
+    }
+    assert_eq!(seen, then);
+    assert_eq!(everything(&db), model);
+}
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() {
+    let disk = SimDisk::new(4, 1 << 30);
+    let db = Db::open_on(&disk, "sim", DbOptions::default()).unwrap();
+    let refuse = |key: &[u8], value: &[u8]| db.put(key, value).unwrap_err().to_string();
+    assert_eq!(refuse(b"", b""), "key of 0 bytes: must be 1 to 4096");
+    assert_eq!(refuse(&[1; 4097], b""), "key of 4097 bytes: must be 1 to 4096");
+    assert_eq!(refuse(b"k", &vec![0; (1 << 20) + 1]), "value of 1048577 bytes: must be at most 1048576");
+    assert_eq!(db.write(&[]).unwrap_err().to_string(), "an empty batch");
+    let half = vec![1; 1 << 19];
+    let batch: Vec<_> = (0..4).map(|_| Write { key: b"k", value: Some(&half) }).collect();
+    assert!(db.write(&batch).unwrap_err().to_string().starts_with("batch of 2097"));
+    assert_eq!(everything(&db), Model::new());
+    db.put(&[1; 4096], &vec![7; 1 << 20]).unwrap();
+    assert_eq!(db.get(&[1; 4096]).unwrap().unwrap().len(), 1 << 20);
+    db.put(b"empty", b"").unwrap();
+    assert_eq!(db.get(b"empty").unwrap().as_deref(), Some(&b""[..]));
+}
+
+#[test]
+fn small_segments_limit_values_with_a_clear_error() {
+    let disk = SimDisk::new(5, 1 << 30);
+    for placement in [Placement::InPlace, Placement::Separated] {
+        disk.remove(VOLUME_NAME).unwrap();
+        let db = open(&disk, &small(placement));
+        let error = db.put(b"k", &vec![0; 40 << 10]).unwrap_err().to_string();
+        assert!(error.ends_with("fit this volume's segments"), "{error}");
+        let most = db.region.max_pair_bytes(placement == Placement::Separated);
+        db.put(b"k", &vec![1; most - 1]).unwrap();
+        for fill in 0..200u32 {
+            db.put(format!("fill{fill}").as_bytes(), &[0; 1000]).unwrap();
+        }
+        assert_eq!(db.get(b"k").unwrap().unwrap().len(), most - 1);
+    }
+}
+
+#[test]
+fn absurd_options_are_refused() {
+    let refuse = |options| Db::open_on(&SimDisk::new(0, 1 << 30), "sim", options).unwrap_err().to_string();
+    let defaults = DbOptions::default;
+    assert!(refuse(DbOptions { l0_bytes: 1, ..defaults() }).contains("must be at least 65536"));
+    assert!(refuse(DbOptions { growth_factor: 1, ..defaults() }).contains("must be 2 to 64"));
+    let volume = VolumeOptions { segment_bytes: 3 << 20, ..VolumeOptions::default() };
+    assert!(refuse(DbOptions { volume, ..defaults() }).contains("must be a power of two"));
+    let volume = VolumeOptions { capacity_bytes: Some(1 << 20), ..VolumeOptions::default() };
+    assert!(refuse(DbOptions { volume, ..defaults() }).contains("takes at least"));
+}
+
+#[test]
+fn a_locked_directory_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = Db::open(directory.path(), DbOptions::default()).unwrap();
+    let error = Db::open(directory.path(), DbOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::Locked(_)), "{error}");
+    assert!(error.to_string().ends_with("in use by another process"));
+    db.close().unwrap();
+    Db::open(directory.path(), DbOptions::default()).unwrap();
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let disk = SimDisk::new(6, 2 << 20);
+    let options = small(Placement::Threshold(200));
+    let db = open(&disk, &options);
+    let mut model = Model::new();
+    let error = (0..20_000u32)
+        .find_map(|number| {
+            let (key, value) = (number.to_be_bytes().to_vec(), vec![number as u8; 300]);
+            let answer = db.put(&key, &value);
+            if answer.is_ok() {
+                model.insert(key, value);
+            }
+            answer.err()
+        })
+        .expect("2 MiB are full some time");
+    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    assert_eq!(everything(&db), model);
+    disk.set_capacity(1 << 30);
+    db.put(b"more", b"room").unwrap();
+    model.insert(b"more".to_vec(), b"room".to_vec());
+    drop(db);
+    assert_eq!(everything(&open(&disk, &options)), model);
+}
+
+#[test]
+fn a_failed_write_ends_all_writing_and_says_so() {
+    let disk = SimDisk::new(7, 1 << 30);
+    let options = small(Placement::Threshold(200));
+    let db = open(&disk, &options);
+    db.put(b"before", b"1").unwrap();
+    db.sync().unwrap();
+    disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
+    assert!(db.put(b"failed", b"2").is_err());
+    let error = db.put(b"after", b"3").unwrap_err();
+    assert!(matches!(error, Error::VolumeFailed { .. }), "{error}");
+    assert_eq!(db.get(b"before").unwrap().as_deref(), Some(&b"1"[..]), "reads go on");
+    drop(db);
+    let db = open(&disk, &options);
+    assert_eq!(db.get(b"before").unwrap().as_deref(), Some(&b"1"[..]));
+    db.put(b"after", b"3").unwrap();
+}
+
+#[test]
+fn it_works_on_a_real_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = DbOptions { l0_bytes: 1 << 20, ..DbOptions::default() };
+    let mut model = Model::new();
+    let mut rng = Rng::new(8);
+    for _ in 0..2 {
+        let db = Db::open(directory.path(), options.clone()).unwrap();
+        assert_eq!(everything(&db), model);
+        for _ in 0..20_000 {
+            step(&mut rng, &db, &mut model);
+        }
+        assert_eq!(everything(&db), model);
+        assert!(db.counters().bytes_written > 0);
+    }
+}

@@ -1,0 +1,103 @@
+//! What can go wrong in the engine, sorted by what the caller must do.
+
+use leeward_format::{DecodeError, Epoch, RegionId};
+use std::io;
+use std::sync::Arc;
+
+/// Answer of every call of the engine that can meet a fault.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault. Bugs are assertions.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Bad input: nothing was written; do not retry.
+    #[error("{0}")]
+    Invalid(String),
+    /// The volume or its device is full: nothing was lost, writes can go on when there is room.
+    #[error("{file}: no space: {detail}")]
+    NoSpace {
+        /// The volume's file.
+        file: String,
+        /// Which limit was met.
+        detail: String,
+    },
+    /// An operation on a file failed.
+    #[error("{file}: {action} at offset {offset}: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// What was tried.
+        action: &'static str,
+        /// Where, in bytes.
+        offset: u64,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// An earlier write or sync failed, so nobody knows what the device holds: the volume takes no more writes.
+    #[error("{file}: takes no writes since an earlier failure ({reason}); check the device, then restart the node")]
+    VolumeFailed {
+        /// The volume's file.
+        file: String,
+        /// The failure.
+        reason: String,
+    },
+    /// Bytes that were durable are not what was written.
+    #[error("{file}: damaged at offset {offset}: {detail}; {advice}")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// Where, in bytes.
+        offset: u64,
+        /// What is wrong.
+        detail: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The file is no volume, or one of another version.
+    #[error("{file}: {detail}")]
+    NotAVolume {
+        /// The file.
+        file: String,
+        /// What it is, as far as can be seen.
+        detail: String,
+    },
+    /// Another process uses the data directory.
+    #[error("{0}: in use by another process")]
+    Locked(String),
+    /// This object no longer stands for the region: another one was opened since.
+    #[error("region {0}: superseded on this volume")]
+    Superseded(RegionId),
+    /// The region's copy has seen a term as new as this one.
+    #[error("region {region}: term {term} is not newer than {seen}")]
+    StaleTerm {
+        /// The region.
+        region: RegionId,
+        /// The term asked for.
+        term: Epoch,
+        /// The term that the copy knows.
+        seen: Epoch,
+    },
+    /// A peer's message does not fit the copy's state: begin its synchronisation again.
+    #[error("region {region}: {detail}")]
+    Protocol {
+        /// The region.
+        region: RegionId,
+        /// What does not fit.
+        detail: String,
+    },
+}
+
+/// What to do about damage that a replica can repair.
+pub(crate) const RESTORE: &str =
+    "restore the volume from a backup, or remove its directory so that the node is rebuilt from the other replicas";
+
+impl Error {
+    /// Bytes that a peer sent cannot be decoded.
+    pub(crate) fn protocol(region: RegionId, detail: impl Into<String>) -> Error {
+        Error::Protocol { region, detail: detail.into() }
+    }
+    /// Decoding failed at `offset` of `file`.
+    pub fn damaged(file: &str, offset: u64, error: &DecodeError) -> Error {
+        Error::Damaged { file: file.into(), offset, detail: error.to_string(), advice: RESTORE }
+    }
+}

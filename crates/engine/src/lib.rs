@@ -1,0 +1,31 @@
+//! One node's data: regions on a volume, each an L0, two logs and levels of copy-on-write B+-trees in segments.
+//!
+//! The engine knows neither network nor replicas, and outside [`embedded`] starts no thread and reads no clock: calls
+//! are synchronous, and a compaction is an object that is stepped. Whoever drives it decides what runs where.
+//!
+//! - [`Volume`]: a file in segments, with the manifest of what they hold.
+//! - [`Region`]: a copy that serves: writes, reads, snapshots, compactions.
+//! - [`Replica`]: a copy that does not: what a volume holds after a start, or a backup's.
+//! - [`embedded::Db`]: one region with threads of its own, as a library.
+#![deny(unsafe_code)]
+
+pub mod cache;
+pub mod compaction;
+pub mod embedded;
+pub mod error;
+pub mod log;
+pub mod memtable;
+pub mod region;
+pub mod replica;
+pub mod scan;
+pub mod tree;
+pub mod version;
+pub mod volume;
+
+pub use error::{Error, Result};
+pub use log::Tail;
+pub use region::{AppendError, Appended, PinnedBase, Region, RegionStats, Write};
+pub use replica::{Replica, Stored};
+pub use scan::{Cursor, ScanBounds, ScanEntry};
+pub use version::{Lookup, Reach, Snapshot};
+pub use volume::{Segment, Volume, VolumeOptions};

@@ -1,0 +1,276 @@
+//! Both logs of a region in LSN order, from the device or from mirrored buffers.
+//!
+//! LSNs are dense over the two logs, so the merge knows the LSN that must come next: where neither log has it, the
+//! valid prefix ends, whatever either log holds beyond (DESIGN 4, Recovery). The prefix also ends with a whole batch.
+
+use super::decode_record;
+use crate::error::Result;
+use crate::volume::Volume;
+use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
+use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordSeed, read_record_unchecked};
+use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_platform::{Bug, planted};
+use std::collections::{HashMap, VecDeque};
+
+/// A record on its way through a replay.
+#[derive(Debug)]
+pub(crate) struct Replayed<'a> {
+    pub(crate) log: LogKind,
+    pub(crate) no: SegmentNo,
+    /// Of the record in its segment.
+    pub(crate) offset: u32,
+    pub(crate) record: Record<'a>,
+}
+
+/// Where a log segment's valid records end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) bytes: u32,
+    pub(crate) last_lsn: Lsn,
+}
+
+/// The valid prefix of both logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    /// Last LSN of it; the one before the first LSN asked for if there is none.
+    pub(crate) last: Lsn,
+    /// Why it ends there: offset in the file, and what was found.
+    pub(crate) stopped: (u64, String),
+    /// Bytes are missing that were durable when a compaction was installed: offset in the file, and what was found.
+    pub(crate) damage: Option<(u64, String)>,
+}
+
+/// The merge of both logs.
+pub(crate) struct Replay<'a> {
+    sources: [Source<'a>; 2],
+    next: Lsn,
+    until: Lsn,
+}
+
+impl<'a> Replay<'a> {
+    /// Replays `state`'s logs from its `replay_from` to `until`. Bytes of the segments in `overlays` are taken from
+    /// there.
+    pub(crate) fn new(
+        volume: &'a Volume,
+        state: &RegionState,
+        overlays: &'a HashMap<SegmentId, Vec<u8>>,
+        until: Lsn,
+    ) -> Replay<'a> {
+        let source = |log| Source::new(volume, state, overlays, log);
+        Replay { sources: LogKind::ALL.map(source), next: state.replay_from, until }
+    }
+
+    /// The record with the next LSN; `None` where neither log has it.
+    pub(crate) fn next(&mut self) -> Result<Option<Replayed<'_>>> {
+        let heads = [self.sources[0].peek(self.next)?, self.sources[1].peek(self.next)?];
+        if self.next > self.until {
+            return Ok(None);
+        }
+        let mut found = heads.iter().position(|head| *head == Some(self.next));
+        if found.is_none() && planted(Bug::StopReplayAtOneLog) {
+            found = (0..heads.len()).filter(|at| heads[*at].is_some()).min_by_key(|at| heads[*at]);
+            self.next = found.and_then(|at| heads[at]).unwrap_or(self.next);
+        }
+        let Some(found) = found else { return Ok(None) };
+        self.next = self.next.next();
+        self.sources[found].take().map(Some)
+    }
+
+    /// Why there is no next record: offset in the file, and what was found.
+    fn stopped(&self) -> (u64, String) {
+        let faults = self.sources.iter().filter_map(|source| source.fault.as_ref());
+        match faults.max_by_key(|fault| fault.2) {
+            Some((offset, detail, _)) => (*offset, detail.clone()),
+            None => (self.sources[0].ended, "the log ends".into()),
+        }
+    }
+
+    /// Where the records of each segment end that were taken or lie before the first one asked for. Complete once
+    /// [`Replay::next`] has answered `None`.
+    pub(crate) fn ends(&self) -> HashMap<SegmentId, End> {
+        self.sources.iter().flat_map(|source| &source.ends).map(|(id, end)| (*id, *end)).collect()
+    }
+}
+
+/// Finds the valid prefix of `state`'s logs from its `replay_from` on.
+pub(crate) fn find_prefix(
+    volume: &Volume,
+    state: &RegionState,
+    overlays: &HashMap<SegmentId, Vec<u8>>,
+) -> Result<Prefix> {
+    let mut replay = Replay::new(volume, state, overlays, Lsn(u64::MAX));
+    let mut last = Lsn(state.replay_from.0.saturating_sub(1));
+    while let Some(found) = replay.next()? {
+        if found.record.flags & FLAG_BATCH_CONTINUES == 0 {
+            last = found.record.lsn;
+        }
+    }
+    let damage = replay.sources.iter().find_map(|source| source.damage.clone());
+    Ok(Prefix { last, stopped: replay.stopped(), damage })
+}
+
+/// Where the valid records of one segment end, on the device; nothing if there is none.
+pub(crate) fn segment_end(volume: &Volume, region: RegionId, segment: &SegmentState) -> Result<End> {
+    let overlays = HashMap::new();
+    let Some(log) = log_of(segment) else { return Ok(End::default()) };
+    let mut source = Source { segments: VecDeque::from([*segment]), ..Source::empty(volume, region, &overlays, log) };
+    source.peek(Lsn(u64::MAX))?;
+    Ok(source.ends.get(&segment.id).copied().unwrap_or_default())
+}
+
+fn log_of(segment: &SegmentState) -> Option<LogKind> {
+    LogKind::ALL.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
+}
+
+/// One log, segment by segment, one of them in memory at a time.
+struct Source<'a> {
+    volume: &'a Volume,
+    region: RegionId,
+    overlays: &'a HashMap<SegmentId, Vec<u8>>,
+    log: LogKind,
+    segments: VecDeque<SegmentState>,
+    current: Option<SegmentState>,
+    seed: RecordSeed,
+    bytes: Vec<u8>,
+    /// Of the record that comes next in `bytes`.
+    offset: usize,
+    /// LSN and length of the record at `offset`, once it was looked at.
+    head: Option<(Lsn, usize)>,
+    /// Of the last record taken or passed over.
+    last: Lsn,
+    /// The latest end that was not clean: offset in the file, what was found, and the LSN before it.
+    fault: Option<(u64, String, Lsn)>,
+    /// Where the last segment that was left ended, in the file.
+    ended: u64,
+    ends: HashMap<SegmentId, End>,
+    damage: Option<(u64, String)>,
+}
+
+impl<'a> Source<'a> {
+    fn empty(volume: &'a Volume, region: RegionId, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
+        Source {
+            volume,
+            region,
+            overlays,
+            log,
+            segments: VecDeque::new(),
+            current: None,
+            seed: RecordSeed::new(region, log, SegmentId(0)),
+            bytes: Vec::new(),
+            offset: 0,
+            head: None,
+            last: Lsn(0),
+            fault: None,
+            ended: 0,
+            ends: HashMap::new(),
+            damage: None,
+        }
+    }
+
+    fn new(volume: &'a Volume, state: &RegionState, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
+        let from = state.replay_from;
+        let is_needed = |segment: &&SegmentState| segment.bytes.is_none() || segment.last_lsn >= from;
+        let segments = state.log_segments(log).filter(is_needed).copied().collect();
+        Source { segments, ..Source::empty(volume, state.region, overlays, log) }
+    }
+
+    /// LSN of the next record of at least `from`.
+    fn peek(&mut self, from: Lsn) -> Result<Option<Lsn>> {
+        loop {
+            if let Some((lsn, bytes)) = self.head {
+                if lsn >= from {
+                    return Ok(Some(lsn));
+                }
+                self.pass(lsn, bytes);
+            } else if self.current.is_none() {
+                let Some(segment) = self.segments.pop_front() else { return Ok(None) };
+                self.load(segment)?;
+            } else {
+                self.decode_head();
+            }
+        }
+    }
+
+    /// The record that [`Source::peek`] has found.
+    fn take(&mut self) -> Result<Replayed<'_>> {
+        let (lsn, bytes) = self.head.expect("only after a look");
+        let offset = self.offset;
+        self.pass(lsn, bytes);
+        let segment = self.current.as_ref().expect("the record is in a segment");
+        let record = read_record_unchecked(&self.bytes[offset..]).ok().flatten().expect("it was decoded before");
+        Ok(Replayed { log: self.log, no: segment.no, offset: offset as u32, record })
+    }
+
+    fn pass(&mut self, lsn: Lsn, bytes: usize) {
+        self.last = lsn;
+        self.offset += bytes;
+        self.head = None;
+        if let Some(segment) = &self.current {
+            self.ends.insert(segment.id, End { bytes: self.offset as u32, last_lsn: lsn });
+        }
+    }
+
+    /// Looks at the record at `offset`; leaves the segment where there is none.
+    fn decode_head(&mut self) {
+        match decode_record(self.seed, &self.bytes[self.offset..]) {
+            Ok(Some(record)) if record.lsn > self.last => self.head = Some((record.lsn, record.bytes())),
+            Ok(Some(record)) => {
+                let detail = format!("a record with LSN {} after one with {}", record.lsn, self.last);
+                self.leave(Some(detail));
+            }
+            Ok(None) => self.leave(None),
+            Err(error) => self.leave(Some(error.to_string())),
+        }
+    }
+
+    fn leave(&mut self, fault: Option<String>) {
+        let Some(segment) = self.current.take() else { return };
+        self.ended = self.volume.file_offset(segment.no, self.offset as u32);
+        if self.offset < segment.durable_bytes.max(segment.bytes.unwrap_or(0)) as usize && self.damage.is_none() {
+            self.damage = Some((self.ended, fault.clone().unwrap_or_else(|| "the records end too early".into())));
+        }
+        if let Some(detail) = fault {
+            self.fault = Some((self.ended, detail, self.last));
+        }
+    }
+
+    fn load(&mut self, segment: SegmentState) -> Result<()> {
+        let wanted = segment.bytes.map_or(self.volume.segment_bytes(), |bytes| bytes as usize);
+        match self.overlays.get(&segment.id) {
+            Some(bytes) => self.bytes = bytes[..bytes.len().min(wanted)].to_vec(),
+            None => {
+                self.bytes.resize(wanted.min(self.volume.segment_bytes()), 0);
+                self.volume.read(segment.no, 0, &mut self.bytes)?;
+            }
+        }
+        self.current = Some(segment);
+        self.seed = RecordSeed::new(self.region, self.log, segment.id);
+        self.offset = LOG_HEADER_BYTES;
+        match self.check_header(&segment) {
+            Ok(()) => {}
+            // A segment that was opened and never written to.
+            Err(_) if segment.bytes.is_none() && self.bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {
+                self.leave(None);
+            }
+            Err(error) => {
+                self.offset = 0;
+                self.leave(Some(error.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_header(&self, segment: &SegmentState) -> Result<(), DecodeError> {
+        let header = LogHeader::decode(&self.bytes)?;
+        if (header.region, header.log, header.id) != (self.region, self.log, segment.id) {
+            let detail = format!("holds segment {} of region {}, not {}", header.id, header.region, segment.id);
+            return Err(DecodeError::invalid("log segment header", detail));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+//! Tests of the replay: dense over both logs, whole batches, and where it ends.
+
+use super::*;
+use crate::volume::VolumeOptions;
+use leeward_format::cluster::TableOptions;
+use leeward_format::record::RecordKind;
+use leeward_platform::{Disk, SimDisk};
+use std::sync::Arc;
+
+const REGION: RegionId = RegionId(3);
+
+/// A log segment's bytes with records of these LSNs; an LSN with `true` says that its batch goes on.
+fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
+    let id = SegmentId(id);
+    let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(lsns[0].0) }.encode().to_vec();
+    for (lsn, continues) in lsns {
+        let flags = if *continues { FLAG_BATCH_CONTINUES } else { 0 };
+        let record = Record { lsn: Lsn(*lsn), kind: RecordKind::Put, flags, key: b"key", value: &[0; 30] };
+        record.append_to(RecordSeed::new(REGION, log, id), &mut bytes);
+    }
+    bytes
+}
+
+struct Logs {
+    volume: Arc<Volume>,
+    state: RegionState,
+    overlays: HashMap<SegmentId, Vec<u8>>,
+}
+
+impl Logs {
+    fn new(segments: &[(LogKind, &[(u64, bool)])]) -> Logs {
+        let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
+        let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
+        let (volume, _) = Volume::open(file, options).unwrap();
+        let mut state = RegionState::new(REGION, TableOptions::default());
+        let mut overlays = HashMap::new();
+        for (number, (log, lsns)) in (1..).zip(segments) {
+            let id = SegmentId(number);
+            state.segments.insert(id, SegmentState::new(id, SegmentNo(number as u32), SegmentKind::Log(*log)));
+            overlays.insert(id, segment(*log, number, lsns));
+        }
+        Logs { volume, state, overlays }
+    }
+
+    fn last(&self) -> u64 {
+        find_prefix(&self.volume, &self.state, &self.overlays).unwrap().last.0
+    }
+
+    /// LSNs replayed up to the valid prefix's end, and where the segments end.
+    fn replay(&self) -> (Vec<u64>, HashMap<SegmentId, End>) {
+        let mut replay = Replay::new(&self.volume, &self.state, &self.overlays, Lsn(self.last()));
+        let mut lsns = Vec::new();
+        while let Some(found) = replay.next().unwrap() {
+            lsns.push(found.record.lsn.0);
+        }
+        (lsns, replay.ends())
+    }
+}
+
+use LogKind::{Large, Recovery};
+
+fn single(lsns: &[u64]) -> Vec<(u64, bool)> {
+    lsns.iter().map(|lsn| (*lsn, false)).collect()
+}
+
+#[test]
+fn both_logs_are_merged_in_order() {
+    let logs = Logs::new(&[
+        (Recovery, &single(&[1, 2, 4])),
+        (Large, &single(&[3, 5])),
+        (Recovery, &single(&[6, 8])),
+        (Large, &single(&[7])),
+    ]);
+    assert_eq!(logs.replay().0, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn the_prefix_ends_where_neither_log_goes_on() {
+    let logs = Logs::new(&[(Recovery, &single(&[1, 2, 5, 6])), (Large, &single(&[3, 7]))]);
+    let (lsns, ends) = logs.replay();
+    assert_eq!(lsns, [1, 2, 3]);
+    assert_eq!((ends[&SegmentId(1)].last_lsn, ends[&SegmentId(2)].last_lsn), (Lsn(2), Lsn(3)));
+    assert_eq!(ends[&SegmentId(1)].bytes as usize, LOG_HEADER_BYTES + 2 * (20 + 3 + 30));
+}
+
+#[test]
+fn half_a_batch_does_not_count() {
+    let logs = Logs::new(&[(Recovery, &[(1, false), (2, true), (4, true)]), (Large, &[(3, true)])]);
+    assert_eq!(logs.last(), 1);
+    let logs = Logs::new(&[(Recovery, &[(1, false), (2, true), (4, false)]), (Large, &[(3, true)])]);
+    assert_eq!(logs.last(), 4);
+}
+
+#[test]
+fn what_the_levels_hold_is_passed_over_and_its_end_is_known() {
+    let mut logs = Logs::new(&[(Large, &single(&[1, 3])), (Recovery, &single(&[2, 4, 5]))]);
+    logs.state.replay_from = Lsn(4);
+    let (lsns, ends) = logs.replay();
+    assert_eq!(lsns, [4, 5]);
+    assert_eq!(ends[&SegmentId(1)].last_lsn, Lsn(3));
+}
+
+#[test]
+fn a_tear_in_one_log_ends_both() {
+    let mut logs = Logs::new(&[(Recovery, &single(&[1, 3, 5])), (Large, &single(&[2, 4, 6]))]);
+    let torn = logs.overlays.get_mut(&SegmentId(2)).unwrap();
+    let second = LOG_HEADER_BYTES + 53;
+    torn[second + 40] ^= 1;
+    assert_eq!(logs.replay().0, [1, 2, 3]);
+    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap();
+    assert_eq!(prefix.stopped.0, logs.volume.file_offset(SegmentNo(2), second as u32));
+    assert_eq!(prefix.damage, None);
+    logs.state.segments.get_mut(&SegmentId(2)).unwrap().durable_bytes = second as u32 + 53;
+    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap();
+    assert_eq!(prefix.damage.unwrap().0, logs.volume.file_offset(SegmentNo(2), second as u32));
+}
+
+#[test]
+fn records_of_another_segment_are_none() {
+    let mut logs = Logs::new(&[(Recovery, &single(&[1, 2])), (Recovery, &single(&[3, 4]))]);
+    let stolen = segment(Recovery, 1, &single(&[3, 4]));
+    logs.overlays.insert(SegmentId(2), stolen);
+    assert_eq!(logs.last(), 2);
+}
+
+#[test]
+fn lsns_that_go_back_end_a_segment() {
+    let logs = Logs::new(&[(Recovery, &single(&[1, 2, 2, 3]))]);
+    assert_eq!(logs.last(), 2);
+}
+
+#[test]
+fn a_sealed_segment_ends_where_it_was_sealed() {
+    let mut logs = Logs::new(&[(Recovery, &single(&[1, 2, 3])), (Recovery, &single(&[3, 4]))]);
+    let sealed = logs.state.segments.get_mut(&SegmentId(1)).unwrap();
+    (sealed.bytes, sealed.last_lsn) = (Some(LOG_HEADER_BYTES as u32 + 2 * 53), Lsn(2));
+    assert_eq!(logs.replay().0, [1, 2, 3, 4]);
+}
+
+#[test]
+fn an_empty_region_is_before_the_first_record() {
+    let logs = Logs::new(&[]);
+    assert_eq!((logs.last(), logs.replay().0.len()), (0, 0));
+    let mut logs = Logs::new(&[(Recovery, &single(&[1]))]);
+    logs.overlays.insert(SegmentId(1), vec![0; 4096]);
+    assert_eq!(logs.last(), 0);
+}

@@ -1,0 +1,142 @@
+//! The L0 against a model of versions, and readers beside a writer. Small enough for Miri.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const CASES: u32 = if cfg!(miri) { 4 } else { 200 };
+const RACE_ENTRIES: u64 = if cfg!(miri) { 60 } else { 20_000 };
+
+/// Versions by key, oldest first; `None` is a tombstone.
+type Model = BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>;
+
+fn visible(model: &Model, at: u64) -> Vec<(Vec<u8>, u64, Option<Vec<u8>>)> {
+    let newest = |versions: &[(u64, Option<Vec<u8>>)]| versions.iter().rev().find(|(lsn, _)| *lsn <= at).cloned();
+    model.iter().filter_map(|(key, versions)| newest(versions).map(|(lsn, value)| (key.clone(), lsn, value))).collect()
+}
+
+fn as_entry(value: &Option<Vec<u8>>) -> Entry<'_> {
+    match value {
+        None => Entry::Tombstone,
+        Some(value) if value.len() == 3 => Entry::InLog { pointer: leeward_format::Pointer(77), value_bytes: 3 },
+        Some(value) => Entry::InPlace(value),
+    }
+}
+
+fn any_writes() -> impl Strategy<Value = Vec<(Vec<u8>, Option<Vec<u8>>)>> {
+    let key = prop_oneof![
+        proptest::collection::vec(0u8..3, 1..4),
+        proptest::collection::vec(any::<u8>(), 1..14),
+        proptest::collection::vec(any::<u8>(), 0..3).prop_map(|tail| [b"common prefix".as_slice(), &tail].concat()),
+    ];
+    let value = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40));
+    proptest::collection::vec((key, value), 0..if cfg!(miri) { 12 } else { 150 })
+}
+
+fn fill(writes: &[(Vec<u8>, Option<Vec<u8>>)]) -> (MemTable, Model) {
+    let (table, mut model) = (MemTable::new(), Model::new());
+    for (lsn, (key, value)) in (1..).zip(writes) {
+        table.insert(key, Lsn(lsn), as_entry(value));
+        model.entry(key.clone()).or_default().push((lsn, value.clone()));
+    }
+    (table, model)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn reads_are_those_of_the_model(writes in any_writes(), at in 0u64..160, probe in proptest::collection::vec(0u8..3, 1..4)) {
+        let (table, model) = fill(&writes);
+        prop_assert_eq!(table.entries(), writes.len() as u64);
+        prop_assert_eq!(table.last_lsn(), Lsn(writes.len() as u64));
+        let expected = visible(&model, at);
+        for (key, lsn, value) in &expected {
+            prop_assert_eq!(table.get(key, Lsn(at)), Some((Lsn(*lsn), as_entry(value))));
+        }
+        let expected_probe = expected.iter().find(|(key, ..)| *key == probe);
+        prop_assert_eq!(table.get(&probe, Lsn(at)).map(|(lsn, _)| lsn.0), expected_probe.map(|(_, lsn, _)| *lsn));
+
+        let mut cursor = table.cursor(Lsn(at));
+        cursor.seek(&probe);
+        for (key, lsn, value) in expected.iter().filter(|(key, ..)| *key >= probe) {
+            prop_assert_eq!(cursor.current(), Some((&key[..], Lsn(*lsn), as_entry(value))));
+            cursor.step();
+        }
+        prop_assert!(cursor.current().is_none());
+        cursor.seek_before(Some(&probe));
+        for (key, lsn, value) in expected.iter().rev().filter(|(key, ..)| *key < probe) {
+            prop_assert_eq!(cursor.current(), Some((&key[..], Lsn(*lsn), as_entry(value))));
+            cursor.step_back();
+        }
+        prop_assert!(cursor.current().is_none());
+        cursor.seek_before(None);
+        prop_assert_eq!(cursor.current().map(|(key, ..)| key), expected.last().map(|(key, ..)| &key[..]));
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_see_a_prefix_of_its_writes() {
+    let table = Arc::new(MemTable::new());
+    let written = Arc::new(AtomicU64::new(0));
+    let key_of = |lsn: u64| (lsn * 7919 % (RACE_ENTRIES / 2)).to_be_bytes();
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (table, written) = (Arc::clone(&table), Arc::clone(&written));
+            std::thread::spawn(move || {
+                loop {
+                    let at = written.load(Ordering::Acquire);
+                    if at > 0 {
+                        let (lsn, entry) = table.get(&key_of(at), Lsn(at)).expect("it was written");
+                        assert_eq!((lsn, entry), (Lsn(at), Entry::InPlace(&at.to_le_bytes())));
+                    }
+                    let mut cursor = table.cursor(Lsn(at));
+                    cursor.seek(&[]);
+                    let (mut count, mut last) = (0, Vec::new());
+                    while let Some((key, lsn, _)) = cursor.current() {
+                        assert!(key > &last[..] && lsn.0 <= at);
+                        last = key.to_vec();
+                        count += 1;
+                        cursor.step();
+                    }
+                    assert_eq!(count, at.min(RACE_ENTRIES / 2), "each of the first keys was written once");
+                    if at == RACE_ENTRIES {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    for lsn in 1..=RACE_ENTRIES {
+        table.insert(&key_of(lsn), Lsn(lsn), Entry::InPlace(&lsn.to_le_bytes()));
+        written.store(lsn, Ordering::Release);
+    }
+    for reader in readers {
+        reader.join().expect("the reader panicked");
+    }
+}
+
+#[test]
+fn large_entries_have_memory_of_their_own() {
+    let table = MemTable::new();
+    let (key, value) = (vec![1; leeward_format::MAX_KEY_BYTES], vec![2; if cfg!(miri) { 9000 } else { 1 << 20 }]);
+    table.insert(b"small", Lsn(1), Entry::InPlace(b"x"));
+    table.insert(&key, Lsn(2), Entry::InPlace(&value));
+    table.insert(b"small", Lsn(3), Entry::Tombstone);
+    assert_eq!(table.get(&key, Lsn(9)), Some((Lsn(2), Entry::InPlace(&value))));
+    assert_eq!(table.get(b"small", Lsn(2)), Some((Lsn(1), Entry::InPlace(b"x"))));
+    assert_eq!(table.get(b"small", Lsn(3)), Some((Lsn(3), Entry::Tombstone)));
+    assert!(table.bytes() > (key.len() + value.len()) as u64 && table.bytes() < (key.len() + value.len() + 200) as u64);
+}
+
+#[test]
+fn a_cursor_outlives_the_table() {
+    let table = MemTable::new();
+    table.insert(b"a", Lsn(1), Entry::InPlace(b"1"));
+    let mut cursor = table.cursor(Lsn(1));
+    drop(table);
+    cursor.seek(b"");
+    assert_eq!(cursor.current(), Some((&b"a"[..], Lsn(1), Entry::InPlace(b"1"))));
+    cursor.step();
+    assert!(cursor.current().is_none());
+}

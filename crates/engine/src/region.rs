@@ -1,0 +1,203 @@
+//! A region's copy that serves.
+//!
+//! - Writes come from one thread at a time, the *writer*; reads, flushes, compactions and everything else from any.
+//!   Readers never wait for writers, nor for I/O other than their own.
+//! - LSNs are dense over both logs. A record is in its log's tail before it is in the L0, so that a reader who finds a
+//!   pointer finds the bytes.
+//! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
+//!
+//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
+//! backup is synchronised from; `open` is recovery.
+
+mod append;
+mod base;
+mod install;
+mod open;
+mod tails;
+
+pub use append::{AppendError, Appended, Write};
+pub use base::PinnedBase;
+pub(crate) use install::trimmable;
+pub(crate) use open::cut;
+
+use crate::compaction::{Picker, SegmentIds};
+use crate::error::{Error, Result};
+use crate::log::{LogReader, Tail, Tails};
+use crate::replica::Replica;
+use crate::version::{Lookup, Reach, Snapshot, Version};
+use crate::volume::{Owner, Segment, Volume};
+use arc_swap::ArcSwap;
+use leeward_format::cluster::TableOptions;
+use leeward_format::manifest::{LevelState, LogExtent};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// L0s that may be frozen at a time; then writes wait for a compaction.
+const MAX_FROZEN_L0S: usize = 3;
+
+/// Figures of one region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegionStats {
+    /// Bytes of memory in the active L0.
+    pub l0_bytes: u64,
+    /// Frozen L0s waiting for a compaction.
+    pub frozen_l0s: u32,
+    /// Per level from L1.
+    pub levels: Vec<LevelState>,
+    /// Live log segments, those in memory included.
+    pub log_segments: u32,
+    /// Bytes of keys and values written in this term.
+    pub user_bytes_written: u64,
+    /// Tails in memory.
+    pub tails: u32,
+    /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
+    pub estimated_keys: u64,
+}
+
+/// A copy that serves.
+pub struct Region {
+    volume: Arc<Volume>,
+    owner: Owner,
+    term: Epoch,
+    options: TableOptions,
+    ids: SegmentIds,
+    writer: Mutex<Writer>,
+    tails: Arc<Tails>,
+    reader: Arc<LogReader>,
+    prepared: Mutex<[Option<Prepared>; 2]>,
+    /// Highest index that a tail may have.
+    allowed: [AtomicU64; 2],
+    view: ArcSwap<View>,
+    /// Held while a new view is made of the current one. For each frozen L0, oldest first, how far the logs reached.
+    frozen_logs: Mutex<VecDeque<Vec<LogExtent>>>,
+    picker: Mutex<Picker>,
+    /// Held by an install from its first to its last step.
+    installing: Mutex<()>,
+    last: AtomicU64,
+    commit: AtomicU64,
+    synced: AtomicU64,
+    user_bytes_written: AtomicU64,
+}
+
+/// What only the writer touches.
+#[derive(Debug)]
+struct Writer {
+    /// LSN of the next write.
+    next: Lsn,
+    current: [Option<Arc<Tail>>; 2],
+    /// Index of the next tail.
+    next_index: [u64; 2],
+}
+
+/// A segment that the manifest knows as part of a log, before it has its first record.
+#[derive(Debug)]
+struct Prepared {
+    id: SegmentId,
+    segment: Arc<Segment>,
+}
+
+/// What readers see.
+#[derive(Clone)]
+struct View {
+    version: Arc<Version>,
+    /// The levels hold every LSN up to this one, all committed, and only the newest version of a key: no read may ask
+    /// for an earlier instant.
+    floor: Lsn,
+}
+
+impl Region {
+    /// The region.
+    pub fn id(&self) -> RegionId {
+        self.owner.region
+    }
+
+    /// The term it serves in.
+    pub fn term(&self) -> Epoch {
+        self.term
+    }
+
+    /// Options of its table.
+    pub fn options(&self) -> &TableOptions {
+        &self.options
+    }
+
+    /// Its volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Everything up to `lsn` is committed. Lower than before changes nothing.
+    pub fn set_commit(&self, lsn: Lsn) {
+        self.commit.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
+    /// The commit LSN.
+    pub fn commit(&self) -> Lsn {
+        Lsn(self.commit.load(Ordering::Acquire))
+    }
+
+    /// LSN of the last write.
+    pub fn last_lsn(&self) -> Lsn {
+        Lsn(self.last.load(Ordering::Acquire))
+    }
+
+    /// The newest version of `key`, committed or not: for the writer, which must see its own writes.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes.
+    pub fn get(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
+        self.view.load().version.get(key, Lsn(u64::MAX), reach)
+    }
+
+    /// The region as of `lsn`, or as of the last LSN that was compacted (which is committed) if that is later. Only
+    /// what is committed may be shown to anyone.
+    pub fn snapshot(&self, lsn: Lsn) -> Snapshot {
+        let view = self.view.load();
+        Snapshot::new(view.version.clone(), lsn.max(view.floor))
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> RegionStats {
+        let view = self.view.load_full();
+        let version = &view.version;
+        let levels: Vec<LevelState> = version.levels().iter().map(|level| level.state().clone()).collect();
+        let in_memory = version.active().entries() + version.frozen().iter().map(|l0| l0.entries()).sum::<u64>();
+        let log_segments = |state: &leeward_format::manifest::RegionState| {
+            LogKind::ALL.into_iter().map(|log| state.log_segments(log).count() as u32).sum()
+        };
+        RegionStats {
+            l0_bytes: version.active().bytes(),
+            frozen_l0s: version.frozen().len() as u32,
+            log_segments: self.volume.with_region(&self.owner, log_segments).unwrap_or(0),
+            user_bytes_written: self.user_bytes_written.load(Ordering::Relaxed),
+            tails: self.tails.all().count() as u32,
+            estimated_keys: in_memory + levels.iter().map(|level| level.entries).sum::<u64>(),
+            levels,
+        }
+    }
+
+    /// Stops serving: answers the copy as it is on the device. Readers that still hold the region see what they saw;
+    /// writes and installs through it are refused.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn into_replica(self: Arc<Self>) -> Result<Replica> {
+        if let Err(error) = self.write_tails() {
+            tracing::warn!(region = %self.id(), %error, "the last records are lost here, as by a crash");
+        }
+        Replica::open(&self.volume, self.id())?.ok_or(Error::Superseded(self.id()))
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region").field("id", &self.id()).field("term", &self.term).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "region_tests.rs"]
+mod tests;

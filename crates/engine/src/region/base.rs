@@ -1,0 +1,81 @@
+//! What a backup is synchronised from: all of a region at one instant, its segments pinned.
+
+use super::Region;
+use crate::error::{Error, Result};
+use crate::log::Tail;
+use crate::volume::{Segment, Volume};
+use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
+use leeward_format::{Lsn, SegmentId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A [`Base`], with every segment of it kept from being reused until this is dropped.
+pub struct PinnedBase {
+    /// The base.
+    pub base: Base,
+    volume: Arc<Volume>,
+    segments: HashMap<SegmentId, Arc<Segment>>,
+    tails: HashMap<SegmentId, Arc<Tail>>,
+}
+
+impl std::fmt::Debug for PinnedBase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedBase").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl PinnedBase {
+    /// Bytes of one of its segments that count, for shipping.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Invalid`] for a segment that is not part of it.
+    pub fn read_segment(&self, id: SegmentId) -> Result<Vec<u8>> {
+        let segments = &self.base.segments;
+        let found = segments.binary_search_by_key(&id, |segment| segment.id).ok();
+        let Some(segment) = found.map(|at| &segments[at]) else {
+            return Err(Error::Invalid(format!("segment {id} is not part of the base")));
+        };
+        if let Some(tail) = self.tails.get(&id) {
+            return Ok(tail.with_bytes(0..segment.bytes, <[u8]>::to_vec));
+        }
+        let mut bytes = vec![0; segment.bytes as usize];
+        self.volume.read(self.segments[&id].no(), 0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Region {
+    /// All of the region at this instant, pinned. The tails must be sealed ([`Region::seal_tails`]). For the writer.
+    pub fn base(&self) -> PinnedBase {
+        let writer = self.writer.lock();
+        assert!(writer.current.iter().all(Option::is_none), "the tails are sealed");
+        // The tails first: one that is flushed and released meanwhile is then still known as a tail.
+        let tails: HashMap<SegmentId, Arc<Tail>> = self.tails.all().map(|tail| (tail.id(), tail)).collect();
+        let last_lsn = self.last_lsn();
+        let commit = self.commit();
+        let describe = |state: &RegionState| Base {
+            options: state.options.clone(),
+            term: self.term,
+            replay_from: state.replay_from,
+            last_lsn,
+            commit,
+            levels: state.levels.clone(),
+            segments: state.segments.values().filter_map(|segment| describe(segment, &tails)).collect(),
+        };
+        let (base, mut segments) = self.volume.pin_region(&self.owner, describe);
+        for tail in tails.values() {
+            segments.insert(tail.id(), tail.pin());
+        }
+        PinnedBase { base, volume: self.volume.clone(), segments, tails }
+    }
+}
+
+/// A segment of the base; `None` for one that has no records yet.
+fn describe(segment: &SegmentState, tails: &HashMap<SegmentId, Arc<Tail>>) -> Option<BaseSegment> {
+    let (bytes, last_lsn) = match tails.get(&segment.id) {
+        Some(tail) => (tail.filled(), tail.last_lsn()),
+        None => (segment.bytes?, segment.last_lsn),
+    };
+    debug_assert!(segment.kind.is_index() || last_lsn > Lsn(0), "a sealed log segment has records");
+    Some(BaseSegment { id: segment.id, kind: segment.kind, primary: segment.no, bytes, last_lsn })
+}

@@ -1,0 +1,135 @@
+//! Recovery: from what the device holds to a region that serves.
+//!
+//! The valid prefix of both logs is replayed into L0s; everything beyond it is durably cut off both, before anything
+//! new is written.
+
+use super::{Region, View, Writer};
+use crate::compaction::{Picker, SegmentIds};
+use crate::error::Result;
+use crate::log::{End, LogReader, Replay, Replayed, Tails};
+use crate::memtable::MemTable;
+use crate::tree::Level;
+use crate::version::{Reads, Version};
+use crate::volume::{Durability, Owner, Segment, Volume};
+use arc_swap::ArcSwap;
+use leeward_format::manifest::{Change, RegionState};
+use leeward_format::node::Entry;
+use leeward_format::record::RecordKind;
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentNo};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Region {
+    /// Opens the copy `state` to serve in `term`; `last` is the end of its valid prefix.
+    pub(crate) fn open(
+        volume: Arc<Volume>,
+        owner: Owner,
+        mut state: RegionState,
+        term: Epoch,
+        last: Lsn,
+    ) -> Result<Arc<Region>> {
+        let (l0s, ends) = replay(&volume, &state, last)?;
+        cut(&mut state, &ends);
+        (state.term, state.commit) = (term, last);
+        let tails = Arc::new(Tails::new());
+        let large = state.log_segments(LogKind::Large).map(|segment| (segment.no, segment.id)).collect();
+        let reader = Arc::new(LogReader::new(volume.clone(), owner.region, tails.clone(), large));
+        let view = open_view(&volume, &owner, &state, reader.clone(), l0s)?;
+        // What was replayed may be in the page cache only; from here on it is relied on.
+        volume.sync()?;
+        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], Durability::Synced)?;
+        let frozen = view.version.frozen().len();
+        let ids = segment_ids(term);
+        let picker = Picker::new(state.options.l0_bytes, state.options.growth_factor, ids.clone());
+        Ok(Arc::new(Region {
+            volume,
+            owner,
+            term,
+            options: state.options,
+            ids,
+            writer: Mutex::new(Writer { next: last.next(), current: [None, None], next_index: [0; 2] }),
+            tails,
+            reader,
+            prepared: Mutex::new([None, None]),
+            allowed: [AtomicU64::new(1), AtomicU64::new(1)],
+            view: ArcSwap::from_pointee(view),
+            // All that was replayed is durable.
+            frozen_logs: Mutex::new(VecDeque::from(vec![Vec::new(); frozen])),
+            picker: Mutex::new(picker),
+            installing: Mutex::new(()),
+            last: AtomicU64::new(last.0),
+            commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
+            synced: AtomicU64::new(last.0),
+            user_bytes_written: AtomicU64::new(0),
+        }))
+    }
+}
+
+/// Ids of the segments that the primary of `term` makes, in order.
+fn segment_ids(term: Epoch) -> SegmentIds {
+    let next = AtomicU64::new(0);
+    Arc::new(move || SegmentId::new(term, next.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn open_view(
+    volume: &Arc<Volume>,
+    owner: &Owner,
+    state: &RegionState,
+    reader: Arc<LogReader>,
+    mut l0s: Vec<Arc<MemTable>>,
+) -> Result<View> {
+    let reads = Reads::new(volume.clone(), owner.region, reader);
+    let held = volume.segments(owner.region);
+    let by_no: HashMap<SegmentNo, (SegmentId, Arc<Segment>)> =
+        held.into_iter().map(|(id, segment)| (segment.no(), (id, segment))).collect();
+    let open = |level| Level::open(&reads, level, &|no| by_no.get(&no).cloned()).map(Arc::new);
+    let levels = state.levels.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let active = l0s.pop().expect("a replay makes at least one L0");
+    l0s.reverse();
+    let version = Arc::new(Version::new(reads, active, l0s, levels));
+    Ok(View { version, floor: Lsn(state.replay_from.0.saturating_sub(1)) })
+}
+
+/// What a replay makes: the L0s, oldest first, and where the valid records of each segment end.
+type Recovered = (Vec<Arc<MemTable>>, HashMap<SegmentId, End>);
+
+/// Replays the logs up to `last`.
+fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> {
+    let overlays = HashMap::new();
+    let mut replay = Replay::new(volume, state, &overlays, last);
+    let mut l0s = vec![Arc::new(MemTable::new())];
+    while let Some(found) = replay.next()? {
+        let l0 = l0s.last().expect("there is one from the start");
+        insert(l0, &found);
+        if l0.bytes() >= state.options.l0_bytes {
+            l0s.push(Arc::new(MemTable::new()));
+        }
+    }
+    Ok((l0s, replay.ends()))
+}
+
+fn insert(l0: &MemTable, found: &Replayed<'_>) {
+    let record = &found.record;
+    let entry = match (record.kind, found.log) {
+        (RecordKind::Delete, _) => Entry::Tombstone,
+        (RecordKind::Put, LogKind::Recovery) => Entry::InPlace(record.value),
+        (RecordKind::Put, LogKind::Large) => {
+            Entry::InLog { pointer: Pointer::new(found.no, found.offset), value_bytes: record.value.len() as u32 }
+        }
+    };
+    l0.insert(record.key, record.lsn, entry);
+}
+
+/// Ends the log segments where the valid prefix ends, and forgets those beyond it.
+pub(crate) fn cut(state: &mut RegionState, ends: &HashMap<SegmentId, End>) {
+    let replay_from = state.replay_from;
+    state.segments.retain(|id, segment| {
+        if let Some(end) = ends.get(id) {
+            (segment.bytes, segment.last_lsn) = (Some(end.bytes), end.last_lsn);
+            return true;
+        }
+        segment.kind.is_index() || (segment.bytes.is_some() && segment.last_lsn < replay_from)
+    });
+}

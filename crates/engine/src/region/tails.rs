@@ -1,0 +1,124 @@
+//! What becomes of the tails: written, flushed, sealed, released, and the next ones prepared.
+
+use super::{Prepared, Region};
+use crate::error::{Error, Result};
+use crate::log::Tail;
+use crate::volume::Durability;
+use leeward_format::manifest::Change;
+use leeward_format::{LogKind, Lsn};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Region {
+    /// A tail of `log` with an index above `highest` must not open. At first that is 1: two mirror buffers.
+    pub fn allow_tails(&self, log: LogKind, highest: u64) {
+        self.allowed[log.index()].fetch_max(highest, Ordering::AcqRel);
+    }
+
+    /// Tails of `log` in memory, oldest first; each holds at least one record, once the append that opened it is
+    /// through.
+    pub fn tails(&self, log: LogKind) -> Vec<Arc<Tail>> {
+        self.tails.of(log).to_vec()
+    }
+
+    /// A tail is durable here, by [`Region::flush_tail`], and wherever else it must be: its memory may go.
+    pub fn release_tail(&self, log: LogKind, index: u64) {
+        self.tails.remove(log, index);
+    }
+
+    /// Whether anything was appended that no [`Region::sync_tails`] has made durable.
+    pub fn is_unsynced(&self) -> bool {
+        self.last_lsn().0 > self.synced.load(Ordering::Acquire)
+    }
+
+    /// Writes the tails' new bytes to the page cache: what was appended before survives `kill -9`.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn write_tails(&self) -> Result<()> {
+        self.tails.all().try_for_each(|tail| tail.write_new(&self.volume))
+    }
+
+    /// [`Region::write_tails`], then makes it durable: what was appended before survives a power loss. Answers the last
+    /// LSN of that.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn sync_tails(&self) -> Result<Lsn> {
+        let last = self.last_lsn();
+        self.write_tails()?;
+        self.volume.sync()?;
+        self.synced.fetch_max(last.0, Ordering::AcqRel);
+        Ok(last)
+    }
+
+    /// Makes a sealed tail durable and records its end. The record of the end becomes durable with the next sync:
+    /// replay would find the end by itself.
+    ///
+    /// # Errors
+    /// Those of writing; [`Error::Invalid`] for a tail that is not sealed.
+    pub fn flush_tail(&self, log: LogKind, index: u64) -> Result<()> {
+        let Some(tail) = self.tails.find(log, index) else { return Ok(()) };
+        if !tail.sealed() {
+            return Err(Error::Invalid(format!("tail {index} of the {log:?} log is flushed before it is sealed")));
+        }
+        tail.write_new(&self.volume)?;
+        self.volume.sync()?;
+        let (bytes, last_lsn) = (tail.filled(), tail.last_lsn());
+        let sealed = Change::SealLog { region: self.id(), id: tail.id(), bytes, last_lsn };
+        self.volume.commit(&self.owner, vec![sealed], &[], Durability::Lazy)
+    }
+
+    /// Whether [`Region::prepare_tails`] has something to do.
+    pub fn wants_tails(&self) -> bool {
+        LogKind::ALL.into_iter().any(|log| self.wants_tail(log))
+    }
+
+    /// Whether there is something to flush, to prepare or to compact: a hint, from memory.
+    pub fn wants_upkeep(&self) -> bool {
+        let is_sealed = |log| self.tails.of(log).iter().any(|tail| tail.sealed());
+        self.wants_tails() || LogKind::ALL.into_iter().any(is_sealed) || !self.view.load().version.frozen().is_empty()
+    }
+
+    /// Logs that nobody writes to get no segment.
+    fn wants_tail(&self, log: LogKind) -> bool {
+        !self.tails.of(log).is_empty() && self.prepared.lock()[log.index()].is_none()
+    }
+
+    /// Takes and records a segment for the next tail of each log in use, so that the writer need not.
+    ///
+    /// # Errors
+    /// Those of writing; [`Error::NoSpace`].
+    pub fn prepare_tails(&self) -> Result<()> {
+        LogKind::ALL.into_iter().filter(|log| self.wants_tail(*log)).try_for_each(|log| self.prepare_tail(log))
+    }
+
+    /// Makes sure that a segment is prepared for the next tail of `log`. The manifest's entry for it becomes durable
+    /// with the next sync, and so before any of its bytes is relied on.
+    pub(super) fn prepare_tail(&self, log: LogKind) -> Result<()> {
+        if self.prepared.lock()[log.index()].is_some() {
+            return Ok(());
+        }
+        let segment = self.volume.allocate()?;
+        let id = (self.ids)();
+        let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
+        self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
+        let mut prepared = self.prepared.lock();
+        if prepared[log.index()].is_none() {
+            prepared[log.index()] = Some(Prepared { id, segment });
+            return Ok(());
+        }
+        drop(prepared);
+        // The writer and a job prepared at the same time: one segment is enough.
+        let spare = Change::Forget { region: self.id(), ids: vec![id] };
+        self.volume.commit(&self.owner, vec![spare], &[], Durability::Lazy)
+    }
+
+    /// Seals the open tails, so that the logs' contents can be listed by segment: see [`Region::base`]. For the writer.
+    pub fn seal_tails(&self) {
+        let mut writer = self.writer.lock();
+        for tail in writer.current.iter_mut().filter_map(Option::take) {
+            tail.seal();
+        }
+    }
+}

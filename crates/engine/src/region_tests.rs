@@ -1,0 +1,150 @@
+//! Tests of the write path: what refuses a batch, what a batch changes, and what snapshots see.
+
+use super::*;
+use crate::scan::ScanBounds;
+use crate::volume::VolumeOptions;
+use leeward_format::cluster::Placement;
+use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
+use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_platform::{Disk, SimDisk};
+
+fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
+    let file = SimDisk::new(1, 1 << 30).open("volume").unwrap();
+    let options = VolumeOptions { segment_bytes, ..VolumeOptions::default() };
+    let (volume, _) = Volume::open(file, options).unwrap();
+    let options = TableOptions { placement: Placement::Threshold(200), l0_bytes, ..TableOptions::default() };
+    Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap()
+}
+
+fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
+    Write { key, value: Some(value) }
+}
+
+#[test]
+fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
+    let region = region(32 << 10, 1 << 20);
+    let large = [9; 300];
+    let batch = [put(b"a", b"1"), put(b"b", &large), Write { key: b"a", value: None }];
+    assert_eq!(region.append(&batch).unwrap(), Appended { first: Lsn(1), last: Lsn(3) });
+    let read = |log: LogKind| {
+        let tail = &region.tails(log)[0];
+        assert_eq!((tail.index(), tail.sealed()), (0, false));
+        tail.with_bytes(0..tail.filled(), |bytes| {
+            let header = LogHeader::decode(bytes).unwrap();
+            assert_eq!((header.region, header.log, header.id), (RegionId(1), log, tail.id()));
+            let mut at = LOG_HEADER_BYTES;
+            let mut found = Vec::new();
+            let seed = RecordSeed::new(RegionId(1), log, tail.id());
+            while let Some(record) = read_record(seed, &bytes[at..]).unwrap() {
+                found.push((record.lsn.0, record.flags & FLAG_BATCH_CONTINUES != 0));
+                at += record.bytes();
+            }
+            assert_eq!((at, tail.last_lsn().0), (bytes.len(), found.last().unwrap().0));
+            (header.first_lsn.0, found)
+        })
+    };
+    assert_eq!(read(LogKind::Recovery), (1, vec![(1, true), (3, false)]));
+    assert_eq!(read(LogKind::Large), (2, vec![(2, true)]));
+    assert_eq!(region.stats().user_bytes_written, 1 + 1 + 1 + 300 + 1);
+}
+
+#[test]
+fn a_batch_that_is_refused_leaves_no_trace() {
+    let region = region(32 << 10, 1 << 20);
+    let value = [1; 199];
+    let large = vec![2; 10_000];
+    // Two tails of the large log, and no third until one is flushed.
+    while region.append(&[put(b"large", &large)]).is_ok() {}
+    let last = region.last_lsn();
+    let filled = |log| region.tails(log).iter().map(|tail| tail.filled()).sum::<u32>();
+    let before = (filled(LogKind::Recovery), filled(LogKind::Large));
+    let refused = region.append(&[put(b"small", &value[..9]), put(b"large", &large)]);
+    assert!(matches!(refused, Err(AppendError::TailBusy(LogKind::Large))), "{refused:?}");
+    assert_eq!(region.last_lsn(), last);
+    assert_eq!((filled(LogKind::Recovery), filled(LogKind::Large)), before);
+    assert_eq!(region.get(b"small", Reach::Device).unwrap(), Lookup::Absent);
+    let first = region.tails(LogKind::Large)[0].clone();
+    assert!(first.sealed());
+    region.flush_tail(LogKind::Large, first.index()).unwrap();
+    region.release_tail(LogKind::Large, first.index());
+    region.allow_tails(LogKind::Large, 2);
+    region.append(&[put(b"small", &value[..9]), put(b"large", &large)]).unwrap();
+    assert!(matches!(region.flush_tail(LogKind::Large, 2), Err(Error::Invalid(_))), "it is not sealed");
+}
+
+#[test]
+fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
+    let region = region(32 << 10, 64 << 10);
+    let fill = || loop {
+        for log in LogKind::ALL {
+            for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
+                region.flush_tail(log, tail.index()).unwrap();
+                region.release_tail(log, tail.index());
+                region.allow_tails(log, tail.index() + 2);
+            }
+        }
+        let lsn = region.last_lsn().0.to_be_bytes();
+        if let Err(AppendError::L0Full) = region.append(&[put(&lsn, &[3; 100])]) {
+            break;
+        }
+    };
+    fill();
+    assert_eq!(region.stats().frozen_l0s as usize, MAX_FROZEN_L0S);
+    assert!(region.next_compaction().is_none(), "nothing is committed");
+    region.set_commit(region.last_lsn());
+    let mut compaction = region.next_compaction().unwrap();
+    let done = loop {
+        if let crate::compaction::Step::Finished(done) = compaction.step().unwrap() {
+            break done;
+        }
+    };
+    region.install(&done).unwrap();
+    assert_eq!(region.stats().frozen_l0s as usize, MAX_FROZEN_L0S - 1);
+    region.append(&[put(b"again", b"1")]).unwrap();
+    // An instant that the levels do not know any more is answered by the oldest one that they do.
+    assert_eq!(region.snapshot(Lsn(1)).lsn(), Lsn(done.edit.replay_from.0 - 1));
+}
+
+#[test]
+fn snapshots_see_one_instant() {
+    let region = region(32 << 10, 1 << 20);
+    region.append(&[put(b"k", b"old"), put(b"gone", b"x")]).unwrap();
+    let then = region.snapshot(region.last_lsn());
+    region.append(&[put(b"k", b"new"), Write { key: b"gone", value: None }, put(b"later", b"y")]).unwrap();
+    let found = |snapshot: &Snapshot, key: &[u8]| match snapshot.get(key, Reach::Device).unwrap() {
+        Lookup::Found { value, .. } => Some(value.to_vec()),
+        _ => None,
+    };
+    assert_eq!(found(&then, b"k"), Some(b"old".to_vec()));
+    assert_eq!(found(&then, b"gone"), Some(b"x".to_vec()));
+    let mut cursor = then.cursor(ScanBounds::default());
+    let mut keys = Vec::new();
+    while let Some(entry) = cursor.next().unwrap() {
+        keys.push(entry.key.to_vec());
+    }
+    assert_eq!(keys, [b"gone".to_vec(), b"k".to_vec()]);
+    let now = region.snapshot(region.last_lsn());
+    assert_eq!((found(&now, b"k"), found(&now, b"gone")), (Some(b"new".to_vec()), None));
+}
+
+#[test]
+fn prepared_tails_spare_the_writer_the_device() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), options).unwrap();
+    let options = TableOptions { placement: Placement::InPlace, ..TableOptions::default() };
+    let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
+    assert!(!region.wants_tails(), "a region that nobody writes to takes no space");
+    region.append(&[put(b"first", b"1")]).unwrap();
+    assert!(region.wants_tails());
+    region.prepare_tails().unwrap();
+    assert!(!region.wants_tails());
+    disk.set_faults(leeward_platform::disk::FaultPlan::default());
+    while region.tails(LogKind::Recovery).len() < 2 {
+        region.append(&[put(b"fill", &[0; 1000])]).unwrap();
+    }
+    assert_eq!(disk.ops(), 0);
+    assert!(region.is_unsynced());
+    assert_eq!(region.sync_tails().unwrap(), region.last_lsn());
+    assert!(!region.is_unsynced());
+}

@@ -1,0 +1,191 @@
+//! Bringing a copy to a primary's state: one way for a new backup, a returning one and the survivors of a promotion.
+//!
+//! The primary names every segment of its state. What this volume has by identity is kept, log segments cut to the
+//! primary's length; the rest is shipped; then all of it becomes the region's state in one edit. Until then the old
+//! state stands.
+
+use super::{Replica, Shipment, Stored};
+use crate::error::{Error, Result};
+use crate::volume::{Durability, Segment};
+use leeward_format::leaf_segment;
+use leeward_format::manifest::{
+    Base, BaseSegment, Change, LevelState, RegionState, SegmentKind, SegmentState, Shipped,
+};
+use leeward_format::node::Address;
+use leeward_format::{Lsn, Pointer, SegmentId};
+use leeward_platform::{Bug, planted};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A base that is not installed yet.
+#[derive(Debug)]
+pub(super) struct PendingBase {
+    base: Base,
+    /// For each segment of the base its place here.
+    places: HashMap<SegmentId, Place>,
+}
+
+/// Segments that a state names.
+type Named = Vec<(SegmentId, Arc<Segment>)>;
+
+#[derive(Debug)]
+struct Place {
+    segment: Arc<Segment>,
+    /// Valid bytes that the volume has of it.
+    bytes: u32,
+}
+
+impl Replica {
+    /// Begins to bring the copy to `base`; answers the segments that must be shipped. Drops what an earlier attempt
+    /// left.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if the base makes no sense; [`Error::NoSpace`] if it has no room here.
+    pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
+        self.abandon();
+        self.tails.clear();
+        self.map = super::SegmentMap::default();
+        let state = self.state()?;
+        let mut places = HashMap::new();
+        let mut missing = Vec::new();
+        for wanted in &base.segments {
+            if wanted.bytes == 0 || wanted.bytes as usize > self.volume.segment_bytes() {
+                let detail = format!("segment {} of {} bytes in a base", wanted.id, wanted.bytes);
+                return Err(Error::protocol(self.region(), detail));
+            }
+            let place = self.place(&state, wanted)?;
+            if place.bytes < wanted.bytes {
+                missing.push(wanted.id);
+            }
+            self.map.insert(wanted.id, wanted.primary, place.segment.no());
+            places.insert(wanted.id, place);
+        }
+        self.pending = Some(PendingBase { base: base.clone(), places });
+        Ok(missing)
+    }
+
+    /// Where a segment of the base is or will be. A log segment of which part is here is completed where it lies:
+    /// leaves that are kept point there, and its first bytes are the same.
+    fn place(&self, state: &RegionState, wanted: &BaseSegment) -> Result<Place> {
+        let known = state.segments.get(&wanted.id).filter(|segment| segment.kind == wanted.kind);
+        let held = self.volume.segment(self.region(), wanted.id);
+        match known.zip(held) {
+            Some((known, segment)) => Ok(Place { segment, bytes: self.valid_bytes(known) }),
+            None => Ok(Place { segment: self.volume.allocate()?, bytes: 0 }),
+        }
+    }
+
+    /// Writes a shipped segment: a log's bytes as they are, a leaf or index segment with its pointers translated. Not
+    /// synced.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for bytes that are no such segment, or point to segments that this copy lacks.
+    pub fn store(&mut self, shipped: &Shipped, bytes: &[u8]) -> Result<Stored> {
+        if bytes.is_empty() || bytes.len() > self.volume.segment_bytes() {
+            return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
+        }
+        let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
+        let segment = match &pending {
+            Some(place) => place.segment.clone(),
+            None if !shipped.kind.is_index() => {
+                let detail = format!("log segment {} is not part of a base", shipped.id);
+                return Err(Error::protocol(self.region(), detail));
+            }
+            None => {
+                let segment = self.volume.allocate()?;
+                self.map.insert(shipped.id, shipped.primary, segment.no());
+                segment
+            }
+        };
+        let stored_bytes = bytes.len() as u32;
+        let bytes_rewritten = self.write_shipped(shipped, &segment, bytes)?;
+        match self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id)) {
+            Some(place) => place.bytes = stored_bytes,
+            None => {
+                let shipment = Shipment { segment, kind: shipped.kind, bytes: stored_bytes };
+                self.shipments.insert(shipped.id, shipment);
+            }
+        }
+        Ok(Stored { bytes_rewritten })
+    }
+
+    /// Writes the bytes; answers how many of them were rewritten.
+    fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &[u8]) -> Result<u64> {
+        if !shipped.kind.is_index() {
+            self.volume.write(segment.no(), 0, bytes)?;
+            return Ok(0);
+        }
+        let mut translated = bytes.to_vec();
+        let address = Address { region: self.region(), segment: shipped.id, offset: 0 };
+        leaf_segment::translate(shipped.kind, address, &mut translated, &mut |primary| self.map.get(primary))
+            .map_err(|error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id)))?;
+        self.volume.write(segment.no(), 0, &translated)?;
+        Ok(translated.len() as u64)
+    }
+
+    /// Makes the base the region's state, atomically and durably; drops every segment that is not part of it. Tails
+    /// that were opened since [`Replica::begin_base`] go on behind it.
+    ///
+    /// # Errors
+    /// Those of writing; [`Error::Protocol`] if segments are missing.
+    pub fn install_base(&mut self) -> Result<()> {
+        let Some(pending) = &self.pending else {
+            return Err(Error::protocol(self.region(), "there is no base to install"));
+        };
+        let (state, held) = self.state_after(pending)?;
+        self.volume.sync()?;
+        let options = state.options.clone();
+        let position = (state.term, pending.base.last_lsn);
+        self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, Durability::Synced)?;
+        (self.options, self.position, self.pending) = (options, position, None);
+        self.tails.retain(|_, tail| tail.sealed.is_none());
+        Ok(())
+    }
+
+    /// The state that the base makes, and the segments it names.
+    fn state_after(&self, pending: &PendingBase) -> Result<(RegionState, Named)> {
+        let base = &pending.base;
+        let mut state = RegionState::new(self.region(), base.options.clone());
+        (state.term, state.replay_from, state.commit) = (base.term, base.replay_from, base.commit.min(base.last_lsn));
+        state.levels = base.levels.iter().map(|level| self.local_level(level)).collect::<Result<_>>()?;
+        let mut held = Vec::new();
+        for wanted in &base.segments {
+            let place = &pending.places[&wanted.id];
+            if place.bytes < wanted.bytes {
+                return Err(Error::protocol(self.region(), format!("segment {} was not shipped", wanted.id)));
+            }
+            let mut segment = SegmentState::new(wanted.id, place.segment.no(), wanted.kind);
+            // The cut: a log that is longer here holds records that the primary's history does not.
+            let bytes = if planted(Bug::PromoteWithoutCut) { place.bytes } else { wanted.bytes };
+            (segment.bytes, segment.last_lsn) = (Some(bytes), wanted.last_lsn);
+            state.segments.insert(wanted.id, segment);
+            held.push((wanted.id, place.segment.clone()));
+        }
+        for (id, tail) in &self.tails {
+            let mut segment = SegmentState::new(*id, tail.segment.no(), SegmentKind::Log(tail.log));
+            if let Some((bytes, last_lsn)) = tail.sealed {
+                (segment.bytes, segment.last_lsn) = (Some(bytes), last_lsn);
+            }
+            state.segments.insert(*id, segment);
+            held.push((*id, tail.segment.clone()));
+        }
+        Ok((state, held))
+    }
+
+    /// A level with its root where it lies here.
+    pub(super) fn local_level(&self, level: &LevelState) -> Result<LevelState> {
+        let translate = |root: Pointer| match self.map.get(root.segment()) {
+            Some(local) => Ok(Pointer::new(local, root.offset())),
+            None => {
+                let detail = format!("a root in segment {}, which is not here", root.segment());
+                Err(Error::protocol(self.region(), detail))
+            }
+        };
+        Ok(LevelState { root: level.root.map(translate).transpose()?, ..level.clone() })
+    }
+
+    /// Last LSN of a base that is not installed yet.
+    pub(super) fn pending_lsn(&self) -> Option<Lsn> {
+        self.pending.as_ref().map(|pending| pending.base.last_lsn)
+    }
+}

@@ -1,0 +1,34 @@
+//! Log map and index map (Tebis 3.3): which local segment stands for a segment of the primary's volume.
+//!
+//! Lives in memory, for one session with one primary: a base rebuilds it.
+
+use leeward_format::{SegmentId, SegmentNo};
+use std::collections::HashMap;
+
+/// The map, by number; and by identity, to find an entry when its segment is removed.
+#[derive(Debug, Default)]
+pub(super) struct SegmentMap {
+    local: HashMap<SegmentNo, (SegmentId, SegmentNo)>,
+    primary: HashMap<SegmentId, SegmentNo>,
+}
+
+impl SegmentMap {
+    /// The primary's segment number `primary` stands for `id` from now on, which is `local` here.
+    pub(super) fn insert(&mut self, id: SegmentId, primary: SegmentNo, local: SegmentNo) {
+        self.local.insert(primary, (id, local));
+        self.primary.insert(id, primary);
+    }
+
+    /// The local number.
+    pub(super) fn get(&self, primary: SegmentNo) -> Option<SegmentNo> {
+        self.local.get(&primary).map(|(_, local)| *local)
+    }
+
+    /// `id` is gone. The primary may have given its number to another segment already.
+    pub(super) fn remove(&mut self, id: SegmentId) {
+        let Some(primary) = self.primary.remove(&id) else { return };
+        if self.local.get(&primary).is_some_and(|(owner, _)| *owner == id) {
+            self.local.remove(&primary);
+        }
+    }
+}

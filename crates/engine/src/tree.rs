@@ -1,0 +1,264 @@
+//! A level: a copy-on-write B+-tree whose leaves lie in leaf segments, each a subtree of its own, under an index that
+//! lies in index segments.
+//!
+//! Invariants:
+//! - Leaf segments are in key order and do not overlap. Segment `i` holds no key below `fence(i)` and none at or above
+//!   `fence(i + 1)`; the first fence is the empty key.
+//! - Nothing of a level ever changes. A compaction makes a new one, which shares the segments it did not touch.
+//! - The nodes above the leaf segments are read once, by [`Level::open`]; from then on the fences in memory stand for
+//!   them. A lookup therefore costs at most one read of a leaf, and one of a segment's index the first time.
+//!
+//! Any thread may read.
+
+use crate::error::{Error, Result};
+use crate::version::{Reach, Reads};
+use crate::volume::Segment;
+use leeward_format::manifest::LevelState;
+use leeward_format::node::{Address, Child, NODE_BYTES, Node, NodeKind, common_prefix};
+use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo};
+use std::fmt;
+use std::sync::Arc;
+
+mod cursor;
+mod index;
+mod leaf_segment;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub(crate) use cursor::LevelCursor;
+pub(crate) use index::{BuiltIndexSegment, build_index};
+pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Probe};
+
+/// An index segment of a level.
+pub(crate) type IndexSegment = (SegmentId, Arc<Segment>);
+
+/// One level.
+pub struct Level {
+    fences: Fences,
+    segments: Vec<Arc<LeafSegment>>,
+    index: Vec<IndexSegment>,
+    state: LevelState,
+}
+
+impl Level {
+    /// A level without entries.
+    pub fn empty() -> Level {
+        Level { fences: Fences::default(), segments: Vec::new(), index: Vec::new(), state: LevelState::default() }
+    }
+
+    /// A level of these leaf segments, each with its fence, under an index that has been built.
+    pub(crate) fn new(leaves: Vec<(Vec<u8>, Arc<LeafSegment>)>, index: Vec<IndexSegment>, state: LevelState) -> Level {
+        let (fences, segments) = leaves.into_iter().unzip();
+        Level { fences: Fences::new(fences), segments, index, state }
+    }
+
+    /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by number.
+    ///
+    /// # Errors
+    /// The device fails, or what it holds is not what `state` says.
+    pub fn open(
+        reads: &Reads,
+        state: &LevelState,
+        segment: &dyn Fn(SegmentNo) -> Option<(SegmentId, Arc<Segment>)>,
+    ) -> Result<Level> {
+        let Some(root) = state.root else { return Ok(Level::empty()) };
+        let walk = Walk { reads, state, segment };
+        let (leaves, index) = walk.run(root)?;
+        Ok(Level::new(leaves, index, state.clone()))
+    }
+
+    /// What the manifest keeps of it.
+    pub fn state(&self) -> &LevelState {
+        &self.state
+    }
+
+    /// Nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Bytes of keys and values in place.
+    pub fn bytes(&self) -> u64 {
+        self.state.bytes
+    }
+
+    /// Leaf segments, in key order.
+    pub(crate) fn segments(&self) -> &[Arc<LeafSegment>] {
+        &self.segments
+    }
+
+    /// Index segments.
+    pub(crate) fn index_segments(&self) -> &[IndexSegment] {
+        &self.index
+    }
+
+    /// The key that nothing in leaf segment `i` is below.
+    pub(crate) fn fence(&self, i: usize) -> &[u8] {
+        &self.fences.keys[i]
+    }
+
+    /// The leaf segment whose range holds `key`. The level must not be empty.
+    #[inline]
+    pub(crate) fn segment_of(&self, key: &[u8]) -> usize {
+        self.fences.find(key)
+    }
+
+    /// What the level knows of `key`, whose hash this is.
+    #[inline]
+    pub(crate) fn get(&self, reads: &Reads, key: &[u8], hash: u64, reach: Reach) -> Result<Probe> {
+        if self.is_empty() {
+            return Ok(Probe::Absent);
+        }
+        self.segments[self.segment_of(key)].get(reads, key, hash, reach)
+    }
+}
+
+impl fmt::Debug for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Level({} leaf segments, {} bytes)", self.segments.len(), self.bytes())
+    }
+}
+
+/// Lower bounds of leaf segments, laid out for searching: eight bytes of each behind the prefix that all share.
+#[derive(Default)]
+struct Fences {
+    /// The first is empty and shares nothing.
+    keys: Vec<Vec<u8>>,
+    prefix_bytes: usize,
+    heads: Vec<u64>,
+}
+
+impl Fences {
+    fn new(keys: Vec<Vec<u8>>) -> Fences {
+        let prefix_bytes = match (keys.get(1), keys.last()) {
+            (Some(first), Some(last)) => common_prefix(first, last),
+            _ => 0,
+        };
+        let heads = keys.iter().map(|key| head(key.get(prefix_bytes..).unwrap_or_default())).collect();
+        Fences { keys, prefix_bytes, heads }
+    }
+
+    /// The last one at or below `key`.
+    #[inline]
+    fn find(&self, key: &[u8]) -> usize {
+        let Some(first) = self.keys.get(1) else { return 0 };
+        let (prefix, last) = (&first[..self.prefix_bytes], self.keys.len() - 1);
+        let Some(suffix) = key.strip_prefix(prefix) else { return if key < prefix { 0 } else { last } };
+        let wanted = head(suffix);
+        let (mut low, mut high) = (1, self.keys.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let at_or_below = match self.heads[middle].cmp(&wanted) {
+                std::cmp::Ordering::Equal => &self.keys[middle][self.prefix_bytes..] <= suffix,
+                order => order.is_lt(),
+            };
+            if at_or_below { low = middle + 1 } else { high = middle }
+        }
+        low - 1
+    }
+}
+
+/// The first eight bytes, big endian, zero padded.
+#[inline]
+fn head(suffix: &[u8]) -> u64 {
+    match suffix.first_chunk() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => {
+            let mut chunk = [0; 8];
+            chunk[..suffix.len()].copy_from_slice(suffix);
+            u64::from_be_bytes(chunk)
+        }
+    }
+}
+
+/// What a level is made of: leaf segments with their fences, and index segments.
+type Parts = (Vec<(Vec<u8>, Arc<LeafSegment>)>, Vec<IndexSegment>);
+
+/// Reads a level's index.
+struct Walk<'a> {
+    reads: &'a Reads,
+    state: &'a LevelState,
+    segment: &'a dyn Fn(SegmentNo) -> Option<(SegmentId, Arc<Segment>)>,
+}
+
+impl Walk<'_> {
+    /// Goes down level by level. An index of `n` segments has less than `2n` nodes, so a cycle ends.
+    fn run(&self, root: Pointer) -> Result<Parts> {
+        let (mut leaves, mut index) = (Vec::new(), Vec::<IndexSegment>::new());
+        let mut nodes = vec![(Vec::new(), root)];
+        let mut budget = 2 * self.state.leaf_segments as usize + 2;
+        while !nodes.is_empty() {
+            let mut below = Vec::new();
+            for (lower_bound, pointer) in nodes {
+                budget = budget.checked_sub(1).ok_or_else(|| self.damaged(pointer, "too many index nodes"))?;
+                let (id, segment) = self.live(pointer)?;
+                let node = self.read(pointer, id)?;
+                if !index.iter().any(|(known, _)| *known == id) {
+                    index.push((id, segment));
+                }
+                for i in 0..node.len() {
+                    let mut fence = Vec::new();
+                    node.pivot_into(i, &mut fence);
+                    if i == 0 {
+                        fence.clone_from(&lower_bound);
+                    }
+                    self.child(fence, node.child(i), &mut below, &mut leaves)?;
+                }
+            }
+            nodes = below;
+        }
+        let counted = leaves.len() == self.state.leaf_segments as usize;
+        if !counted || !leaves.is_sorted_by(|(a, _), (b, _)| a < b) {
+            return Err(self.damaged(root, "leaf segments are missing or out of order"));
+        }
+        // In the order that the manifest has them in.
+        index.sort_by_key(|(id, _)| self.state.index_segments.iter().position(|known| known == id));
+        if !index.iter().map(|(id, _)| id).eq(&self.state.index_segments) {
+            return Err(self.damaged(root, "index segments that the manifest does not know"));
+        }
+        Ok((leaves, index))
+    }
+
+    /// An index node goes `below`, a leaf segment to `leaves`.
+    fn child(
+        &self,
+        fence: Vec<u8>,
+        child: Child,
+        below: &mut Vec<(Vec<u8>, Pointer)>,
+        leaves: &mut Vec<(Vec<u8>, Arc<LeafSegment>)>,
+    ) -> Result<()> {
+        let (id, segment) = self.live(child.pointer)?;
+        if self.state.index_segments.contains(&id) {
+            below.push((fence, child.pointer));
+            return Ok(());
+        }
+        if child.pointer.offset() as usize + child.bytes() > self.reads.volume.segment_bytes() {
+            return Err(self.damaged(child.pointer, "a leaf segment longer than a segment"));
+        }
+        leaves.push((fence, Arc::new(LeafSegment::new(self.reads, id, segment, child))));
+        Ok(())
+    }
+
+    fn live(&self, pointer: Pointer) -> Result<(SegmentId, Arc<Segment>)> {
+        (self.segment)(pointer.segment())
+            .ok_or_else(|| self.damaged(pointer, "a pointer into a segment that is not live"))
+    }
+
+    fn read(&self, pointer: Pointer, id: SegmentId) -> Result<Node<Vec<u8>>> {
+        let mut bytes = vec![0; NODE_BYTES];
+        if pointer.offset() as usize + NODE_BYTES > self.reads.volume.segment_bytes() {
+            return Err(self.damaged(pointer, "a pointer beyond its segment"));
+        }
+        self.reads.volume.read(pointer.segment(), pointer.offset(), &mut bytes)?;
+        let address = Address { region: self.reads.region, segment: id, offset: pointer.offset() };
+        let node = Node::parse(bytes, address).map_err(|error| self.reads.damaged(pointer, &error))?;
+        if node.kind() != NodeKind::Index {
+            return Err(self.damaged(pointer, "a leaf where an index node should be"));
+        }
+        Ok(node)
+    }
+
+    fn damaged(&self, pointer: Pointer, detail: &str) -> Error {
+        self.reads.damaged(pointer, &DecodeError::invalid("level", detail))
+    }
+}

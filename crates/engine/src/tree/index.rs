@@ -1,0 +1,38 @@
+//! Building the index of a level: nodes above its leaf segments, laid out in index segments.
+
+use super::LeafSegment;
+use crate::compaction::SegmentIds;
+use crate::error::Result;
+use crate::volume::{Segment, Volume};
+use leeward_format::leaf_segment::write_index;
+use leeward_format::node::{Address, Child, NODE_BYTES};
+use leeward_format::{Pointer, RegionId, SegmentId};
+use std::sync::Arc;
+
+/// An index segment that is not written yet.
+pub(crate) struct BuiltIndexSegment {
+    pub(crate) id: SegmentId,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The index above `leaves`, which are in key order, each with its fence: its segments and its root.
+pub(crate) fn build_index(
+    volume: &Volume,
+    region: RegionId,
+    ids: &SegmentIds,
+    leaves: &[(Vec<u8>, Arc<LeafSegment>)],
+) -> Result<(Vec<BuiltIndexSegment>, Pointer)> {
+    let children: Vec<(Vec<u8>, Child)> = leaves.iter().map(|(fence, leaf)| (fence.clone(), leaf.tree())).collect();
+    let mut segments = Vec::<BuiltIndexSegment>::new();
+    let root = write_index(&children, &mut |node| {
+        if segments.last().is_none_or(|last| last.bytes.len() + NODE_BYTES > volume.segment_bytes()) {
+            segments.push(BuiltIndexSegment { id: ids(), segment: volume.allocate()?, bytes: Vec::new() });
+        }
+        let last = segments.last_mut().expect("one was added if there was none");
+        let offset = last.bytes.len() as u32;
+        node.finish(Address { region, segment: last.id, offset }, &mut last.bytes);
+        Ok(Pointer::new(last.segment.no(), offset))
+    })?;
+    Ok((segments, root.pointer))
+}

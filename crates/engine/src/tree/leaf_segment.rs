@@ -1,0 +1,215 @@
+//! Reading one leaf segment: its index, which stays in memory if the cache has room, and its leaves.
+//!
+//! Any thread may read; a leaf or index that two threads miss at once is read twice.
+
+use crate::cache::{Cache, CachedEntry, Leaf, Reservation};
+use crate::error::Result;
+use crate::version::{Reach, Reads};
+use crate::volume::Segment;
+use bytes::Bytes;
+use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
+use leeward_format::node::{Address, Child, Entry, Node, NodeKind};
+use leeward_format::{DecodeError, Lsn, Pointer, SegmentId};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+/// Values up to this many bytes are copied out of a leaf; longer ones keep it in memory for as long as they live.
+const COPIED_VALUE_BYTES: usize = 1024;
+
+/// A leaf segment of a level.
+pub(crate) struct LeafSegment {
+    id: SegmentId,
+    segment: Arc<Segment>,
+    address: Address,
+    /// Its index nodes, filter and footer: from there on to its end.
+    tree: Child,
+    resident: OnceLock<(Arc<LeafIndex>, Reservation)>,
+    cache: Cache,
+}
+
+/// What a level knows of a key.
+#[derive(Debug)]
+pub(crate) enum Probe {
+    /// This.
+    Found(Lsn, Found),
+    /// Nothing.
+    Absent,
+    /// Only the device can tell.
+    NotInMemory,
+}
+
+/// Contents of an entry that was found.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The value itself.
+    InPlace(Bytes),
+    /// The value is in the log.
+    InLog(Pointer, u32),
+    /// The key was deleted.
+    Tombstone,
+}
+
+/// An index, borrowed from its segment or shared with the cache.
+pub(crate) enum IndexRef<'a> {
+    Resident(&'a Arc<LeafIndex>),
+    Cached(Arc<LeafIndex>),
+}
+
+impl Deref for IndexRef<'_> {
+    type Target = LeafIndex;
+
+    #[inline]
+    fn deref(&self) -> &LeafIndex {
+        match self {
+            IndexRef::Resident(index) => index,
+            IndexRef::Cached(index) => index,
+        }
+    }
+}
+
+impl LeafSegment {
+    pub(crate) fn new(reads: &Reads, id: SegmentId, segment: Arc<Segment>, tree: Child) -> LeafSegment {
+        let address = Address { region: reads.region, segment: id, offset: 0 };
+        let cache = reads.volume.cache().clone();
+        LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache }
+    }
+
+    pub(crate) fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Where an index leads to it.
+    pub(crate) fn tree(&self) -> Child {
+        self.tree
+    }
+
+    /// Bytes of it in use.
+    pub(crate) fn end(&self) -> usize {
+        self.tree.pointer.offset() as usize + self.tree.bytes()
+    }
+
+    /// Gives it the index that was just built, if the cache has room.
+    pub(crate) fn keep_index(&self, index: Arc<LeafIndex>) {
+        if let Some(reservation) = self.cache.reserve(index.memory_bytes()) {
+            // Another thread may have been faster: then its index stays.
+            let _ = self.resident.set((index, reservation));
+        }
+    }
+
+    /// The index; `None` if it is not in memory and `reach` ends there.
+    #[inline]
+    pub(crate) fn index(&self, reads: &Reads, reach: Reach) -> Result<Option<IndexRef<'_>>> {
+        if let Some((index, _)) = self.resident.get() {
+            return Ok(Some(IndexRef::Resident(index)));
+        }
+        if let Some(index) = self.cache.index(self.segment.serial()) {
+            return Ok(Some(IndexRef::Cached(index)));
+        }
+        match reach {
+            Reach::Memory => Ok(None),
+            Reach::Device => self.load_index(reads).map(|index| Some(IndexRef::Cached(index))),
+        }
+    }
+
+    /// [`LeafSegment::index`] from wherever it is.
+    pub(crate) fn index_from_device(&self, reads: &Reads) -> Result<IndexRef<'_>> {
+        Ok(self.index(reads, Reach::Device)?.expect("the device reaches everything"))
+    }
+
+    fn load_index(&self, reads: &Reads) -> Result<Arc<LeafIndex>> {
+        let mut bytes = vec![0; self.tree.bytes()];
+        let offset = self.tree.pointer.offset();
+        reads.volume.read(self.segment.no(), offset, &mut bytes)?;
+        let index = LeafIndex::parse(&bytes.into(), self.address.at(offset), self.segment.no())
+            .map_err(|error| reads.damaged(self.tree.pointer, &error))?;
+        let index = Arc::new(index);
+        self.keep_index(Arc::clone(&index));
+        if self.resident.get().is_none() {
+            self.cache.insert_index(self.segment.serial(), Arc::clone(&index));
+        }
+        Ok(index)
+    }
+
+    /// What the segment knows of `key`, whose hash this is.
+    pub(crate) fn get(&self, reads: &Reads, key: &[u8], hash: u64, reach: Reach) -> Result<Probe> {
+        let Some(index) = self.index(reads, reach)? else { return Ok(Probe::NotInMemory) };
+        if !index.may_contain(hash) {
+            return Ok(Probe::Absent);
+        }
+        let place = index.leaves()[index.leaf_of(key)];
+        let serial = self.segment.serial();
+        if let Some(leaf) = self.cache.leaf(serial, place.offset) {
+            return Ok(search(&leaf, key));
+        }
+        if let Some(cached) = self.cache.entry(serial, hash).filter(|cached| cached.key() == key) {
+            return Ok(found(cached.lsn(), cached.entry(), |value| cached.share(value)));
+        }
+        if reach == Reach::Memory {
+            return Ok(Probe::NotInMemory);
+        }
+        let leaf = Arc::new(self.read_leaf(reads, place)?);
+        if !self.cache.offer_leaf(serial, place.offset, &leaf)
+            && let Ok(i) = leaf.search(key)
+        {
+            let (lsn, entry) = leaf.entry(i);
+            self.cache.insert_entry(serial, hash, CachedEntry::new(key, lsn, entry));
+        }
+        Ok(search(&leaf, key))
+    }
+
+    /// The leaf at `place`, from memory if it is there.
+    pub(crate) fn cached_leaf(&self, place: LeafPlace) -> Option<Arc<Leaf>> {
+        self.cache.leaf(self.segment.serial(), place.offset)
+    }
+
+    /// The leaf at `place`, from the device; offered to the cache.
+    pub(crate) fn load_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Arc<Leaf>> {
+        let leaf = Arc::new(self.read_leaf(reads, place)?);
+        self.cache.offer_leaf(self.segment.serial(), place.offset, &leaf);
+        Ok(leaf)
+    }
+
+    fn read_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Leaf> {
+        let mut bytes = vec![0; place.bytes as usize];
+        reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
+        self.parse_leaf(reads, bytes.into(), place)
+    }
+
+    /// Checks the bytes of the leaf at `place`.
+    pub(crate) fn parse_leaf(&self, reads: &Reads, bytes: Bytes, place: LeafPlace) -> Result<Leaf> {
+        let damaged = |error: &DecodeError| reads.damaged(Pointer::new(self.segment.no(), place.offset), error);
+        let leaf = Node::parse(bytes, self.address.at(place.offset)).map_err(|error| damaged(&error))?;
+        if leaf.kind() != NodeKind::Leaf {
+            return Err(damaged(&DecodeError::invalid("leaf", "an index node where a leaf should be")));
+        }
+        Ok(leaf)
+    }
+}
+
+impl Drop for LeafSegment {
+    fn drop(&mut self) {
+        let leaves = (0..self.tree.pointer.offset()).step_by(leeward_format::node::NODE_BYTES);
+        self.cache.forget(self.segment.serial(), leaves);
+    }
+}
+
+fn search(leaf: &Leaf, key: &[u8]) -> Probe {
+    let Ok(i) = leaf.search(key) else { return Probe::Absent };
+    let (lsn, entry) = leaf.entry(i);
+    found(lsn, entry, |value| {
+        if value.len() <= COPIED_VALUE_BYTES { Bytes::copy_from_slice(value) } else { leaf.bytes().slice_ref(value) }
+    })
+}
+
+fn found(lsn: Lsn, entry: Entry<'_>, value: impl FnOnce(&[u8]) -> Bytes) -> Probe {
+    let found = match entry {
+        Entry::InPlace(bytes) => Found::InPlace(value(bytes)),
+        Entry::InLog { pointer, value_bytes } => Found::InLog(pointer, value_bytes),
+        Entry::Tombstone => Found::Tombstone,
+    };
+    Probe::Found(lsn, found)
+}

@@ -1,0 +1,357 @@
+//! A region's readable state without its logs and manifest, beside a model that keeps every version: what the tests of
+//! reads, scans and compactions share; and the tests of reads.
+
+use super::*;
+use crate::compaction::{Compaction, CompactionDone, Picker, Step};
+use crate::volume::{Segment, VolumeOptions};
+use leeward_format::{SegmentId, SegmentNo};
+use leeward_platform::{Disk, SimDisk};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
+pub(crate) const REGION: RegionId = RegionId(7);
+/// Values from this length on go to the log.
+const LARGE_BYTES: usize = 200;
+
+/// A log that is a map. Half of it counts as being in memory.
+#[derive(Default)]
+pub(crate) struct ModelLog {
+    values: Mutex<HashMap<Pointer, (Vec<u8>, Bytes)>>,
+    pub(crate) device_reads: AtomicU64,
+}
+
+impl ModelLog {
+    fn append(&self, key: &[u8], value: &[u8]) -> Pointer {
+        let mut values = self.values.lock();
+        let pointer = Pointer::new(SegmentNo(1000 + values.len() as u32), 64);
+        values.insert(pointer, (key.to_vec(), Bytes::copy_from_slice(value)));
+        pointer
+    }
+}
+
+impl ValueLog for ModelLog {
+    fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
+        if pointer.segment().0.is_multiple_of(2) {
+            return None;
+        }
+        let values = self.values.lock();
+        let (of, value) = &values[&pointer];
+        assert!(of == key && value.len() == value_bytes as usize);
+        Some(value.clone())
+    }
+    fn value(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Result<Bytes> {
+        self.device_reads.fetch_add(1, Ordering::Relaxed);
+        let values = self.values.lock();
+        let (of, value) = &values[&pointer];
+        assert!(of == key && value.len() == value_bytes as usize);
+        Ok(value.clone())
+    }
+}
+
+/// LSN and value; `None` is a tombstone.
+type OneVersion = (u64, Option<Vec<u8>>);
+
+/// Versions of each key, oldest first.
+#[derive(Clone, Default)]
+pub(crate) struct Model(BTreeMap<Vec<u8>, Vec<OneVersion>>);
+
+impl Model {
+    pub(crate) fn get(&self, key: &[u8], at: Lsn) -> Option<(u64, Option<Vec<u8>>)> {
+        self.0.get(key)?.iter().rev().find(|(lsn, _)| *lsn <= at.0).cloned()
+    }
+
+    pub(crate) fn live(&self, at: Lsn) -> impl DoubleEndedIterator<Item = (Vec<u8>, u64, Vec<u8>)> + '_ {
+        self.0.keys().filter_map(move |key| match self.get(key, at) {
+            Some((lsn, Some(value))) => Some((key.clone(), lsn, value)),
+            _ => None,
+        })
+    }
+}
+
+/// What is under test, and its model.
+pub(crate) struct Store {
+    pub(crate) disk: SimDisk,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) log: Arc<ModelLog>,
+    pub(crate) version: Arc<Version>,
+    pub(crate) model: Model,
+    pub(crate) lsn: u64,
+    pub(crate) picker: Picker,
+    pub(crate) live: BTreeMap<SegmentNo, (SegmentId, Arc<Segment>)>,
+}
+
+impl Store {
+    /// L0s do not freeze by themselves; levels grow by a factor of 2 from `l0_bytes`.
+    pub(crate) fn new(cache_bytes: u64, l0_bytes: u64) -> Store {
+        Store::with_segments(SEGMENT_BYTES, cache_bytes, l0_bytes)
+    }
+
+    pub(crate) fn with_segments(segment_bytes: usize, cache_bytes: u64, l0_bytes: u64) -> Store {
+        let disk = SimDisk::new(1, u64::MAX);
+        let file = disk.open("volume").expect("a simulated disk opens");
+        let options = VolumeOptions { segment_bytes, cache_bytes, ..VolumeOptions::default() };
+        let (volume, _) = Volume::open(file, options).expect("a new volume opens");
+        let log = Arc::new(ModelLog::default());
+        let reads = Reads::new(Arc::clone(&volume), REGION, Arc::clone(&log) as _);
+        let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
+        let ids = AtomicU64::new(1);
+        let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
+        let picker = Picker::new(l0_bytes, 2, ids);
+        Store { disk, volume, log, version, model: Model::default(), lsn: 0, picker, live: BTreeMap::new() }
+    }
+
+    pub(crate) fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.lsn += 1;
+        let entry = match value {
+            None => Entry::Tombstone,
+            Some(value) if value.len() >= LARGE_BYTES && value.len() < 2 * LARGE_BYTES => {
+                Entry::InLog { pointer: self.log.append(key, value), value_bytes: value.len() as u32 }
+            }
+            Some(value) => Entry::InPlace(value),
+        };
+        self.version.active().insert(key, Lsn(self.lsn), entry);
+        self.model.0.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec)));
+    }
+
+    pub(crate) fn freeze(&mut self) {
+        if !self.version.active().is_empty() {
+            self.version = Arc::new(self.version.freeze(Arc::new(MemTable::new())));
+        }
+    }
+
+    pub(crate) fn pick(&mut self) -> Option<Compaction> {
+        self.picker.pick(&self.version, Lsn(self.lsn), &[])
+    }
+
+    /// Steps a compaction to its end, and installs it.
+    pub(crate) fn finish(&mut self, mut compaction: Compaction) -> CompactionDone {
+        let mut built = Vec::new();
+        let done = loop {
+            match compaction.step().expect("a compaction on a sound disk") {
+                Step::Segment(segment) => built.push(segment),
+                Step::Finished(done) => break done,
+            }
+        };
+        let added: Vec<_> = built.iter().map(|built| (built.id, built.kind)).collect();
+        assert_eq!(added, done.edit.added, "every segment that is added was answered");
+        assert_eq!(done.bytes_written, built.iter().map(|built| built.bytes.len() as u64).sum::<u64>());
+        let removed = &done.edit.removed;
+        let before = self.live.len();
+        self.live.retain(|_, (id, _)| !removed.contains(id));
+        assert_eq!(before - self.live.len(), removed.len(), "only live segments are removed, once");
+        for (id, _, segment, _) in &done.added {
+            assert!(
+                self.live.insert(segment.no(), (*id, Arc::clone(segment))).is_none(),
+                "a live segment was overwritten"
+            );
+        }
+        self.version = Arc::new(self.version.install(&done));
+        done
+    }
+
+    /// Compacts until nothing is urgent.
+    pub(crate) fn settle(&mut self) -> Vec<CompactionDone> {
+        let mut all = Vec::new();
+        while let Some(compaction) = self.pick() {
+            all.push(self.finish(compaction));
+        }
+        all
+    }
+
+    /// Opens the levels anew, as after a restart.
+    pub(crate) fn reopen(&mut self) {
+        let open = |level: &Arc<Level>| {
+            let level = Level::open(self.version.reads(), level.state(), &|no| self.live.get(&no).cloned());
+            Arc::new(level.expect("the level opens"))
+        };
+        let levels = self.version.levels().iter().map(open).collect();
+        let (reads, active) = (Arc::clone(self.version.reads()), Arc::clone(self.version.active()));
+        self.version = Arc::new(Version::new(reads, active, self.version.frozen().to_vec(), levels));
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.version), Lsn(self.lsn))
+    }
+
+    pub(crate) fn expected(&self, key: &[u8], at: Lsn) -> Option<(u64, Option<Vec<u8>>)> {
+        self.model.get(key, at)
+    }
+}
+
+/// A read's answer in the model's terms. Absent and deleted are the same: a tombstone may be gone.
+pub(crate) fn answer(lookup: Lookup) -> Option<(u64, Vec<u8>)> {
+    match lookup {
+        Lookup::Found { lsn, value } => Some((lsn.0, value.to_vec())),
+        Lookup::Deleted { .. } | Lookup::Absent => None,
+        Lookup::NotInMemory => panic!("the device reaches everything"),
+    }
+}
+
+/// What is done to a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Put(u8, usize),
+    Delete(u8),
+    Freeze,
+    /// Steps that the next compaction takes before it is dropped.
+    Abandon(usize),
+    Compact,
+    Settle,
+    Reopen,
+}
+
+pub(crate) fn key(n: u8) -> Vec<u8> {
+    // Neighbours with long and with short common prefixes, and some that are prefixes of each other.
+    match n % 8 {
+        0 => vec![n],
+        1 => vec![n - 1, 0],
+        2 => [b"user".as_slice(), &[n; 40]].concat(),
+        3 => [vec![b'k'; 700 + usize::from(n)], vec![n]].concat(),
+        _ => format!("user{:06}", u32::from(n) * 7919 % 1000).into_bytes(),
+    }
+}
+
+fn value(lsn: u64, bytes: usize) -> Vec<u8> {
+    let mut value = vec![lsn as u8; bytes];
+    value.iter_mut().zip(lsn.to_le_bytes()).for_each(|(byte, lsn)| *byte ^= lsn);
+    value
+}
+
+pub(crate) fn any_ops() -> impl Strategy<Value = Vec<Op>> {
+    let bytes = prop_oneof![6 => 0usize..150, 2 => 150usize..700, 1 => 3000usize..7000];
+    let op = prop_oneof![
+        30 => (any::<u8>(), bytes).prop_map(|(key, bytes)| Op::Put(key, bytes)),
+        5 => any::<u8>().prop_map(Op::Delete),
+        2 => Just(Op::Freeze),
+        1 => (0usize..4).prop_map(Op::Abandon),
+        2 => Just(Op::Compact),
+        1 => Just(Op::Settle),
+        1 => Just(Op::Reopen),
+    ];
+    proptest::collection::vec(op, 1..400)
+}
+
+pub(crate) fn apply(store: &mut Store, op: &Op) {
+    match op {
+        Op::Put(n, bytes) => store.write(&key(*n), Some(&value(store.lsn + 1, *bytes))),
+        Op::Delete(n) => store.write(&key(*n), None),
+        Op::Freeze => store.freeze(),
+        Op::Abandon(steps) => {
+            if let Some(mut compaction) = store.pick() {
+                for _ in 0..*steps {
+                    if let Step::Finished(_) = compaction.step().expect("a compaction on a sound disk") {
+                        break;
+                    }
+                }
+            }
+        }
+        Op::Compact => {
+            if let Some(compaction) = store.pick() {
+                store.finish(compaction);
+            }
+        }
+        Op::Settle => {
+            store.settle();
+        }
+        Op::Reopen => store.reopen(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn gets_are_those_of_the_model(ops in any_ops(), cache_bytes in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)]) {
+        let mut store = Store::new(cache_bytes, 8 << 10);
+        let free_at_start = store.volume.usage();
+        let mut snapshots = Vec::new();
+        for (i, op) in ops.iter().enumerate() {
+            apply(&mut store, op);
+            if i % 40 == 0 {
+                snapshots.push(store.snapshot());
+            }
+        }
+        snapshots.push(store.snapshot());
+        for snapshot in &snapshots {
+            for n in 0..=255u8 {
+                let expected = store.expected(&key(n), snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                let before = store.volume.counters().bytes_read;
+                let log_reads = store.log.device_reads.load(Ordering::Relaxed);
+                let in_memory = snapshot.get(&key(n), Reach::Memory).unwrap();
+                prop_assert_eq!(store.volume.counters().bytes_read, before, "memory only");
+                prop_assert_eq!(store.log.device_reads.load(Ordering::Relaxed), log_reads, "memory only");
+                if in_memory != Lookup::NotInMemory {
+                    prop_assert_eq!(answer(in_memory), expected.clone());
+                }
+                prop_assert_eq!(answer(snapshot.get(&key(n), Reach::Device).unwrap()), expected);
+            }
+        }
+        drop(snapshots);
+        let live = store.live.len() as u64 * SEGMENT_BYTES as u64;
+        prop_assert_eq!(store.volume.usage().0, free_at_start.0 + live, "nothing but live segments is in use");
+    }
+}
+
+#[test]
+fn what_was_read_once_is_in_memory() {
+    let mut store = Store::new(4 << 20, 8 << 10);
+    for n in 0..=255u8 {
+        store.write(&key(n), Some(&value(u64::from(n), usize::from(n))));
+    }
+    store.freeze();
+    store.settle();
+    store.reopen();
+    let snapshot = store.snapshot();
+    assert_eq!(snapshot.get(&key(9), Reach::Memory).unwrap(), Lookup::NotInMemory);
+    for n in 0..=255u8 {
+        let from_device = snapshot.get(&key(n), Reach::Device).unwrap();
+        assert!(matches!(from_device, Lookup::Found { .. }));
+        assert_eq!(snapshot.get(&key(n), Reach::Memory).unwrap(), from_device);
+    }
+}
+
+#[test]
+fn damage_on_the_device_is_an_error_and_nothing_else() {
+    let mut store = Store::new(0, 8 << 10);
+    for n in 0..=255u8 {
+        store.write(&key(n), Some(&value(u64::from(n), 100)));
+    }
+    store.freeze();
+    store.settle();
+    let segments: Vec<SegmentNo> = store.live.keys().copied().collect();
+    let mut errors = 0;
+    for no in segments {
+        for offset in (100..SEGMENT_BYTES as u32).step_by(4099) {
+            store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+            let levels: Result<Vec<_>> = store
+                .version
+                .levels()
+                .iter()
+                .map(|level| Level::open(store.version.reads(), level.state(), &|no| store.live.get(&no).cloned()))
+                .collect();
+            let Ok(levels) = levels else {
+                errors += 1;
+                store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+                continue;
+            };
+            let reads = Reads::new(Arc::clone(&store.volume), REGION, Arc::clone(&store.log) as _);
+            let levels = levels.into_iter().map(Arc::new).collect();
+            let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), levels));
+            for n in 0..=255u8 {
+                match version.get(&key(n), Lsn(u64::MAX), Reach::Device) {
+                    Ok(found) => {
+                        let expected =
+                            store.expected(&key(n), Lsn(u64::MAX)).and_then(|(lsn, value)| Some((lsn, value?)));
+                        assert_eq!(answer(found), expected);
+                    }
+                    Err(Error::Damaged { .. }) => errors += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+        }
+    }
+    assert!(errors > 20, "{errors}");
+}

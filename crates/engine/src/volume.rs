@@ -1,0 +1,367 @@
+//! A volume: one file cut into segments, and the manifest that says what they hold.
+//!
+//! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
+//!   live segments are held by the volume itself, so readers and shipments can pin a segment beyond its removal. The
+//!   free list is never stored: after a start it is what the manifest does not name.
+//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so.
+//! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
+//!   refused.
+//!
+//! Any thread may call anything. No lock is held across a read. Manifest edits are serialised and hold a lock across
+//! their sync; only other edits wait for it.
+
+mod device;
+mod manifest;
+mod registry;
+mod space;
+
+pub(crate) use manifest::Durability;
+pub(crate) use registry::Owner;
+pub use space::Segment;
+
+use crate::cache::Cache;
+use crate::error::{Error, RESTORE, Result};
+use crate::replica::Replica;
+use device::Device;
+use leeward_format::manifest::{Change, RegionState, VolumeState};
+use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
+use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo};
+use leeward_platform::{DeviceCounters, File};
+use manifest::Manifest;
+use parking_lot::Mutex;
+use registry::Registry;
+use space::Space;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Options of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// Segment size in bytes for a new volume; one that exists keeps its own.
+    pub segment_bytes: usize,
+    /// The volume grows to at most this many bytes; `None`: as far as the device lets it.
+    pub capacity_bytes: Option<u64>,
+    /// Memory for cached nodes, filters and records, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 64 << 20 }
+    }
+}
+
+/// Segments of each manifest zone of a new volume.
+const ZONE_SEGMENTS: u32 = 4;
+/// Bytes at the start of the file that hold both copies of the superblock.
+const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
+
+/// An open volume.
+pub struct Volume {
+    device: Arc<Device>,
+    segment_bytes: usize,
+    space: Arc<Space>,
+    manifest: Mutex<Manifest>,
+    registry: Mutex<Registry>,
+    cache: Cache,
+    incarnation: Incarnation,
+}
+
+impl Volume {
+    /// Opens the volume in `file`, making one if the file is empty; answers the regions it holds, in order of their
+    /// ids.
+    ///
+    /// # Errors
+    /// [`Error::NotAVolume`] for another version or something else, [`Error::Damaged`] for a damaged manifest,
+    /// [`Error::Invalid`] for absurd options.
+    pub fn open(file: Arc<dyn File>, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
+        let device = Arc::new(Device::new(file));
+        let superblock = match read_superblock(&device, &options)? {
+            Some(superblock) => superblock,
+            None => create(&device, &options)?,
+        };
+        let segment_bytes = u64::from(superblock.segment_bytes);
+        let zone_bytes = superblock.zone_segments as usize * superblock.segment_bytes as usize;
+        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes)?;
+        let end = grow_to_live(&device, segment_bytes, &state)?;
+        let capacity = options.capacity_bytes.unwrap_or(u64::MAX);
+        let limit = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
+        let reserved = reserved_segments(&superblock);
+        let space = Space::new(device.clone(), segment_bytes, reserved, end, limit);
+        let registry = claim_live(&device, &space, state)?;
+        let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
+        let volume = Arc::new(Volume {
+            device,
+            segment_bytes: superblock.segment_bytes as usize,
+            space,
+            incarnation: manifest.life(),
+            manifest: Mutex::new(manifest),
+            registry: Mutex::new(registry),
+            cache: Cache::new(options.cache_bytes),
+        });
+        let replicas = regions.into_iter().map(|region| Replica::open(&volume, region));
+        let replicas = replicas.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
+        Ok((volume, replicas))
+    }
+
+    /// The file's name.
+    pub fn name(&self) -> &str {
+        self.device.file().name()
+    }
+
+    /// Takes a free segment, growing the file if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost and the volume goes on.
+    pub fn allocate(&self) -> Result<Arc<Segment>> {
+        self.space.allocate()
+    }
+
+    /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
+    ///
+    /// # Errors
+    /// A failed write makes the volume refuse all later ones.
+    pub fn write(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+        self.device.write(self.place(no, offset, bytes.len()), bytes)
+    }
+
+    /// Writes to the page cache: survives the process, but power loss only after [`Volume::sync`].
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+        self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
+    }
+
+    /// Fills `buffer` from `offset` of a segment.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn read(&self, no: SegmentNo, offset: u32, buffer: &mut [u8]) -> Result<()> {
+        self.device.read(self.place(no, offset, buffer.len()), buffer)
+    }
+
+    /// Makes everything written before durable.
+    ///
+    /// # Errors
+    /// A failed sync makes the volume refuse all later writes.
+    pub fn sync(&self) -> Result<()> {
+        self.device.sync()
+    }
+
+    /// Segment size in bytes.
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
+    /// Offset in the file of a place in a segment, in bytes: for messages.
+    pub fn file_offset(&self, no: SegmentNo, offset: u32) -> u64 {
+        u64::from(no.0) * self.segment_bytes as u64 + u64::from(offset)
+    }
+
+    /// The cache of everything read from this volume.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Which life of the volume this is: raised and made durable by each open.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Bytes moved to and from the device.
+    pub fn counters(&self) -> DeviceCounters {
+        self.device.file().counters()
+    }
+
+    /// Bytes of segments in use, the manifest's included, and bytes of the file.
+    pub fn usage(&self) -> (u64, u64) {
+        let (used, end) = self.space.usage();
+        (u64::from(used) * self.segment_bytes as u64, u64::from(end) * self.segment_bytes as u64)
+    }
+
+    /// Whether it refuses writes because one failed.
+    pub fn is_failed(&self) -> bool {
+        self.device.why_failed().is_some()
+    }
+
+    /// The failure since which it refuses writes.
+    pub fn failure(&self) -> Option<&str> {
+        self.device.why_failed()
+    }
+
+    /// An error if it refuses writes.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.device.check()
+    }
+
+    fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
+        assert!(offset as usize + bytes <= self.segment_bytes, "an access ends in the segment it begins in");
+        self.file_offset(no, offset)
+    }
+
+    /// Makes the caller the owner of `region`, if the volume has it.
+    pub(crate) fn take_region(&self, region: RegionId) -> Option<Owner> {
+        let mut registry = self.registry.lock();
+        registry.region(region)?;
+        Some(registry.take(region))
+    }
+
+    /// Creates a region without data, durably.
+    pub(crate) fn create_region(&self, state: RegionState) -> Result<Owner> {
+        let region = state.region;
+        let owner = {
+            let mut registry = self.registry.lock();
+            if registry.region(region).is_some() {
+                return Err(Error::Invalid(format!("region {region} exists on {}", self.name())));
+            }
+            registry.take(region)
+        };
+        self.commit(&owner, vec![Change::Region(Box::new(state))], &[], Durability::Synced)?;
+        Ok(owner)
+    }
+
+    /// Calls `with` with the state of the owner's region.
+    pub(crate) fn with_region<T>(&self, owner: &Owner, with: impl FnOnce(&RegionState) -> T) -> Result<T> {
+        let registry = self.registry.lock();
+        registry.check(owner)?;
+        registry.region(owner.region).map(with).ok_or(Error::Superseded(owner.region))
+    }
+
+    /// A live segment of a region.
+    pub(crate) fn segment(&self, region: RegionId, id: SegmentId) -> Option<Arc<Segment>> {
+        self.registry.lock().segment(region, id)
+    }
+
+    /// What `describe` says of the owner's region, and its live segments at the same instant. Whoever lost the region
+    /// gets what there is: nothing comes of it.
+    pub(crate) fn pin_region<T>(
+        &self,
+        owner: &Owner,
+        describe: impl FnOnce(&RegionState) -> T,
+    ) -> (T, HashMap<SegmentId, Arc<Segment>>) {
+        let registry = self.registry.lock();
+        let state = registry.region(owner.region).expect("a region is not dropped while it is served");
+        (describe(state), registry.segments(owner.region))
+    }
+
+    /// Every live segment of a region.
+    pub(crate) fn segments(&self, region: RegionId) -> HashMap<SegmentId, Arc<Segment>> {
+        self.registry.lock().segments(region)
+    }
+
+    /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
+    /// names no more are let go once it is durable.
+    pub(crate) fn commit(
+        &self,
+        owner: &Owner,
+        changes: Vec<Change>,
+        added: &[(SegmentId, Arc<Segment>)],
+        durability: Durability,
+    ) -> Result<()> {
+        let mut manifest = self.manifest.lock();
+        self.device.check()?;
+        let dropped = {
+            let mut registry = self.registry.lock();
+            registry.check(owner)?;
+            registry.apply(owner.region, &changes, added)?
+        };
+        let durability = if dropped.is_empty() { durability } else { Durability::Synced };
+        manifest.append(changes, durability, || self.registry.lock().state.clone())?;
+        drop(manifest);
+        drop(dropped);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+fn file_len(device: &Device) -> Result<u64> {
+    device.file().len().map_err(|error| device.error("length", 0, error))
+}
+
+fn reserved_segments(superblock: &Superblock) -> u32 {
+    1 + 2 * superblock.zone_segments
+}
+
+/// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
+/// volume.
+fn read_superblock(device: &Device, options: &VolumeOptions) -> Result<Option<Superblock>> {
+    if !Superblock::is_segment_size(options.segment_bytes) {
+        let allowed = format!("{MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}");
+        let detail = format!("segment size {}: must be a power of two, {allowed} bytes", options.segment_bytes);
+        return Err(Error::Invalid(detail));
+    }
+    let len = file_len(device)?;
+    let file = device.file().name().to_owned();
+    let mut bytes = vec![0; SUPERBLOCKS_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
+    device.read(0, &mut bytes)?;
+    let copy = bytes.get(SUPERBLOCK_COPY_OFFSET as usize..).unwrap_or_default();
+    let error = match (Superblock::decode(&bytes), Superblock::decode(copy)) {
+        (Ok(superblock), _) | (Err(_), Ok(superblock)) => return Ok(Some(superblock)),
+        (Err(error), Err(_)) => error,
+    };
+    let new = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS };
+    let reserved = u64::from(reserved_segments(&new)) * options.segment_bytes as u64;
+    if bytes.iter().all(|byte| *byte == 0) && len <= reserved {
+        return Ok(None);
+    }
+    match error {
+        DecodeError::Checksum { .. } => Err(Error::damaged(&file, 0, &error)),
+        other => Err(Error::NotAVolume { file, detail: other.to_string() }),
+    }
+}
+
+/// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
+fn create(device: &Arc<Device>, options: &VolumeOptions) -> Result<Superblock> {
+    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS };
+    let reserved = u64::from(reserved_segments(&superblock)) * options.segment_bytes as u64;
+    if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
+        return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
+    }
+    device.allocate(reserved)?;
+    Manifest::create(device.clone(), options.segment_bytes as u64, ZONE_SEGMENTS as usize * options.segment_bytes)?;
+    device.write_buffered(0, &superblock.encode())?;
+    device.write_buffered(SUPERBLOCK_COPY_OFFSET, &superblock.encode())?;
+    device.sync()?;
+    Ok(superblock)
+}
+
+/// Makes sure that the file has every segment that the manifest names; answers how many it has. An entry can survive a
+/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records.
+fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
+    let live = state.regions.values().flat_map(|region| region.segments.values());
+    let wanted = live.map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
+    if file_len(device)? < wanted {
+        device.allocate(wanted)?;
+    }
+    Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
+}
+
+/// Takes the segments that the manifest names.
+fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
+    let mut registry = Registry::new(state);
+    let live: Vec<(RegionId, SegmentId, SegmentNo)> = registry
+        .state
+        .regions
+        .values()
+        .flat_map(|region| region.segments.values().map(|segment| (region.region, segment.id, segment.no)))
+        .collect();
+    for (region, id, no) in live {
+        let Some(segment) = space.claim(no) else {
+            let detail = format!("the manifest names segment {no} twice, or as its own");
+            let file = device.file().name().to_owned();
+            return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
+        };
+        registry.hold(region, id, segment);
+    }
+    Ok(registry)
+}
+
+#[cfg(test)]
+#[path = "volume_tests.rs"]
+mod tests;

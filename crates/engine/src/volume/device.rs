@@ -1,0 +1,81 @@
+//! The volume's file, with the rule that a failed write ends all writing.
+
+use crate::error::{Error, Result};
+use leeward_platform::File;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+/// The file, and whether it can still be trusted with writes.
+#[derive(Debug)]
+pub(super) struct Device {
+    file: Arc<dyn File>,
+    failed: OnceLock<String>,
+}
+
+impl Device {
+    pub(super) fn new(file: Arc<dyn File>) -> Device {
+        Device { file, failed: OnceLock::new() }
+    }
+
+    pub(super) fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Why nothing is written any more.
+    pub(super) fn why_failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Nothing is written from now on.
+    pub(super) fn fail(&self, reason: &str) {
+        if self.failed.set(reason.to_owned()).is_ok() {
+            tracing::error!(file = self.file.name(), reason, "the volume takes no more writes");
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.clone() }),
+        }
+    }
+
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.file.read_at(buffer, offset).map_err(|error| self.error("read", offset, error))
+    }
+
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        self.file.write_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+    }
+
+    pub(super) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        self.check()?;
+        self.file.sync().map_err(|error| self.failed("sync", 0, error))
+    }
+
+    /// Grows the file to `len` bytes. A failure says nothing about what is written: writing goes on.
+    pub(super) fn allocate(&self, len: u64) -> Result<()> {
+        self.file.allocate(len).map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::NoSpace { file: self.file.name().to_owned(), detail: error.to_string() }
+            }
+            _ => self.error("grow", len, error),
+        })
+    }
+
+    pub(super) fn error(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
+        Error::Io { file: self.file.name().to_owned(), action, offset, source: Arc::new(error) }
+    }
+
+    fn failed(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
+        let error = self.error(action, offset, error);
+        self.fail(&error.to_string());
+        error
+    }
+}

@@ -1,0 +1,80 @@
+//! What is live on the volume: the manifest's state in memory, the segments it names, and who owns each region.
+
+use super::space::Segment;
+use crate::error::{Error, Result};
+use leeward_format::manifest::{Change, RegionState, VolumeState};
+use leeward_format::{RegionId, SegmentId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The right to change a region: whoever opened it last has it.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) region: RegionId,
+    token: u64,
+}
+
+/// Guarded by the volume's lock, which is never held across I/O.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) state: VolumeState,
+    segments: HashMap<RegionId, HashMap<SegmentId, Arc<Segment>>>,
+    owners: HashMap<RegionId, u64>,
+    last_token: u64,
+}
+
+impl Registry {
+    pub(super) fn new(state: VolumeState) -> Registry {
+        Registry { state, ..Registry::default() }
+    }
+
+    /// Makes a new owner of `region`; the one before has no rights any more.
+    pub(super) fn take(&mut self, region: RegionId) -> Owner {
+        self.last_token += 1;
+        self.owners.insert(region, self.last_token);
+        Owner { region, token: self.last_token }
+    }
+
+    pub(super) fn check(&self, owner: &Owner) -> Result<()> {
+        match self.owners.get(&owner.region) {
+            Some(token) if *token == owner.token => Ok(()),
+            _ => Err(Error::Superseded(owner.region)),
+        }
+    }
+
+    pub(super) fn hold(&mut self, region: RegionId, id: SegmentId, segment: Arc<Segment>) {
+        self.segments.entry(region).or_default().insert(id, segment);
+    }
+
+    pub(super) fn region(&self, region: RegionId) -> Option<&RegionState> {
+        self.state.regions.get(&region)
+    }
+
+    pub(super) fn segment(&self, region: RegionId, id: SegmentId) -> Option<Arc<Segment>> {
+        self.segments.get(&region)?.get(&id).cloned()
+    }
+
+    pub(super) fn segments(&self, region: RegionId) -> HashMap<SegmentId, Arc<Segment>> {
+        self.segments.get(&region).cloned().unwrap_or_default()
+    }
+
+    /// Carries out `changes` of `region` and holds what they add; answers the segments that nothing names any more, to
+    /// be dropped once the edit is durable.
+    pub(super) fn apply(
+        &mut self,
+        region: RegionId,
+        changes: &[Change],
+        added: &[(SegmentId, Arc<Segment>)],
+    ) -> Result<Vec<Arc<Segment>>> {
+        for change in changes {
+            self.state.apply(change).map_err(|error| Error::protocol(region, error.to_string()))?;
+        }
+        let held = self.segments.entry(region).or_default();
+        held.extend(added.iter().cloned());
+        let live = self.state.regions.get(&region).map(|state| &state.segments);
+        let is_dead = |id: &SegmentId| live.is_none_or(|live| !live.contains_key(id));
+        let dead: Vec<SegmentId> = held.keys().filter(|id| is_dead(id)).copied().collect();
+        debug_assert!(live.is_none_or(|live| live.keys().all(|id| held.contains_key(id))), "live segments are held");
+        Ok(dead.into_iter().filter_map(|id| held.remove(&id)).collect())
+    }
+}

@@ -1,0 +1,237 @@
+//! Tests of the volume: its manifest over crashes and damage, and its space.
+
+use super::*;
+use leeward_format::cluster::TableOptions;
+use leeward_format::{LogKind, Lsn};
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_platform::{Disk, Rng, SimDisk};
+
+const REGION: RegionId = RegionId(1);
+const SEGMENT_BYTES: usize = 32 << 10;
+const ZONE_BYTES: usize = ZONE_SEGMENTS as usize * SEGMENT_BYTES;
+
+fn options() -> VolumeOptions {
+    VolumeOptions { segment_bytes: SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 1 << 16 }
+}
+
+fn open(disk: &SimDisk) -> Result<Arc<Volume>> {
+    Volume::open(disk.open("volume").unwrap(), options()).map(|(volume, _)| volume)
+}
+
+/// A volume with a region, owned.
+fn open_owned(disk: &SimDisk) -> Result<(Arc<Volume>, Owner)> {
+    let volume = open(disk)?;
+    let owner = match volume.take_region(REGION) {
+        Some(owner) => owner,
+        None => volume.create_region(RegionState::new(REGION, TableOptions::default()))?,
+    };
+    Ok((volume, owner))
+}
+
+/// Adds a log segment; answers its id.
+fn add(volume: &Volume, owner: &Owner, id: u64, durability: Durability) -> Result<()> {
+    let segment = volume.allocate()?;
+    let id = SegmentId(id);
+    let opened = Change::OpenLog { region: REGION, log: LogKind::Recovery, id, no: segment.no() };
+    volume.commit(owner, vec![opened], &[(id, segment)], durability)
+}
+
+fn forget(volume: &Volume, owner: &Owner, id: u64) -> Result<()> {
+    let gone = Change::Forget { region: REGION, ids: vec![SegmentId(id)] };
+    volume.commit(owner, vec![gone], &[], Durability::Synced)
+}
+
+fn ids(volume: &Volume, owner: &Owner) -> Vec<u64> {
+    volume.with_region(owner, |state| state.segments.keys().map(|id| id.0).collect()).unwrap()
+}
+
+#[test]
+fn each_open_is_a_new_life() {
+    let disk = SimDisk::new(1, 1 << 30);
+    for life in 1..5 {
+        assert_eq!(open(&disk).unwrap().incarnation(), Incarnation(life));
+        disk.lose_power(&mut Rng::new(life));
+    }
+}
+
+#[test]
+fn a_crash_while_a_volume_is_made_leaves_nothing_in_the_way() {
+    for op in 1..20 {
+        for power in [false, true] {
+            let disk = SimDisk::new(op, 1 << 30);
+            disk.set_faults(FaultPlan { at: vec![(op, Fault::Kill)], ..FaultPlan::default() });
+            let first = open_owned(&disk);
+            disk.set_faults(FaultPlan::default());
+            if power {
+                disk.lose_power(&mut Rng::new(op));
+            }
+            drop(first);
+            disk.kill_process();
+            open_owned(&disk).unwrap_or_else(|error| panic!("operation {op}, power loss {power}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn edits_survive_many_checkpoints_and_a_crash_at_any_of_them() {
+    let mut rng = Rng::new(2);
+    let disk = SimDisk::new(2, 1 << 30);
+    let mut live: Vec<u64> = Vec::new();
+    let mut next = 1;
+    for _ in 0..60 {
+        let (volume, owner) = open_owned(&disk).unwrap();
+        assert_eq!(ids(&volume, &owner), live);
+        disk.set_faults(FaultPlan { at: vec![(1 + rng.below(500), Fault::Kill)], ..FaultPlan::default() });
+        // What was being done when it died may or may not count.
+        let doubtful = loop {
+            if live.len() < 5 || (live.len() < 60 && rng.one_in(2)) {
+                if add(&volume, &owner, next, Durability::Synced).is_err() {
+                    break next;
+                }
+                live.push(next);
+                next += 1;
+            } else {
+                let id = live[rng.index(live.len())];
+                if forget(&volume, &owner, id).is_err() {
+                    break id;
+                }
+                live.retain(|live| *live != id);
+            }
+        };
+        disk.set_faults(FaultPlan::default());
+        disk.lose_power(&mut rng);
+        let (volume, owner) = open_owned(&disk).unwrap();
+        let found = ids(&volume, &owner);
+        let certain = |ids: &[u64]| ids.iter().copied().filter(|id| *id != doubtful).collect::<Vec<_>>();
+        assert_eq!(certain(&found), certain(&live));
+        live = found;
+        next += 1;
+        assert_eq!(volume.usage().0, (1 + 2 * ZONE_SEGMENTS as usize + live.len()) as u64 * SEGMENT_BYTES as u64);
+        disk.kill_process();
+    }
+    assert!(next > 500, "both zones were filled several times");
+}
+
+#[test]
+fn lazy_edits_are_durable_with_the_next_sync() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(seed, 1 << 30);
+        let (volume, owner) = open_owned(&disk).unwrap();
+        (1..5).for_each(|id| add(&volume, &owner, id, Durability::Lazy).unwrap());
+        volume.sync().unwrap();
+        (5..9).for_each(|id| add(&volume, &owner, id, Durability::Lazy).unwrap());
+        disk.lose_power(&mut Rng::new(seed));
+        let (volume, owner) = open_owned(&disk).expect("a tear is no damage");
+        let found = ids(&volume, &owner);
+        assert!(found.len() >= 4 && found == (1..=found.len() as u64).collect::<Vec<_>>(), "{found:?}");
+        // What the tear left behind is not taken up again by what is written over it.
+        add(&volume, &owner, 100, Durability::Synced).unwrap();
+        disk.kill_process();
+        let (volume, owner) = open_owned(&disk).unwrap();
+        assert_eq!(ids(&volume, &owner), [found, vec![100]].concat());
+    }
+}
+
+#[test]
+fn damage_before_the_last_entry_is_an_error_that_says_where() {
+    let disk = SimDisk::new(3, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    (1..10).for_each(|id| add(&volume, &owner, id, Durability::Synced).unwrap());
+    disk.kill_process();
+    let zone = SEGMENT_BYTES as u64;
+    let frames = (0..40).map(|frame| zone + frame * 64);
+    let contents = disk.contents("volume");
+    let used: Vec<u64> = frames.filter(|at| contents[*at as usize..][..12].iter().any(|byte| *byte != 0)).collect();
+    let (last, earlier) = used.split_last().unwrap();
+    disk.flip_bit("volume", earlier[earlier.len() / 2] + 14, 0);
+    let error = open(&disk).unwrap_err();
+    let Error::Damaged { offset, .. } = &error else { panic!("{error}") };
+    assert_eq!(*offset, earlier[earlier.len() / 2]);
+    assert!(error.to_string().contains("cannot be read"), "{error}");
+    disk.kill_process();
+    disk.flip_bit("volume", earlier[earlier.len() / 2] + 14, 0);
+    // The last entry might be a tear: it does not count, whatever happened to it.
+    disk.flip_bit("volume", last + 14, 0);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    assert_eq!(ids(&volume, &owner).len(), 8);
+}
+
+#[test]
+fn a_lost_checkpoint_is_damage_and_not_an_older_state() {
+    let disk = SimDisk::new(4, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    let mut id = 0;
+    let current = || volume.manifest.lock().current();
+    while current() == 0 {
+        id += 1;
+        add(&volume, &owner, id, Durability::Synced).unwrap();
+        forget(&volume, &owner, id).unwrap();
+    }
+    disk.kill_process();
+    disk.flip_bit("volume", (SEGMENT_BYTES + ZONE_BYTES + 20) as u64, 5);
+    let error = open(&disk).unwrap_err().to_string();
+    assert!(error.contains("the newest checkpoint cannot be read"), "{error}");
+}
+
+#[test]
+fn segments_are_free_again_when_nobody_holds_them() {
+    let disk = SimDisk::new(5, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    add(&volume, &owner, 1, Durability::Synced).unwrap();
+    let pin = volume.segment(REGION, SegmentId(1)).unwrap();
+    forget(&volume, &owner, 1).unwrap();
+    let other = volume.allocate().unwrap();
+    assert_ne!(other.no(), pin.no(), "a pinned segment is not reused");
+    let (no, serial) = (pin.no(), pin.serial());
+    drop(pin);
+    let again = volume.allocate().unwrap();
+    assert_eq!(again.no(), no);
+    assert_ne!(again.serial(), serial);
+}
+
+#[test]
+fn the_capacity_is_kept_and_said() {
+    let disk = SimDisk::new(6, 1 << 30);
+    let capacity = 12 * SEGMENT_BYTES as u64;
+    let options = VolumeOptions { capacity_bytes: Some(capacity), ..options() };
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), options).unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| volume.allocate().ok()).collect();
+    assert_eq!(taken.len(), 3);
+    let error = volume.allocate().unwrap_err().to_string();
+    assert_eq!(error, format!("volume: no space: the volume is at its capacity of {capacity} bytes"));
+    assert!(!volume.is_failed());
+    drop(taken);
+    volume.allocate().unwrap();
+}
+
+#[test]
+fn a_failed_sync_ends_all_writing() {
+    let disk = SimDisk::new(7, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    let segment = volume.allocate().unwrap();
+    volume.write(segment.no(), 0, &[1; 4096]).unwrap();
+    disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
+    assert!(matches!(volume.sync(), Err(Error::Io { action: "sync", .. })));
+    assert!(volume.is_failed());
+    for refused in [volume.sync(), volume.write(segment.no(), 0, &[2; 4096]), forget(&volume, &owner, 1)] {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("takes no writes since an earlier failure"), "{error}");
+    }
+    let mut back = [0; 4096];
+    volume.read(segment.no(), 0, &mut back).unwrap();
+    assert_eq!(back, [1; 4096], "reads go on");
+}
+
+#[test]
+fn only_the_owner_changes_a_region() {
+    let disk = SimDisk::new(8, 1 << 30);
+    let (volume, old) = open_owned(&disk).unwrap();
+    let new = volume.take_region(REGION).unwrap();
+    assert!(matches!(add(&volume, &old, 1, Durability::Synced), Err(Error::Superseded(REGION))));
+    assert!(volume.with_region(&old, |_| ()).is_err());
+    add(&volume, &new, 1, Durability::Synced).unwrap();
+    assert!(volume.create_region(RegionState::new(REGION, TableOptions::default())).is_err());
+    let seal = Change::SealLog { region: REGION, id: SegmentId(9), bytes: 64, last_lsn: Lsn(1) };
+    let nonsense = volume.commit(&new, vec![seal], &[], Durability::Synced);
+    assert!(matches!(nonsense, Err(Error::Protocol { .. })));
+}

@@ -1,0 +1,118 @@
+//! Crash tests: the process or the machine dies at every single operation on the device, and nothing that was promised
+//! is lost.
+//!
+//! The promise: after `kill -9`, everything up to the last `write_tails`; after a power loss, everything up to the last
+//! `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
+//! recovery never takes a tear for damage.
+
+use crate::support::{History, assert_holds, compact, flush, open_region};
+use leeward_engine::Error;
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_platform::{Rng, SimDisk};
+
+const DISK_BYTES: u64 = 256 << 20;
+
+/// Opens the region and works on it until a fault ends it.
+fn work(disk: &SimDisk, rng: &mut Rng, history: &mut History, batches: u64) -> Result<(), Error> {
+    let region = open_region(disk)?;
+    history.cut(region.last_lsn());
+    for _ in 0..batches {
+        history.append(&region, rng)?;
+        if !rng.one_in(4) {
+            history.write(&region)?;
+        }
+        match rng.below(12) {
+            0 => history.sync(&region)?,
+            1 => flush(&region)?,
+            2 => drop(compact(&region)?),
+            3 if rng.one_in(8) => region.seal_tails(),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A region recovers to a prefix of the history that keeps the promise.
+fn check(disk: &SimDisk, history: &mut History, promised: u64, context: &str) {
+    let region = open_region(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let last = region.last_lsn();
+    assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}..={}", history.last());
+    history.cut(last);
+    assert_holds(&region, &history.model(last), context);
+}
+
+pub(crate) fn crash_at_every_operation(seed: u64, power: bool) {
+    let total = {
+        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        work(&disk, &mut rng, &mut History::default(), 400).expect("no faults yet");
+        disk.ops()
+    };
+    assert!(total > 300, "{total} operations prove little");
+    for op in 1..=total {
+        let context = format!("seed {seed}, operation {op} of {total}, power loss: {power}");
+        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let mut history = History::default();
+        disk.set_faults(FaultPlan { at: vec![(op, Fault::Kill)], ..FaultPlan::default() });
+        assert!(work(&disk, &mut rng, &mut history, 400).is_err(), "{context}: the fault was not met");
+        disk.set_faults(FaultPlan::default());
+        if power {
+            disk.lose_power(&mut Rng::new(seed ^ op));
+        }
+        let promised = if power { history.synced } else { history.written };
+        check(&disk, &mut history, promised, &context);
+        // And it goes on from there.
+        work(&disk, &mut rng, &mut history, 30).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let written = history.written;
+        check(&disk, &mut history, written, &context);
+    }
+}
+
+#[test]
+fn kill_at_every_operation() {
+    crash_at_every_operation(1, false);
+}
+
+#[test]
+fn power_loss_at_every_operation() {
+    crash_at_every_operation(2, true);
+}
+
+#[test]
+fn many_crashes_in_a_row() {
+    for seed in 0..40 {
+        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let mut history = History::default();
+        for round in 0..12 {
+            let context = format!("seed {seed}, round {round}");
+            let at = 1 + rng.below(1200);
+            disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
+            let batches = rng.below(1500);
+            let died = work(&disk, &mut rng, &mut history, batches).is_err();
+            disk.set_faults(FaultPlan::default());
+            let mut promised = history.written;
+            if rng.one_in(2) {
+                disk.lose_power(&mut rng);
+                promised = history.synced;
+            } else if !died {
+                disk.kill_process();
+            }
+            check(&disk, &mut history, promised, &context);
+        }
+    }
+}
+
+#[test]
+fn failed_operations_end_the_volume_and_lose_nothing() {
+    for seed in 0..30 {
+        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let mut history = History::default();
+        for round in 0..5 {
+            disk.set_faults(FaultPlan { write_errors_one_in: 300, ..FaultPlan::default() });
+            let failed = work(&disk, &mut rng, &mut history, 600);
+            disk.set_faults(FaultPlan::default());
+            disk.kill_process();
+            let written = history.written;
+            check(&disk, &mut history, written, &format!("seed {seed}, round {round}, after {failed:?}"));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Damage: bytes that were durable and are not what was written any more. What was promised is never silently gone.
+
+use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
+use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
+use leeward_format::superblock::SUPERBLOCK_COPY_OFFSET;
+use leeward_format::{LogKind, Lsn};
+use leeward_platform::{Disk, Rng, SimDisk};
+
+const DISK_BYTES: u64 = 256 << 20;
+
+/// A region whose process died after `writes` writes, all durable; answers where its log's first segment lies, in
+/// bytes.
+fn written(disk: &SimDisk, writes: u32) -> u64 {
+    let region = open_region(disk).unwrap();
+    for number in 0..writes {
+        let key = format!("key{number:03}");
+        region.append(&[Write { key: key.as_bytes(), value: Some(&[7; 100]) }]).unwrap();
+    }
+    region.sync_tails().unwrap();
+    let segment = region.tails(LogKind::Recovery)[0].segment();
+    disk.kill_process();
+    u64::from(segment.0) * volume_options().segment_bytes as u64
+}
+
+const RECORD_BYTES: u64 = 20 + 6 + 100;
+
+#[test]
+fn a_flipped_bit_below_the_recorded_commit_is_an_error_that_says_where_and_what_to_do() {
+    let disk = SimDisk::new(1, DISK_BYTES);
+    let log = written(&disk, 50);
+    // Serving records all that was found as committed.
+    drop(open_region(&disk).unwrap());
+    disk.kill_process();
+    disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
+    let error = open_region(&disk).unwrap_err();
+    let Error::Damaged { file, offset, detail, advice } = &error else { panic!("{error}") };
+    assert_eq!((&file[..], *offset), ("volume", log + 64 + 30 * RECORD_BYTES));
+    assert!(detail.contains("checksum") && advice.starts_with("restore the volume"), "{error}");
+    // Nothing was thrown away: where the bytes come back, so does everything.
+    disk.kill_process();
+    disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
+    assert_eq!(open_region(&disk).unwrap().last_lsn(), Lsn(50));
+}
+
+#[test]
+fn a_flipped_bit_beyond_the_recorded_commit_is_a_tear() {
+    let disk = SimDisk::new(2, DISK_BYTES);
+    let log = written(&disk, 50);
+    disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
+    let region = open_region(&disk).unwrap();
+    assert_eq!(region.last_lsn(), Lsn(30));
+    assert!(matches!(region.get(b"key029", Reach::Device), Ok(Lookup::Found { .. })));
+    assert_eq!(region.get(b"key030", Reach::Device).unwrap(), Lookup::Absent);
+    // The cut is durable: what stood behind it never comes back.
+    region.append(&[Write { key: b"new", value: Some(b"1") }]).unwrap();
+    region.sync_tails().unwrap();
+    disk.lose_power(&mut Rng::new(2));
+    disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
+    let region = open_region(&disk).unwrap();
+    assert_eq!(region.last_lsn(), Lsn(31));
+    assert_eq!(region.get(b"key031", Reach::Device).unwrap(), Lookup::Absent);
+}
+
+#[test]
+fn log_bytes_that_levels_refer_to_are_missed() {
+    let disk = SimDisk::new(3, DISK_BYTES);
+    let region = open_region(&disk).unwrap();
+    let value = [1; 300];
+    while region.stats().levels.is_empty() {
+        match region.append(&[Write { key: &region.last_lsn().0.to_be_bytes(), value: Some(&value) }]) {
+            Ok(appended) => region.set_commit(appended.last),
+            Err(_) => flush(&region).unwrap(),
+        }
+        compact(&region).unwrap();
+    }
+    let segment = region.tails(LogKind::Large).last().unwrap().segment();
+    disk.kill_process();
+    let start = u64::from(segment.0) * volume_options().segment_bytes as u64;
+    disk.flip_bit("volume", start + 20, 0);
+    let error = open_region(&disk).unwrap_err().to_string();
+    assert!(error.contains("bytes that were durable are gone"), "{error}");
+}
+
+/// One region's life, with everything in it: compactions, flushes, syncs, restarts.
+fn live(disk: &SimDisk, seed: u64) -> History {
+    let mut rng = Rng::new(seed);
+    let mut history = History::default();
+    for _ in 0..3 {
+        let region = open_region(disk).unwrap();
+        for _ in 0..150 {
+            history.append(&region, &mut rng).unwrap();
+            history.write(&region).unwrap();
+            match rng.below(10) {
+                0 => history.sync(&region).unwrap(),
+                1 => flush(&region).unwrap(),
+                2 => drop(compact(&region).unwrap()),
+                _ => {}
+            }
+        }
+        history.sync(&region).unwrap();
+        disk.kill_process();
+    }
+    history
+}
+
+fn scan_all(region: &Region) -> Result<usize, Error> {
+    let mut cursor = region.snapshot(region.last_lsn()).cursor(ScanBounds::default());
+    let mut count = 0;
+    while cursor.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[test]
+fn no_flipped_bit_ever_makes_up_data() {
+    let pristine = SimDisk::new(4, DISK_BYTES);
+    let history = live(&pristine, 4);
+    let bytes = pristine.contents("volume");
+    let mut rng = Rng::new(5);
+    let (mut errors, mut cut) = (0, 0);
+    for round in 0..400 {
+        let disk = SimDisk::new(round, DISK_BYTES);
+        disk.open("volume").unwrap().write_at(&bytes, 0).unwrap();
+        // Aim at bytes that are in use: most of a fresh file is not.
+        let at = loop {
+            let at = rng.index(bytes.len());
+            if bytes[at] != 0 {
+                break at as u64;
+            }
+        };
+        disk.flip_bit("volume", at, rng.below(8) as u8);
+        match open_region(&disk).and_then(|region| scan_all(&region).map(|_| region)) {
+            Err(error) => {
+                assert!(matches!(error, Error::Damaged { .. } | Error::NotAVolume { .. }), "byte {at}: {error}");
+                errors += 1;
+            }
+            Ok(region) => {
+                let mut history = history.clone();
+                cut += u32::from(region.last_lsn().0 < history.last());
+                history.cut(region.last_lsn());
+                assert_holds(&region, &history.model(region.last_lsn()), &format!("byte {at} flipped"));
+            }
+        }
+    }
+    assert!(errors > 20, "{errors} errors, {cut} cuts");
+}
+
+#[test]
+fn the_copy_of_the_superblock_serves_for_a_damaged_one() {
+    let disk = SimDisk::new(6, DISK_BYTES);
+    written(&disk, 10);
+    disk.flip_bit("volume", 9, 1);
+    assert_eq!(open_region(&disk).unwrap().last_lsn(), Lsn(10));
+    disk.kill_process();
+    disk.flip_bit("volume", SUPERBLOCK_COPY_OFFSET + 9, 1);
+    let error = open_volume(&disk).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_file_of_another_kind_or_version_is_left_alone() {
+    let disk = SimDisk::new(7, DISK_BYTES);
+    let file = disk.open("volume").unwrap();
+    file.write_at(&b"SQLite format 3\0".repeat(4096), 0).unwrap();
+    let error = Volume::open(file, volume_options()).unwrap_err();
+    assert_eq!(error.to_string(), "volume: superblock: not a Leeward volume");
+    assert_eq!(disk.contents("volume"), b"SQLite format 3\0".repeat(4096));
+
+    let disk = SimDisk::new(8, DISK_BYTES);
+    written(&disk, 1);
+    let file = disk.open("volume").unwrap();
+    for at in [0, SUPERBLOCK_COPY_OFFSET] {
+        let mut superblock = [0; 512];
+        file.read_at(&mut superblock, at).unwrap();
+        superblock[8] = 2;
+        let crc = crc32c::crc32c(&superblock[..508]);
+        superblock[508..].copy_from_slice(&crc.to_le_bytes());
+        file.write_at(&superblock, at).unwrap();
+    }
+    let error = open_volume(&disk).unwrap_err().to_string();
+    assert_eq!(error, "volume: superblock: a volume of version 2, this program reads version 1");
+}

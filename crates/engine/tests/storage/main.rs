@@ -1,0 +1,8 @@
+//! The engine from outside: crashes, damage and replication's storage half, on simulated disks.
+
+mod crash;
+mod damage;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod replica;
+mod support;

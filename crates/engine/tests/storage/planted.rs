@@ -1,0 +1,36 @@
+//! Rules of the engine broken on purpose: the crash and replica tests must notice each of them.
+
+use crate::{crash, replica};
+use leeward_platform::planted::{Bug, plant};
+use std::panic::{UnwindSafe, catch_unwind};
+
+fn is_noticed(bug: Bug, test: impl FnOnce() + UnwindSafe) {
+    plant(Some(bug));
+    let outcome = catch_unwind(test);
+    plant(None);
+    assert!(outcome.is_err(), "nobody noticed {bug:?}");
+}
+
+#[test]
+fn records_without_checksum() {
+    is_noticed(Bug::SkipChecksum, || replica::torn_buffers(0..60));
+}
+
+#[test]
+fn a_replay_that_stops_at_the_end_of_one_log_only() {
+    is_noticed(Bug::StopReplayAtOneLog, || replica::torn_buffers(0..60));
+}
+
+#[test]
+fn an_install_before_its_log_bytes_are_durable() {
+    is_noticed(Bug::InstallBeforeLogDurable, || {
+        for seed in 0..10 {
+            crash::crash_at_every_operation(seed, true);
+        }
+    });
+}
+
+#[test]
+fn a_promotion_that_does_not_cut_longer_tails() {
+    is_noticed(Bug::PromoteWithoutCut, || replica::primaries_return(0..12));
+}

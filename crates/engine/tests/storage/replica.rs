@@ -1,0 +1,378 @@
+//! Replication's storage half: a primary's region and a backup's replica on two simulated disks, connected by hand.
+//!
+//! The test plays the part of the fabric (mirror buffers are plain vectors) and of the messages, in the order in which
+//! replication sends them, so that what the replica promises is tested without any of it.
+
+use crate::support::{History, REGION, assert_holds, open_volume, table_options, volume_options};
+use leeward_engine::compaction::Step;
+use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
+use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo};
+use leeward_platform::{Rng, SimDisk};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+const DISK_BYTES: u64 = 256 << 20;
+
+/// A backup as its primary sees it.
+struct Backup {
+    volume: Arc<Volume>,
+    replica: Replica,
+    /// Mirror buffers: two a log, as they lie in the backup's memory.
+    buffers: Vec<Vec<u8>>,
+    opened: BTreeSet<(LogKind, u64)>,
+    /// Tails up to here were sealed for the base and are part of it.
+    base_lsn: Lsn,
+    /// Makes segment numbers here differ from the primary's.
+    _shift: Vec<Arc<Segment>>,
+}
+
+impl Backup {
+    fn new(disk: &SimDisk, shift: usize) -> Backup {
+        let (volume, replicas) = open_volume(disk).expect("a sound disk");
+        let _shift = (0..shift).map(|_| volume.allocate().expect("room")).collect();
+        let replica = replicas.into_iter().next();
+        let replica = replica.unwrap_or_else(|| Replica::create(&volume, REGION, table_options()).expect("room"));
+        let buffers = vec![vec![0; volume_options().segment_bytes]; 4];
+        Backup { volume, replica, buffers, opened: BTreeSet::new(), base_lsn: Lsn(0), _shift }
+    }
+
+    /// Brings it to the primary's state; answers how many segments were shipped.
+    fn sync(&mut self, primary: &Region) -> usize {
+        primary.seal_tails();
+        let pinned = primary.base();
+        let missing = self.replica.begin_base(&pinned.base).expect("a sound base");
+        for id in &missing {
+            let segment = pinned.base.segments.iter().find(|segment| segment.id == *id).expect("of the base");
+            let shipped = Shipped { id: *id, kind: segment.kind, primary: segment.primary };
+            let bytes = pinned.read_segment(*id).expect("a sound device");
+            let stored = self.replica.store(&shipped, &bytes).expect("a sound segment");
+            assert_eq!(stored.bytes_rewritten, if segment.kind.is_index() { bytes.len() as u64 } else { 0 });
+        }
+        self.replica.install_base().expect("all is there");
+        assert_eq!(self.replica.position(), (primary.term(), primary.last_lsn()));
+        self.buffers.iter_mut().for_each(|buffer| buffer.fill(0));
+        self.opened.clear();
+        self.base_lsn = primary.last_lsn();
+        missing.len()
+    }
+
+    fn buffer(log: LogKind, index: u64) -> usize {
+        log.index() * 2 + (index % 2) as usize
+    }
+
+    /// The primary's tails that go on behind the base.
+    fn tails(&self, primary: &Region) -> Vec<Arc<Tail>> {
+        let tails = LogKind::ALL.into_iter().flat_map(|log| primary.tails(log));
+        tails.filter(|tail| tail.last_lsn() > self.base_lsn).collect()
+    }
+
+    /// One-sided writes of everything new.
+    fn mirror(&mut self, primary: &Region) {
+        for tail in self.tails(primary) {
+            if self.opened.insert((tail.log(), tail.index())) {
+                self.replica.open_tail(tail.log(), tail.id(), tail.segment()).expect("room");
+            }
+            let buffer = &mut self.buffers[Backup::buffer(tail.log(), tail.index())];
+            tail.with_bytes(0..tail.filled(), |bytes| buffer[..bytes.len()].copy_from_slice(bytes));
+        }
+    }
+
+    /// Persists what the buffers of open tails hold.
+    fn save(&mut self, primary: &Region) {
+        for tail in self.tails(primary) {
+            let buffer = &self.buffers[Backup::buffer(tail.log(), tail.index())][..tail.filled() as usize];
+            self.replica.persist_tail(tail.log(), tail.id(), 0, buffer).expect("follows on");
+        }
+        self.replica.sync().expect("a sound disk");
+    }
+
+    /// Flushes sealed tails at both ends and releases them.
+    fn flush(&mut self, primary: &Region) {
+        self.mirror(primary);
+        for log in LogKind::ALL {
+            for tail in primary.tails(log).iter().filter(|tail| tail.sealed()) {
+                primary.flush_tail(log, tail.index()).expect("a sound disk");
+                if tail.last_lsn() > self.base_lsn {
+                    let buffer = &self.buffers[Backup::buffer(log, tail.index())][..tail.filled() as usize];
+                    self.replica.persist_tail(log, tail.id(), 0, buffer).expect("follows on");
+                    let last_lsn = tail.last_lsn();
+                    self.replica.seal_tail(log, tail.id(), tail.filled(), last_lsn).expect("all is there");
+                }
+                primary.release_tail(log, tail.index());
+                primary.allow_tails(log, tail.index() + 2);
+            }
+        }
+        primary.prepare_tails().expect("room");
+    }
+
+    /// Compacts at the primary and ships the result.
+    fn compact(&mut self, primary: &Region) -> bool {
+        let Some(mut compaction) = primary.next_compaction() else { return false };
+        self.mirror(primary);
+        loop {
+            match compaction.step().expect("a sound disk") {
+                Step::Segment(built) => {
+                    let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
+                    let stored = self.replica.store(&shipped, &built.bytes).expect("a sound segment");
+                    assert_eq!(stored.bytes_rewritten, built.bytes.len() as u64);
+                }
+                Step::Finished(done) => {
+                    primary.install(&done).expect("a sound disk");
+                    self.save(primary);
+                    self.replica.install(&done.edit).expect("all was shipped");
+                    return true;
+                }
+            }
+        }
+    }
+}
+
+/// Takes writes, with upkeep, until `batches` are done; all of them are mirrored.
+fn work(primary: &Region, backup: &mut Backup, history: &mut History, rng: &mut Rng, batches: u64) {
+    for _ in 0..batches {
+        backup.flush(primary);
+        while backup.compact(primary) {}
+        history.append(primary, rng).expect("a sound disk");
+        history.write(primary).expect("a sound disk");
+        backup.mirror(primary);
+        if rng.one_in(20) {
+            backup.save(primary);
+        }
+    }
+}
+
+fn serve(replica: Replica) -> Arc<Region> {
+    let term = replica.position().0.next();
+    let region = replica.serve(term).expect("a sound copy");
+    region.set_commit(region.last_lsn());
+    region
+}
+
+#[test]
+fn a_backup_takes_over_with_everything_that_was_mirrored() {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut history = History::default();
+        let mut backup = Backup::new(&there, 5);
+        let before = rng.below(300);
+        for _ in 0..before {
+            history.append(&primary, &mut rng).unwrap();
+        }
+        history.write(&primary).unwrap();
+        backup.sync(&primary);
+        let read = backup.volume.counters().bytes_read;
+        work(&primary, &mut backup, &mut history, &mut rng, 1500);
+        assert!(primary.stats().levels.len() > 1, "several levels were shipped");
+        assert_eq!(backup.volume.counters().bytes_read, read, "a backup reads nothing");
+        let buffers = backup.buffers.clone();
+        backup.replica.adopt_tails(&buffers).unwrap();
+        assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
+        let promoted = serve(backup.replica);
+        assert_eq!(promoted.last_lsn(), primary.last_lsn());
+        assert_holds(&promoted, &history.model(promoted.last_lsn()), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn primaries_die_and_return_as_backups() {
+    primaries_return(0..12);
+}
+
+pub(crate) fn primaries_return(seeds: Range<u64>) {
+    for seed in seeds {
+        let mut rng = Rng::new(100 + seed);
+        let disks = [SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES)];
+        let mut history = History::default();
+        let mut primary = serve(Backup::new(&disks[0], 0).replica);
+        for round in 1..8usize {
+            let context = format!("seed {seed}, round {round}");
+            let disk = &disks[round % 2];
+            if rng.one_in(2) {
+                disk.lose_power(&mut rng);
+            } else {
+                disk.kill_process();
+            }
+            let mut backup = Backup::new(disk, round % 3);
+            let total = {
+                primary.seal_tails();
+                primary.base().base.segments.len()
+            };
+            let shipped = backup.sync(&primary);
+            assert!(round < 3 || total < 12 || shipped < total, "{context}: {shipped} of {total} shipped");
+            let batches = 100 + rng.below(400);
+            work(&primary, &mut backup, &mut history, &mut rng, batches);
+            // Writes that reach nobody: the primary dies with them, and its copy must lose them.
+            for _ in 0..rng.below(30) {
+                match primary.append(&[leeward_engine::Write { key: b"lost", value: Some(b"lost") }]) {
+                    Ok(_) => {}
+                    Err(error) => assert!(!matches!(error, leeward_engine::AppendError::Engine(_)), "{error}"),
+                }
+            }
+            primary.write_tails().unwrap();
+            let buffers = backup.buffers.clone();
+            backup.replica.adopt_tails(&buffers).unwrap();
+            assert_eq!(backup.replica.position().1.0, history.last(), "{context}");
+            primary = serve(backup.replica);
+            assert_holds(&primary, &history.model(primary.last_lsn()), &context);
+        }
+    }
+}
+
+#[test]
+fn torn_buffers_give_a_dense_prefix_of_whole_batches() {
+    torn_buffers(0..60);
+}
+
+pub(crate) fn torn_buffers(seeds: Range<u64>) {
+    for seed in seeds {
+        let mut rng = Rng::new(seed);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary);
+        let mut history = History::default();
+        for _ in 0..40 {
+            history.append(&primary, &mut rng).unwrap();
+        }
+        backup.mirror(&primary);
+        let mut buffers = backup.buffers.clone();
+        for _ in 0..1 + rng.below(3) {
+            // A piece of a one-sided write that never arrived, or arrived damaged.
+            let buffer = rng.index(4);
+            let at = rng.index(buffers[buffer].len() / 4);
+            let end = at + rng.index(600);
+            if rng.one_in(2) { buffers[buffer][at..end].fill(0) } else { rng.fill(&mut buffers[buffer][at..end]) }
+        }
+        backup.replica.adopt_tails(&buffers).unwrap();
+        let (_, last) = backup.replica.position();
+        let promoted = serve(backup.replica);
+        assert_eq!(promoted.last_lsn(), last);
+        history.cut(last);
+        assert_holds(&promoted, &history.model(last), &format!("seed {seed}"));
+        // And it is durably so.
+        drop(promoted);
+        there.lose_power(&mut rng);
+        let reopened = serve(Backup::new(&there, 0).replica);
+        assert_eq!(reopened.last_lsn(), last);
+        assert_holds(&reopened, &history.model(last), &format!("seed {seed}, reopened"));
+    }
+}
+
+#[test]
+fn buffers_of_other_lives_are_passed_over() {
+    let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+    let mut rng = Rng::new(1);
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, 3);
+    backup.sync(&primary);
+    let mut history = History::default();
+    work(&primary, &mut backup, &mut history, &mut rng, 10);
+    let stale = backup.buffers.clone();
+    let primary = serve(primary.into_replica().unwrap());
+    assert_eq!(primary.term(), Epoch(2));
+    backup.sync(&primary);
+    let before = backup.replica.position();
+    assert_eq!(before, (Epoch(2), Lsn(history.last())));
+    backup.replica.adopt_tails(&stale).unwrap();
+    backup.replica.adopt_tails(&[Vec::new(), vec![7; 100], vec![0; 1 << 20]]).unwrap();
+    assert_eq!(backup.replica.position(), before);
+}
+
+#[test]
+fn a_base_that_was_given_up_changes_nothing() {
+    let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+    let mut rng = Rng::new(2);
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, 3);
+    backup.sync(&primary);
+    let mut history = History::default();
+    work(&primary, &mut backup, &mut history, &mut rng, 400);
+    backup.replica.adopt_tails(&backup.buffers.clone()).unwrap();
+    let (position, have) = (backup.replica.position(), backup.replica.have());
+    let used = backup.volume.usage().0;
+    history.append(&primary, &mut rng).unwrap();
+    primary.seal_tails();
+    let pinned = primary.base();
+    let missing = backup.replica.begin_base(&pinned.base).unwrap();
+    assert!(!missing.is_empty());
+    let error = backup.replica.install_base().unwrap_err();
+    assert!(error.to_string().ends_with("was not shipped"), "{error}");
+    backup.replica.abandon();
+    assert_eq!((backup.replica.position(), backup.replica.have()), (position, have));
+    assert_eq!(backup.volume.usage().0, used, "what was taken for it is free again");
+    assert!(backup.replica.install_base().is_err());
+}
+
+#[test]
+fn messages_that_make_no_sense_are_refused() {
+    let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+    let mut rng = Rng::new(3);
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, 3);
+    let mut history = History::default();
+    for _ in 0..50 {
+        history.append(&primary, &mut rng).unwrap();
+    }
+    backup.sync(&primary);
+    history.append(&primary, &mut rng).unwrap();
+    let tail = LogKind::ALL.into_iter().flat_map(|log| primary.tails(log)).find(|tail| !tail.sealed()).unwrap();
+    let (log, id, no) = (tail.log(), tail.id(), tail.segment());
+    let replica = &mut backup.replica;
+    let refused = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Protocol { .. })), "{result:?}");
+    refused(replica.persist_tail(log, id, 0, b"unknown tail"));
+    replica.open_tail(log, id, no).unwrap();
+    refused(replica.open_tail(log, id, no));
+    refused(replica.persist_tail(log, id, 1, b"leaves a gap"));
+    refused(replica.persist_tail(log, id, 0, &vec![0; 1 << 20]));
+    refused(replica.seal_tail(log, id, 64, Lsn(1)));
+    let kind = leeward_format::manifest::SegmentKind::Leaf;
+    let shipped = Shipped { id: leeward_format::SegmentId(77), kind, primary: SegmentNo(9) };
+    refused(replica.store(&shipped, &[3; 8192]).map(drop));
+    refused(replica.store(&shipped, &[]).map(drop));
+    refused(replica.install(&InstallEdit { added: vec![(shipped.id, kind)], ..InstallEdit::default() }));
+    let root = Some(Pointer::new(SegmentNo(900), 0));
+    let level = LevelState { root, ..LevelState::default() };
+    refused(replica.install(&InstallEdit { levels: vec![(0, level)], ..InstallEdit::default() }));
+    let logs = vec![leeward_format::manifest::LogExtent { log, id, bytes: 4096 }];
+    refused(replica.install(&InstallEdit { logs, ..InstallEdit::default() }));
+}
+
+#[test]
+fn who_was_superseded_changes_nothing_any_more() {
+    let disk = SimDisk::new(1, DISK_BYTES);
+    let mut rng = Rng::new(4);
+    let old = serve(Backup::new(&disk, 0).replica);
+    let mut history = History::default();
+    for _ in 0..30 {
+        history.append(&old, &mut rng).unwrap();
+    }
+    let replica = old.clone().into_replica().unwrap();
+    assert_eq!(replica.position(), (Epoch(1), Lsn(history.last())));
+    assert!(matches!(old.prepare_tails(), Err(Error::Superseded(REGION)) | Ok(())));
+    old.seal_tails();
+    let tail = LogKind::ALL.into_iter().flat_map(|log| old.tails(log)).next().unwrap();
+    assert!(matches!(old.flush_tail(tail.log(), tail.index()), Err(Error::Superseded(REGION))));
+    assert!(matches!(replica.serve(Epoch(1)), Err(Error::StaleTerm { .. })));
+}
+
+#[test]
+fn a_dropped_region_is_gone() {
+    let disk = SimDisk::new(1, DISK_BYTES);
+    let backup = Backup::new(&disk, 0);
+    let used = backup.volume.usage().0;
+    let region = serve(backup.replica);
+    let mut history = History::default();
+    for _ in 0..200 {
+        history.append(&region, &mut Rng::new(5)).unwrap();
+    }
+    region.clone().into_replica().unwrap().destroy().unwrap();
+    drop(region);
+    assert_eq!(backup.volume.usage().0, used);
+    assert!(Replica::open(&backup.volume, REGION).unwrap().is_none());
+    disk.kill_process();
+    assert!(open_volume(&disk).unwrap().1.is_empty());
+}

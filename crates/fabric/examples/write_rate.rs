@@ -1,0 +1,149 @@
+//! How fast one process writes the memory of another: 64 B and 4 KiB, over TCP and shared memory.
+//!
+//! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target,
+//! then for each transport and size keeps a window of writes in flight, flushing after every batch as a server does
+//! after every turn of its loop, and last sends one write at a time to see its latency. Machines are noisy: compare
+//! rows of one run, and nothing else.
+
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use std::{
+    env, io,
+    io::Read,
+    process::{Command, Stdio, id},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+const WRITER: PeerId = PeerId(1);
+const TARGET: PeerId = PeerId(2);
+const MEMORY_BYTES: usize = 2 << 20;
+const BATCH: u64 = 64;
+const WINDOW: u64 = 1024;
+
+type Bound = (Arc<dyn Fabric>, mpsc::Receiver<LinkEvent>);
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = env::args().collect();
+    if let [_, role, transport, address, writer] = &arguments[..]
+        && role == "target"
+    {
+        return target(transport, address, writer);
+    }
+    let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
+    let span = Duration::from_secs_f64(seconds);
+    println!("{:<5} {:>7} {:>14} {:>10} {:>12}", "", "bytes", "writes/s", "MB/s", "latency us");
+    for transport in ["tcp", "shm"] {
+        measure(transport, span)?;
+    }
+    Ok(())
+}
+
+fn bind(transport: &str, me: PeerId, address: &str) -> io::Result<Bound> {
+    let (queue, events) = mpsc::channel();
+    let sink: Sink = Arc::new(move |_, event| {
+        // The receiver is gone when the measurement is over.
+        let _ = queue.send(event);
+    });
+    let options = LinkOptions::default();
+    let fabric: Arc<dyn Fabric> = match transport {
+        "tcp" => TcpFabric::bind(me, address, options, sink)?,
+        _ => ShmFabric::bind(me, address, options, sink)?,
+    };
+    Ok((fabric, events))
+}
+
+/// Registers memory, tells the writer, and sleeps until its input ends.
+fn target(transport: &str, address: &str, writer: &str) -> io::Result<()> {
+    let (fabric, events) = bind(transport, TARGET, address)?;
+    let memory = fabric.allocate(MEMORY_BYTES)?;
+    fabric.connect(WRITER, writer);
+    while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
+    fabric.send(WRITER, &memory.descriptor().0);
+    // So that the writer knows where to connect, also if the port was chosen by the system.
+    fabric.send(WRITER, fabric.local_address().as_bytes());
+    fabric.flush();
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn measure(transport: &str, span: Duration) -> io::Result<()> {
+    let names = ["127.0.0.1:0".to_owned(), "127.0.0.1:0".to_owned()];
+    let [own, other] =
+        if transport == "tcp" { names } else { [1, 2].map(|node| format!("@leeward-write-rate-{}-{node}", id())) };
+    let (fabric, events) = bind(transport, WRITER, &own)?;
+    let mut child = Command::new(env::current_exe()?)
+        .args(["target", transport, &other, &fabric.local_address()])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let mut messages = events.iter().filter_map(|event| match event {
+        LinkEvent::Message(bytes) => Some(bytes),
+        _ => None,
+    });
+    let ended = || io::Error::other("the target ended");
+    let memory = Descriptor(messages.next().ok_or_else(ended)?);
+    let address = String::from_utf8(messages.next().ok_or_else(ended)?).map_err(io::Error::other)?;
+    fabric.connect(TARGET, &address);
+    while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
+    for bytes in [64, 4096] {
+        let rate = rate(&*fabric, &events, &memory, bytes, span);
+        let latency = latency(&*fabric, &events, &memory, bytes, span / 4);
+        println!(
+            "{transport:<5} {bytes:>7} {rate:>14.0} {:>10.0} {:>12.2}",
+            rate * bytes as f64 / 1e6,
+            latency.as_secs_f64() * 1e6
+        );
+    }
+    drop(child.stdin.take());
+    child.wait()?;
+    Ok(())
+}
+
+/// Writes per second with a window of them in flight.
+fn rate(fabric: &dyn Fabric, events: &mpsc::Receiver<LinkEvent>, to: &Descriptor, bytes: usize, span: Duration) -> f64 {
+    let payload = vec![7; bytes];
+    let places = (MEMORY_BYTES / bytes) as u64;
+    let (mut posted, mut completed) = (0, 0);
+    let begin = Instant::now();
+    while begin.elapsed() < span || completed < posted {
+        if begin.elapsed() < span && posted - completed < WINDOW {
+            for op in posted..posted + BATCH {
+                fabric.write(TARGET, to, (op % places) * bytes as u64, &payload, op);
+            }
+            fabric.flush();
+            posted += BATCH;
+        } else {
+            completed += u64::from(is_completion(&events.recv().expect("the fabric lives")));
+        }
+        completed += events.try_iter().filter(is_completion).count() as u64;
+    }
+    completed as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// Mean time from the post of a lone write to its completion.
+fn latency(
+    fabric: &dyn Fabric,
+    events: &mpsc::Receiver<LinkEvent>,
+    to: &Descriptor,
+    bytes: usize,
+    span: Duration,
+) -> Duration {
+    let payload = vec![7; bytes];
+    let (mut writes, begin) = (0, Instant::now());
+    while begin.elapsed() < span {
+        fabric.write(TARGET, to, 0, &payload, 0);
+        fabric.flush();
+        while !is_completion(&events.recv().expect("the fabric lives")) {}
+        writes += 1;
+        thread::yield_now();
+    }
+    begin.elapsed() / writes.max(1)
+}
+
+fn is_completion(event: &LinkEvent) -> bool {
+    match event {
+        LinkEvent::Completed { .. } => true,
+        LinkEvent::Down | LinkEvent::Refused { .. } => panic!("the target does not take what is written"),
+        LinkEvent::Up | LinkEvent::Message(_) | LinkEvent::ReadDone { .. } => false,
+    }
+}

@@ -1,0 +1,224 @@
+//! Registered memory on the heap, the table a transport finds it in, and what a descriptor holds.
+//!
+//! Used by the transports whose remote side is a thread or a simulator of this process. The only lock is held for the
+//! length of one copy by a remote access and by [`Memory::revoke`], so that no copy is under way once it returns.
+
+use crate::{Descriptor, Memory, words};
+use leeward_platform::Rng;
+use parking_lot::{Mutex, RwLock};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// What a descriptor says: which memory of its owner, and the key that proves it was handed out in this life.
+///
+/// ```text
+///  0           1         9         17        25
+///  | transport | id u64  | key u64 | len u64 |      little endian
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handle {
+    /// Number of the memory at its owner, never reused within a life.
+    pub(crate) id: u64,
+    /// Random, so that a descriptor of another life does not fit.
+    pub(crate) key: u64,
+    /// Bytes of the memory.
+    pub(crate) len: u64,
+}
+
+/// Which transport a descriptor is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Transport {
+    Tcp = 1,
+    Shm = 2,
+    Sim = 3,
+}
+
+impl Handle {
+    const BYTES: usize = 25;
+
+    /// As peers carry it.
+    pub(crate) fn descriptor(self, transport: Transport) -> Descriptor {
+        let mut bytes = Vec::with_capacity(Handle::BYTES);
+        bytes.push(transport as u8);
+        for field in [self.id, self.key, self.len] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        Descriptor(bytes)
+    }
+
+    /// From what a peer sent; `None` if it is not a descriptor of `transport`.
+    pub(crate) fn parse(descriptor: &Descriptor, transport: Transport) -> Option<Handle> {
+        let bytes: &[u8; Handle::BYTES] = descriptor.0.as_slice().try_into().ok()?;
+        let (kind, fields) = bytes.split_first().expect("it has 25 bytes");
+        let (fields, _) = fields.as_chunks::<8>();
+        let [id, key, len] = [0, 1, 2].map(|i| u64::from_le_bytes(fields[i]));
+        (*kind == transport as u8).then_some(Handle { id, key, len })
+    }
+}
+
+/// Every registered memory of one life of one fabric, by id. Memory takes itself out when it is dropped.
+pub(crate) struct Registry<M> {
+    next: Mutex<(u64, Rng)>,
+    memory: RwLock<HashMap<u64, (u64, Weak<M>)>>,
+}
+
+impl<M> Registry<M> {
+    /// An empty table whose keys come from `keys`.
+    pub(crate) fn new(keys: Rng) -> Registry<M> {
+        Registry { next: Mutex::new((1, keys)), memory: RwLock::new(HashMap::new()) }
+    }
+
+    /// A handle for a new memory of `len` bytes.
+    pub(crate) fn handle(&self, len: usize) -> Handle {
+        let mut next = self.next.lock();
+        let handle = Handle { id: next.0, key: next.1.u64(), len: len as u64 };
+        next.0 += 1;
+        handle
+    }
+
+    /// Makes `memory` known under `handle`.
+    pub(crate) fn insert(&self, handle: Handle, memory: &Arc<M>) {
+        self.memory.write().insert(handle.id, (handle.key, Arc::downgrade(memory)));
+    }
+
+    /// The memory with this id and key.
+    pub(crate) fn find(&self, id: u64, key: u64) -> Option<Arc<M>> {
+        let memory = self.memory.read();
+        let (expected, memory) = memory.get(&id)?;
+        if *expected == key { memory.upgrade() } else { None }
+    }
+
+    /// Forgets the memory with this id.
+    pub(crate) fn remove(&self, id: u64) {
+        self.memory.write().remove(&id);
+    }
+
+    /// Every memory there is.
+    pub(crate) fn all(&self) -> Vec<Arc<M>> {
+        self.memory.read().values().filter_map(|(_, memory)| memory.upgrade()).collect()
+    }
+}
+
+/// Registered memory in this process's heap.
+pub(crate) struct HeapMemory {
+    handle: Handle,
+    transport: Transport,
+    words: Box<[AtomicU64]>,
+    /// Held shared during a remote copy.
+    revoked: RwLock<bool>,
+    registry: Arc<Registry<HeapMemory>>,
+}
+
+impl HeapMemory {
+    /// `len` zeroed bytes, known to `registry`.
+    pub(crate) fn register(registry: &Arc<Registry<HeapMemory>>, transport: Transport, len: usize) -> Arc<HeapMemory> {
+        let handle = registry.handle(len);
+        let memory = Arc::new(HeapMemory {
+            handle,
+            transport,
+            words: words::zeroed(len),
+            revoked: RwLock::new(false),
+            registry: Arc::clone(registry),
+        });
+        registry.insert(handle, &memory);
+        memory
+    }
+
+    /// Whether a peer may use `len` bytes at `offset`.
+    pub(crate) fn admits(&self, offset: u64, len: u64) -> bool {
+        words::within(offset, len, self.len()) && !*self.revoked.read()
+    }
+
+    /// A peer's bytes for a range that is within the memory. False, and nothing written, if the memory is revoked.
+    pub(crate) fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let revoked = self.revoked.read();
+        if !*revoked {
+            words::copy_in(&self.words, offset as usize, bytes);
+        }
+        !*revoked
+    }
+
+    /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
+    pub(crate) fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let revoked = self.revoked.read();
+        if !*revoked {
+            words::copy_out(&self.words, offset as usize, bytes);
+        }
+        !*revoked
+    }
+}
+
+impl Memory for HeapMemory {
+    fn descriptor(&self) -> Descriptor {
+        self.handle.descriptor(self.transport)
+    }
+    fn len(&self) -> usize {
+        self.handle.len as usize
+    }
+    fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert_range(self.len(), offset, bytes.len());
+        words::copy_out(&self.words, offset, bytes);
+    }
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        assert_range(self.len(), offset, bytes.len());
+        words::copy_in(&self.words, offset, bytes);
+    }
+    fn load_u64(&self, offset: usize) -> u64 {
+        assert_range(self.len(), offset, words::WORD);
+        words::load(&self.words, offset)
+    }
+    fn store_u64(&self, offset: usize, value: u64) {
+        assert_range(self.len(), offset, words::WORD);
+        words::store(&self.words, offset, value);
+    }
+    fn revoke(&self) {
+        *self.revoked.write() = true;
+    }
+}
+
+impl Drop for HeapMemory {
+    fn drop(&mut self) {
+        self.registry.remove(self.handle.id);
+    }
+}
+
+/// The owner's own accesses stay inside; anything else is its bug.
+pub(crate) fn assert_range(available: usize, offset: usize, len: usize) {
+    assert!(
+        words::within(offset as u64, len as u64, available),
+        "{len} bytes at {offset} of a memory of {available} bytes"
+    );
+}
+
+/// Bytes sent and received by one fabric.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Towards peers.
+    pub(crate) sent: AtomicU64,
+    /// From peers.
+    pub(crate) received: AtomicU64,
+}
+
+impl Counters {
+    /// Counts bytes sent.
+    pub(crate) fn add_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    /// Counts bytes received.
+    pub(crate) fn add_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    /// The present numbers.
+    pub(crate) fn snapshot(&self) -> crate::FabricCounters {
+        crate::FabricCounters {
+            bytes_sent: self.sent.load(Ordering::Relaxed),
+            bytes_received: self.received.load(Ordering::Relaxed),
+        }
+    }
+}

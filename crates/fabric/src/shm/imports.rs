@@ -1,0 +1,133 @@
+//! A link's view of its peer's memory: which files it has mapped, and what waits for one to come.
+//!
+//! The first operation on a memory asks its owner for the file, over the control channel; operations posted until it
+//! comes wait here. From then on the owner takes no part. Lives and dies with one connection, under its link's lock.
+
+use super::memory::PeerMemory;
+use crate::{
+    LinkEvent, LinkOptions,
+    memory::{Counters, Handle},
+    stream::{flights::Extension, link::LinkState},
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
+use tracing::warn;
+
+/// An operation on a peer's memory.
+pub(super) enum Operation<'a> {
+    /// Copies these bytes there.
+    Write(&'a [u8]),
+    /// Copies this many bytes from there.
+    Read(u32),
+}
+
+/// An operation that waits for a file.
+struct Waiting {
+    offset: u64,
+    op: u64,
+    /// The bytes of a write, or the length of a read.
+    what: Result<Vec<u8>, u32>,
+}
+
+enum Import {
+    Asked { handle: Handle, waiting: Vec<Waiting> },
+    Mapped(PeerMemory),
+}
+
+/// The files of one peer.
+pub(super) struct Imports {
+    /// By id and key: a descriptor of the peer's earlier life may have an id that is in use again.
+    memory: HashMap<(u64, u64), Import>,
+    /// Bytes of the writes that wait.
+    waiting_bytes: usize,
+    counters: Arc<Counters>,
+}
+
+impl Imports {
+    /// Carries the operation out on memory that is mapped; the event that tells of it.
+    fn carry_out(&mut self, id: (u64, u64), offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
+        let Some(Import::Mapped(memory)) = self.memory.get(&id) else {
+            return LinkEvent::Refused { op };
+        };
+        let event = match what {
+            Operation::Write(bytes) => memory.write(offset, bytes).then(|| {
+                self.counters.add_sent(bytes.len());
+                LinkEvent::Completed { op }
+            }),
+            Operation::Read(len) => memory.read(offset, *len).map(|bytes| {
+                self.counters.add_received(bytes.len());
+                LinkEvent::ReadDone { op, bytes }
+            }),
+        };
+        event.unwrap_or(LinkEvent::Refused { op })
+    }
+
+    /// Unmaps what its owner does not use any more.
+    fn sweep(&mut self) {
+        self.memory.retain(|_, import| !matches!(import, Import::Mapped(memory) if memory.is_revoked()));
+    }
+}
+
+/// Carries `what` out at `offset` of the memory that `handle` names, or has it wait for the file.
+pub(super) fn post(
+    state: &mut LinkState<Imports>,
+    options: &LinkOptions,
+    handle: Handle,
+    offset: u64,
+    op: u64,
+    what: &Operation<'_>,
+) {
+    let id = (handle.id, handle.key);
+    if !state.extension.memory.contains_key(&id) {
+        state.extension.sweep();
+        state.extension.memory.insert(id, Import::Asked { handle, waiting: Vec::new() });
+        state.import(handle.id, handle.key, options);
+    }
+    let imports = &mut state.extension;
+    if let Some(Import::Asked { waiting, .. }) = imports.memory.get_mut(&id) {
+        let what = match what {
+            Operation::Write(bytes) => Ok(bytes.to_vec()),
+            Operation::Read(len) => Err(*len),
+        };
+        imports.waiting_bytes += what.as_ref().map_or(0, Vec::len);
+        waiting.push(Waiting { offset, op, what });
+        if imports.waiting_bytes > options.out_buffer_bytes {
+            state.fail(format!("it does not pass its memory: over {} bytes wait", options.out_buffer_bytes));
+        }
+    } else {
+        let event = imports.carry_out(id, offset, op, what);
+        state.events.push_back(event);
+    }
+}
+
+impl Extension for Imports {
+    fn new(counters: &Arc<Counters>) -> Imports {
+        Imports { memory: HashMap::new(), waiting_bytes: 0, counters: Arc::clone(counters) }
+    }
+
+    fn imported(&mut self, id: (u64, u64), file: Option<OwnedFd>, events: &mut VecDeque<LinkEvent>) {
+        let Some(Import::Asked { handle, waiting }) = self.memory.remove(&id) else {
+            unreachable!("a file is asked for once, and its answer comes once");
+        };
+        match file.map(|file| PeerMemory::map(&file, handle)) {
+            Some(Ok(memory)) => {
+                self.memory.insert(id, Import::Mapped(memory));
+            }
+            Some(Err(error)) => warn!(%error, "cannot map a peer's memory"),
+            None => {}
+        }
+        for Waiting { offset, op, what } in waiting {
+            let event = match what {
+                Ok(bytes) => {
+                    self.waiting_bytes -= bytes.len();
+                    self.carry_out(id, offset, op, &Operation::Write(&bytes))
+                }
+                Err(len) => self.carry_out(id, offset, op, &Operation::Read(len)),
+            };
+            events.push_back(event);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A memory file, mapped: the only unsafe code of this crate.
+//!
+//! The file is an anonymous one (`memfd`), so nothing is left behind when the last process that has it is gone,
+//! however it went. Its size is sealed by its owner before anybody else sees it, so that no mapping can lose its pages.
+//! Processes reach the bytes through atomic words alone ([`Mapping::words`]); see `words` for why that is sound.
+
+use crate::words::WORD;
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    mm::{MapFlags, ProtFlags},
+};
+use std::{
+    ffi::c_void,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
+    slice,
+    sync::atomic::AtomicU64,
+};
+
+/// Seals without which a file is not mapped: nobody can shrink it under its users.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A new memory file of `bytes` zeroed bytes, all of them allocated, its size sealed.
+pub(super) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("leeward-fabric", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    // Allocated now, so that memory that runs out is an error here and not a signal at some later access.
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// A whole memory file in this process's address space, until dropped.
+pub(super) struct Mapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is shared memory that is reached through atomics only and unmapped by its last user; no part of
+// it belongs to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `words` hands out a slice of atomics, which any number of threads may use.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `file`, which must be one of [`create_file`]'s and have exactly `bytes` bytes, a multiple of 8 above 0.
+    pub(super) fn new(file: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
+        let refuse = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
+            return refuse("a memory file whose size is not sealed");
+        }
+        if bytes == 0 || !bytes.is_multiple_of(WORD) || rustix::fs::fstat(file)?.st_size as u64 != bytes as u64 {
+            return refuse("a memory file of another size than its descriptor says");
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this process.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file.as_fd(), 0)? };
+        let start = NonNull::new(start).expect("the kernel maps nothing at address 0 unless asked to");
+        Ok(Mapping { start, bytes })
+    }
+
+    /// The whole file as words that other threads and processes use at the same time.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `start` is page-aligned and `bytes` of the file are mapped for as long as `self` lives; the sealed
+        // size keeps every page backed. Every bit pattern is a valid `AtomicU64`, and all users, this process's and
+        // others', access the file by whole aligned atomic words only. A hostile process that stores otherwise can
+        // change values, which nobody trusts, and nothing else.
+        unsafe { slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / WORD) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `new` mapped; slices of it borrow `self`, so none is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a whole mapping is always unmapped: {unmapped:?}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Shared memory between processes of one host: truly one-sided.
+//!
+//! Registered memory is an anonymous file that a peer gets from its owner, once, over the control channel (a
+//! Unix-domain socket) and maps. After that a write is a copy in the caller's thread: no thread of the owner takes
+//! part, its process may be stopped. The completion exists as soon as the copy is done and is delivered by the next
+//! flush. A link goes down when the peer's process does, which the socket tells at once; nothing is left behind by
+//! a killed process, save the file of a socket that was bound to a path.
+
+mod imports;
+mod mapping;
+mod memory;
+
+use crate::{
+    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
+    memory::{Handle, HeapMemory, Registry, Transport},
+    stream::{StreamFabric, socket::Network, target::Owner},
+    words,
+};
+use imports::{Imports, Operation};
+use leeward_platform::Rng;
+use memory::ShmMemory;
+use std::{io, os::fd::OwnedFd, sync::Arc};
+use tracing::warn;
+
+/// A process's attachment to peers on the same host, all of the same user.
+pub struct ShmFabric {
+    stream: StreamFabric<Imports>,
+    registry: Arc<Registry<ShmMemory>>,
+}
+
+impl ShmFabric {
+    /// Listens as `me` at `address`: "@name" for the abstract namespace, which leaves nothing behind, or the path of
+    /// a socket, whose directory limits who may connect.
+    ///
+    /// # Errors
+    /// The address is malformed or taken, or there are no threads or descriptors left.
+    pub fn bind(me: PeerId, address: &str, options: LinkOptions, sink: Sink) -> io::Result<Arc<ShmFabric>> {
+        let registry = Arc::new(Registry::new(Rng::from_entropy()));
+        let owner = Arc::new(FileOwner(Arc::clone(&registry)));
+        let stream = StreamFabric::bind(Network::Unix, me, address, options, sink, owner)?;
+        Ok(Arc::new(ShmFabric { stream, registry }))
+    }
+
+    fn post(&self, peer: PeerId, descriptor: &Descriptor, (offset, len): (u64, u64), op: u64, what: &Operation<'_>) {
+        let Some(link) = self.stream.link(peer) else { return };
+        let handle = Handle::parse(descriptor, Transport::Shm)
+            .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
+        link.post(|state, options| match handle {
+            Some(handle) => imports::post(state, options, handle, offset, op, what),
+            None => state.events.push_back(LinkEvent::Refused { op }),
+        });
+    }
+}
+
+impl Fabric for ShmFabric {
+    fn local_address(&self) -> String {
+        self.stream.local_address()
+    }
+    fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
+        Ok(ShmMemory::register(&self.registry, self.stream.counters(), len)?)
+    }
+    fn connect(&self, peer: PeerId, address: &str) {
+        self.stream.connect(peer, address);
+    }
+    fn disconnect(&self, peer: PeerId) {
+        self.stream.disconnect(peer);
+    }
+    fn send(&self, peer: PeerId, message: &[u8]) {
+        self.stream.send(peer, message);
+    }
+    fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
+        self.post(peer, to, (offset, bytes.len() as u64), op, &Operation::Write(bytes));
+    }
+    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
+        self.post(peer, from, (offset, u64::from(len)), op, &Operation::Read(len));
+    }
+    fn flush(&self) {
+        self.stream.flush();
+    }
+    fn counters(&self) -> FabricCounters {
+        let mut counters = self.stream.counters().snapshot();
+        for memory in self.registry.all() {
+            let (written, read) = memory.moved();
+            counters.bytes_received += written;
+            counters.bytes_sent += read;
+        }
+        counters
+    }
+}
+
+/// Requests find files, and no memory of the heap.
+struct FileOwner(Arc<Registry<ShmMemory>>);
+
+impl Owner for FileOwner {
+    fn heap(&self, _id: u64, _key: u64) -> Option<Arc<HeapMemory>> {
+        None
+    }
+    fn file(&self, id: u64, key: u64) -> Option<OwnedFd> {
+        let file = self.0.find(id, key)?.file();
+        file.inspect_err(|error| warn!(%error, "cannot pass memory to a peer")).ok()?
+    }
+}

@@ -1,0 +1,107 @@
+//! What goes wrong in a simulated network: deaths, cuts, links that go down, and what happens to what is on its way.
+
+use super::world::{Delivery, Event, Kind, Pair, World};
+use crate::{LinkEvent, PeerId};
+use leeward_platform::Nanos;
+
+impl World {
+    /// Ends the life of `peer`, if it has one.
+    pub(super) fn kill(&mut self, peer: PeerId) {
+        // Handles to its memory may outlive it in the simulation; nothing finds it there any more.
+        if self.nodes.remove(&peer).is_none() {
+            return;
+        }
+        let pairs: Vec<Pair> = self.links.keys().copied().filter(|(from, to)| *from == peer || *to == peer).collect();
+        for pair in pairs {
+            if pair.0 == peer {
+                self.abandon(pair);
+            } else if self.link(pair).up {
+                let (at, generation) = (self.detection(), self.link(pair).generation);
+                self.schedule(at, Event::Lost(pair, generation));
+            }
+        }
+    }
+
+    /// Gives a link up.
+    pub(super) fn disconnect(&mut self, from: PeerId, to: PeerId) {
+        if self.links.contains_key(&(from, to)) {
+            self.abandon((from, to));
+        }
+    }
+
+    /// Nothing gets from `from` to `to` until healed.
+    pub(super) fn cut(&mut self, from: PeerId, to: PeerId) {
+        if from == to || !self.cuts.insert((from, to)) {
+            return;
+        }
+        // A link needs both directions: one for what it carries, one for the answers.
+        for pair in [(from, to), (to, from)] {
+            if self.links.get(&pair).is_some_and(|link| link.up && link.suspect.is_none()) {
+                let (at, token) = (self.detection(), self.number());
+                self.link(pair).suspect = Some(token);
+                self.schedule(at, Event::Suspect(pair, token));
+            }
+        }
+    }
+
+    /// Mends every cut; what was held sets out again, in its order.
+    pub(super) fn heal(&mut self) {
+        self.cuts.clear();
+        for link in self.links.values_mut() {
+            link.suspect = None;
+        }
+        for (direction, events) in std::mem::take(&mut self.held) {
+            for event in events {
+                self.travel(direction, event);
+            }
+        }
+    }
+
+    /// A link goes down and is tried again after a pause.
+    pub(super) fn take_down(&mut self, pair: Pair) -> Option<Delivery> {
+        self.strand(pair);
+        let generation = self.link(pair).generation;
+        let at = self.now + self.options.retry_pause;
+        self.schedule(at, Event::Attempt(pair, generation));
+        self.deliver(pair.0, pair.1, LinkEvent::Down)
+    }
+
+    /// A link is not wanted any more; its owner hears nothing of it.
+    fn abandon(&mut self, pair: Pair) {
+        self.strand(pair);
+        self.link(pair).wanted = false;
+    }
+
+    /// A connection ends: of what is on its way any part may still arrive, but nobody is told.
+    fn strand(&mut self, pair: Pair) {
+        let direction_cut = self.cuts.contains(&pair);
+        let link = self.link(pair);
+        (link.up, link.suspect) = (false, None);
+        link.generation += 1;
+        link.drop_posted();
+        let messages = link.messages.len();
+        let numbers: Vec<u64> = link.operations.keys().copied().collect();
+        // What waits at a cut is lost, and so are messages behind a lost one.
+        let kept = if direction_cut { 0 } else { self.rng.index(messages + 1) };
+        self.link(pair).messages.truncate(kept);
+        for number in numbers {
+            let lost: Vec<bool> = (0..4).map(|_| direction_cut || self.rng.one_in(2)).collect();
+            let Some(operation) = self.link(pair).operations.get_mut(&number) else { continue };
+            operation.orphan = true;
+            for (piece, lost) in operation.pieces.iter_mut().zip(lost) {
+                if lost {
+                    *piece = None;
+                }
+            }
+            if operation.kind == Kind::Read || operation.pieces.iter().all(Option::is_none) {
+                self.forget(pair, number);
+            }
+        }
+    }
+
+    /// When something that went wrong now is noticed.
+    fn detection(&mut self) -> Nanos {
+        let delay = self.rng.between(self.options.min_detect.0, self.options.max_detect.0);
+        self.now + Nanos(delay)
+    }
+}

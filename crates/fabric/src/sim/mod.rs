@@ -1,0 +1,197 @@
+//! A simulated network: the fabric's contract at its least convenient, by seed.
+//!
+//! A [`SimNetwork`] is shared by all nodes of one simulation and driven by it: nothing happens but in
+//! [`SimNetwork::step`] or [`SimNetwork::advance`], which move the simulated clock and call the sinks. Equal seeds and
+//! equal calls give equal events. Use it from one thread.
+//!
+//! - Every operation takes its own random time, so operations overtake each other, and control messages, both ways.
+//! - A longer write lands in pieces at different times, cut at 8-byte words; a read is copied in pieces likewise.
+//! - When a link goes down, or the process that posted dies, any subset of the pieces on their way still lands, and
+//!   any first part of the messages arrives, until the link is up again.
+//! - Through a cut nothing passes: it waits for [`SimNetwork::heal`] or is lost when the link has noticed.
+//! - Writes land in the memory of a node whose application the simulation has paused; a killed node's memory is gone.
+
+mod faults;
+mod world;
+
+use crate::{
+    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Sink,
+    memory::{Counters, HeapMemory, Registry, Transport},
+};
+use leeward_platform::Nanos;
+use parking_lot::Mutex;
+use std::{io, sync::Arc};
+use world::{Node, Post, World};
+
+/// How the simulated network behaves. Spans are of simulated time.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// Least time for bytes to reach a peer, one way.
+    pub min_delay: Nanos,
+    /// Most time for bytes to reach a peer, one way, on a link that is not slowed.
+    pub max_delay: Nanos,
+    /// Least time until a link notices that it is cut or its peer dead.
+    pub min_detect: Nanos,
+    /// Most time until a link notices.
+    pub max_detect: Nanos,
+    /// Pause before a link is connected again.
+    pub retry_pause: Nanos,
+}
+
+impl Default for SimOptions {
+    /// 5 to 200 us of delay, links down within 0.2 to 2 s, retries after 50 ms.
+    fn default() -> SimOptions {
+        SimOptions {
+            min_delay: Nanos::from_micros(5),
+            max_delay: Nanos::from_micros(200),
+            min_detect: Nanos::from_millis(200),
+            max_detect: Nanos::from_secs(2),
+            retry_pause: Nanos::from_millis(50),
+        }
+    }
+}
+
+/// The network of one simulated cluster. A handle: clones are the same network.
+#[derive(Clone)]
+pub struct SimNetwork {
+    world: Arc<Mutex<World>>,
+}
+
+impl SimNetwork {
+    /// A network without nodes at time zero.
+    pub fn new(seed: u64, options: SimOptions) -> SimNetwork {
+        SimNetwork { world: Arc::new(Mutex::new(World::new(seed, options))) }
+    }
+
+    /// A new life of node `peer`, whose earlier one is killed if it still runs. Its events go to `sink`, from inside
+    /// of [`SimNetwork::step`] only.
+    pub fn node(&self, peer: PeerId, sink: Sink) -> Arc<SimFabric> {
+        let mut world = self.world.lock();
+        world.kill(peer);
+        let registry = Arc::new(Registry::new(world.rng.fork()));
+        let counters = Arc::new(Counters::default());
+        let node =
+            Node { life: world.number(), sink, registry: Arc::clone(&registry), counters: Arc::clone(&counters) };
+        let life = node.life;
+        world.nodes.insert(peer, node);
+        Arc::new(SimFabric { world: Arc::clone(&self.world), me: peer, life, registry, counters })
+    }
+
+    /// The process dies: its memory is gone, what it had in flight may land in part, links to it go down after a while.
+    pub fn kill(&self, peer: PeerId) {
+        self.world.lock().kill(peer);
+    }
+
+    /// The present simulated instant.
+    pub fn now(&self) -> Nanos {
+        self.world.lock().now
+    }
+
+    /// When the next thing happens; `None` if nothing will without further calls.
+    pub fn next_event_time(&self) -> Option<Nanos> {
+        self.world.lock().next_event_time()
+    }
+
+    /// Moves the clock to the next event and does it. False if there is none.
+    pub fn step(&self) -> bool {
+        let Some(outcome) = self.world.lock().step() else { return false };
+        if let Some((sink, peer, event)) = outcome {
+            sink(peer, event);
+        }
+        true
+    }
+
+    /// Does every event until `to`, in order, and moves the clock there. What is posted later is posted at `to`.
+    pub fn advance(&self, to: Nanos) {
+        while self.next_event_time().is_some_and(|time| time <= to) {
+            self.step();
+        }
+        let mut world = self.world.lock();
+        world.now = world.now.max(to);
+    }
+
+    /// From now on nothing gets from `from` to `to`.
+    pub fn cut(&self, from: PeerId, to: PeerId) {
+        self.world.lock().cut(from, to);
+    }
+
+    /// Cuts, both ways, every two nodes that are in different groups; nodes in no group keep all their links.
+    pub fn partition(&self, groups: &[&[PeerId]]) {
+        let mut world = self.world.lock();
+        for (i, group) in groups.iter().enumerate() {
+            for (j, other) in groups.iter().enumerate() {
+                for (a, b) in group.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))).filter(|_| i != j) {
+                    world.cut(a, b);
+                }
+            }
+        }
+    }
+
+    /// Mends every cut.
+    pub fn heal(&self) {
+        self.world.lock().heal();
+    }
+
+    /// From now on everything from `from` to `to` takes `extra` longer; zero mends it.
+    pub fn slow(&self, from: PeerId, to: PeerId, extra: Nanos) {
+        self.world.lock().slow.insert((from, to), extra);
+    }
+
+    /// A digest of everything that happened so far: equal for equal seeds and calls.
+    pub fn digest(&self) -> u64 {
+        self.world.lock().digest
+    }
+}
+
+/// One life of one node on a [`SimNetwork`]. What is posted sets out at [`Fabric::flush`]; once the node was killed,
+/// nothing does. Addresses are not looked at: a peer's number finds it.
+pub struct SimFabric {
+    world: Arc<Mutex<World>>,
+    me: PeerId,
+    life: u64,
+    registry: Arc<Registry<HeapMemory>>,
+    counters: Arc<Counters>,
+}
+
+impl SimFabric {
+    /// Does `act` unless this life is over.
+    fn alive(&self, act: impl FnOnce(&mut World)) {
+        let mut world = self.world.lock();
+        if world.nodes.get(&self.me).is_some_and(|node| node.life == self.life) {
+            act(&mut world);
+        }
+    }
+}
+
+impl Fabric for SimFabric {
+    fn local_address(&self) -> String {
+        format!("sim:{}", self.me)
+    }
+    fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
+        Ok(HeapMemory::register(&self.registry, Transport::Sim, len))
+    }
+    fn connect(&self, peer: PeerId, _address: &str) {
+        self.alive(|world| world.connect(self.me, peer));
+    }
+    fn disconnect(&self, peer: PeerId) {
+        self.alive(|world| world.disconnect(self.me, peer));
+    }
+    fn send(&self, peer: PeerId, message: &[u8]) {
+        assert!(message.len() <= MAX_MESSAGE_BYTES, "a control message has at most {MAX_MESSAGE_BYTES} bytes");
+        self.alive(|world| world.post(self.me, peer, Post::Message(message.to_vec())));
+    }
+    fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
+        let post = Post::Write { to: to.clone(), offset, bytes: bytes.to_vec(), op };
+        self.alive(|world| world.post(self.me, peer, post));
+    }
+    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
+        let post = Post::Read { from: from.clone(), offset, len, op };
+        self.alive(|world| world.post(self.me, peer, post));
+    }
+    fn flush(&self) {
+        self.alive(|world| world.flush(self.me));
+    }
+    fn counters(&self) -> FabricCounters {
+        self.counters.snapshot()
+    }
+}

@@ -1,0 +1,432 @@
+//! The state of a simulated network and how time passes in it.
+//!
+//! Everything is in ordered maps and numbered, so that nothing depends on addresses or hashes. An operation is cut
+//! into pieces that each have an arrival event; its answer is an event of its own. Links keep their number for as long
+//! as the network lives, so that what an earlier connection left behind ends when a later one is up.
+
+use super::SimOptions;
+use crate::{
+    Descriptor, LinkEvent, PeerId, Sink,
+    memory::{Counters, Handle, HeapMemory, Registry, Transport},
+    words::{self, WORD},
+};
+use leeward_platform::{Nanos, Rng};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+/// Bytes that an operation or a message costs beside its payload, as over TCP.
+const OVERHEAD: usize = 36;
+
+/// From whom, to whom.
+pub(super) type Pair = (PeerId, PeerId);
+
+/// What a step delivers, and to whom.
+pub(super) type Delivery = (Sink, PeerId, LinkEvent);
+
+/// A node that lives.
+pub(super) struct Node {
+    /// Number of this life.
+    pub(super) life: u64,
+    pub(super) sink: Sink,
+    pub(super) registry: Arc<Registry<HeapMemory>>,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// Something posted.
+pub(super) enum Post {
+    Message(Vec<u8>),
+    Write { to: Descriptor, offset: u64, bytes: Vec<u8>, op: u64 },
+    Read { from: Descriptor, offset: u64, len: u32, op: u64 },
+}
+
+/// A link from one node to another.
+#[derive(Default)]
+pub(super) struct Link {
+    /// Its owner wants it.
+    pub(super) wanted: bool,
+    pub(super) up: bool,
+    /// Raised when it goes up or down, and when it is wanted anew: events meant for an earlier time are void.
+    pub(super) generation: u64,
+    /// Its generation when it last went up.
+    connection: u64,
+    /// The life of the target that it is, or was, connected to.
+    target_life: u64,
+    /// Posted and not flushed.
+    posted: Vec<Post>,
+    /// On their way, with their arrival events; also what an earlier connection left behind.
+    pub(super) operations: BTreeMap<u64, Operation>,
+    /// On their way, oldest first.
+    pub(super) messages: VecDeque<Vec<u8>>,
+    /// When the last message arrives, unless it is held up.
+    last_message: Nanos,
+    /// Set while a cut is there to be noticed.
+    pub(super) suspect: Option<u64>,
+}
+
+/// A write or read under way.
+pub(super) struct Operation {
+    pub(super) op: u64,
+    pub(super) handle: Option<Handle>,
+    pub(super) kind: Kind,
+    /// Parts that did not arrive yet: offset in the memory and length.
+    pub(super) pieces: Vec<Option<(u64, usize)>>,
+    /// Where it begins in the memory.
+    offset: u64,
+    refused: bool,
+    /// Its link went down: it may land, and tells nobody.
+    pub(super) orphan: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    Read,
+}
+
+/// Something that will happen.
+#[derive(Clone, Copy)]
+pub(super) enum Event {
+    /// A link is tried.
+    Attempt(Pair, u64),
+    /// A piece of an operation reaches the target.
+    Piece(Pair, u64, usize),
+    /// The answer to an operation reaches the one who posted it.
+    Answer(Pair, u64),
+    /// The next message of this connection reaches the target.
+    Message(Pair, u64),
+    /// A link notices that its peer died.
+    Lost(Pair, u64),
+    /// A link notices that it is cut.
+    Suspect(Pair, u64),
+}
+
+/// All of it.
+pub(super) struct World {
+    pub(super) options: SimOptions,
+    pub(super) rng: Rng,
+    pub(super) now: Nanos,
+    pub(super) digest: u64,
+    numbers: u64,
+    events: BTreeMap<(Nanos, u64), Event>,
+    pub(super) nodes: BTreeMap<PeerId, Node>,
+    pub(super) links: BTreeMap<Pair, Link>,
+    pub(super) cuts: BTreeSet<Pair>,
+    /// What arrived at a cut, by the direction that is cut.
+    pub(super) held: BTreeMap<Pair, Vec<Event>>,
+    pub(super) slow: BTreeMap<Pair, Nanos>,
+    /// Bytes of operations under way.
+    bytes: BTreeMap<u64, Vec<u8>>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: SimOptions) -> World {
+        World {
+            options,
+            rng: Rng::new(seed),
+            now: Nanos::ZERO,
+            digest: seed,
+            numbers: 0,
+            events: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            links: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            held: BTreeMap::new(),
+            slow: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+        }
+    }
+
+    /// A number that was not used before.
+    pub(super) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// When the next thing happens.
+    pub(super) fn next_event_time(&self) -> Option<Nanos> {
+        self.events.first_key_value().map(|((time, _), _)| *time)
+    }
+
+    pub(super) fn schedule(&mut self, at: Nanos, event: Event) {
+        let number = self.number();
+        self.events.insert((at, number), event);
+    }
+
+    /// When something that sets out now arrives.
+    fn arrival(&mut self, pair: Pair) -> Nanos {
+        let delay = self.rng.between(self.options.min_delay.0, self.options.max_delay.0);
+        self.now + Nanos(delay) + self.slow.get(&pair).copied().unwrap_or_default()
+    }
+
+    /// Something moves from one node to the other and causes `event` there.
+    pub(super) fn travel(&mut self, pair: Pair, event: Event) {
+        let at = self.arrival(pair);
+        self.schedule(at, event);
+    }
+
+    /// Starts to connect.
+    pub(super) fn connect(&mut self, from: PeerId, to: PeerId) {
+        let link = self.links.entry((from, to)).or_default();
+        if !link.wanted {
+            link.wanted = true;
+            link.generation += 1;
+            let generation = link.generation;
+            self.travel((from, to), Event::Attempt((from, to), generation));
+        }
+    }
+
+    /// Posts on a link that is up.
+    pub(super) fn post(&mut self, from: PeerId, to: PeerId, post: Post) {
+        if let Some(link) = self.links.get_mut(&(from, to)).filter(|link| link.up) {
+            link.posted.push(post);
+        }
+    }
+
+    /// Everything that `from` posted sets out.
+    pub(super) fn flush(&mut self, from: PeerId) {
+        let all = (from, PeerId(0))..=(from, PeerId(u32::MAX));
+        let posted: Vec<_> =
+            self.links.range_mut(all).map(|(pair, link)| (*pair, std::mem::take(&mut link.posted))).collect();
+        for (pair, posts) in posted {
+            for post in posts {
+                self.set_out(pair, post);
+            }
+        }
+    }
+
+    fn set_out(&mut self, pair: Pair, post: Post) {
+        let (descriptor, offset, len, op, kind, bytes) = match post {
+            Post::Message(message) => return self.set_out_message(pair, message),
+            Post::Write { to, offset, bytes, op } => (to, offset, bytes.len(), op, Kind::Write, bytes),
+            Post::Read { from, offset, len, op } => (from, offset, len as usize, op, Kind::Read, Vec::new()),
+        };
+        self.count_sent(pair.0, OVERHEAD + bytes.len());
+        let handle = Handle::parse(&descriptor, Transport::Sim)
+            .filter(|handle| words::within(offset, len as u64, handle.len as usize));
+        let bytes = if kind == Kind::Read && handle.is_some() { vec![0; len] } else { bytes };
+        let pieces = if handle.is_some() { self.cut_into_pieces(offset, len) } else { vec![(0, 0)] };
+        let number = self.number();
+        for piece in 0..pieces.len() {
+            self.travel(pair, Event::Piece(pair, number, piece));
+        }
+        let pieces = pieces.into_iter().map(Some).collect();
+        let operation = Operation { op, handle, kind, pieces, offset, refused: false, orphan: false };
+        self.link(pair).operations.insert(number, operation);
+        self.bytes.insert(number, bytes);
+    }
+
+    fn set_out_message(&mut self, pair: Pair, message: Vec<u8>) {
+        self.count_sent(pair.0, OVERHEAD + message.len());
+        let at = self.arrival(pair);
+        let link = self.link(pair);
+        let at = at.max(link.last_message);
+        link.last_message = at;
+        link.messages.push_back(message);
+        let connection = link.connection;
+        self.schedule(at, Event::Message(pair, connection));
+    }
+
+    /// Cuts a range at up to three random words.
+    fn cut_into_pieces(&mut self, offset: u64, len: usize) -> Vec<(u64, usize)> {
+        let end = offset + len as u64;
+        let first_word = offset / WORD as u64 + 1;
+        let words = (end.div_ceil(WORD as u64)).saturating_sub(first_word);
+        let mut cuts = vec![offset, end];
+        if words > 0 && self.rng.one_in(2) {
+            for _ in 0..self.rng.between(1, 3) {
+                cuts.push((first_word + self.rng.below(words)) * WORD as u64);
+            }
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        if cuts.len() == 1 {
+            return vec![(offset, 0)];
+        }
+        cuts.windows(2).map(|cut| (cut[0], (cut[1] - cut[0]) as usize)).collect()
+    }
+
+    /// Does the next thing. The outer `None` means that there is none.
+    pub(super) fn step(&mut self) -> Option<Option<Delivery>> {
+        let ((at, number), event) = self.events.pop_first()?;
+        self.now = self.now.max(at);
+        self.mix(at.0);
+        self.mix(number);
+        Some(match event {
+            Event::Attempt(pair, generation) => self.attempt(pair, generation),
+            Event::Piece(pair, number, piece) => {
+                self.arrive(pair, pair, event, |world| world.piece(pair, number, piece))
+            }
+            Event::Message(pair, connection) => self.arrive(pair, pair, event, |world| world.message(pair, connection)),
+            Event::Answer(pair, number) => {
+                self.arrive((pair.1, pair.0), pair, event, |world| world.answer(pair, number))
+            }
+            Event::Lost(pair, generation) => {
+                let link = self.link(pair);
+                if link.up && link.generation == generation { self.take_down(pair) } else { None }
+            }
+            Event::Suspect(pair, token) => {
+                let link = self.link(pair);
+                if link.up && link.suspect == Some(token) { self.take_down(pair) } else { None }
+            }
+        })
+    }
+
+    /// Something gets in `direction`, unless that is cut: then it is held.
+    fn arrive(
+        &mut self,
+        direction: Pair,
+        pair: Pair,
+        event: Event,
+        act: impl FnOnce(&mut World) -> Option<Delivery>,
+    ) -> Option<Delivery> {
+        if self.cuts.contains(&direction) {
+            if self.link(pair).up {
+                self.held.entry(direction).or_default().push(event);
+            }
+            return None;
+        }
+        act(self)
+    }
+
+    fn attempt(&mut self, pair: Pair, generation: u64) -> Option<Delivery> {
+        let (from, to) = pair;
+        let link = self.link(pair);
+        if !link.wanted || link.up || link.generation != generation {
+            return None;
+        }
+        let cut = self.cuts.contains(&pair) || self.cuts.contains(&(to, from));
+        let Some(life) = self.nodes.get(&to).map(|node| node.life).filter(|_| !cut) else {
+            let at = self.now + self.options.retry_pause;
+            self.schedule(at, Event::Attempt(pair, generation));
+            return None;
+        };
+        // From here on nothing of an earlier connection lands.
+        let stale = std::mem::take(&mut self.link(pair).operations);
+        for number in stale.keys() {
+            self.bytes.remove(number);
+        }
+        let link = self.link(pair);
+        (link.up, link.target_life, link.suspect) = (true, life, None);
+        link.generation += 1;
+        link.connection = link.generation;
+        link.last_message = Nanos::ZERO;
+        link.messages.clear();
+        self.deliver(from, to, LinkEvent::Up)
+    }
+
+    /// The target of `pair`, if it is in the life that the link is connected to. One that died and came back resets
+    /// the connection.
+    fn target(&mut self, pair: Pair) -> Option<&Node> {
+        let (life, generation) = (self.link(pair).target_life, self.link(pair).generation);
+        let found = self.nodes.get(&pair.1).map(|node| node.life);
+        if found.is_some_and(|found| found != life) {
+            self.travel((pair.1, pair.0), Event::Lost(pair, generation));
+        }
+        self.nodes.get(&pair.1).filter(|node| node.life == life)
+    }
+
+    fn piece(&mut self, pair: Pair, number: u64, piece: usize) -> Option<Delivery> {
+        let registry = Arc::clone(&self.target(pair)?.registry);
+        let operation = self.links.get_mut(&pair)?.operations.get_mut(&number)?;
+        let (offset, len) = operation.pieces[piece].take()?;
+        let bytes = self.bytes.get_mut(&number).expect("the bytes of an operation live as long as it does");
+        let memory = operation.handle.and_then(|handle| registry.find(handle.id, handle.key));
+        let at = (offset.saturating_sub(operation.offset)) as usize;
+        let landed = memory.is_some_and(|memory| {
+            let part = &mut bytes[at..at + len];
+            memory.admits(offset, len as u64)
+                && match operation.kind {
+                    Kind::Write => memory.remote_write(offset, part),
+                    Kind::Read => memory.remote_read(offset, part),
+                }
+        });
+        operation.refused |= !landed;
+        let (complete, orphan, kind) = (operation.pieces.iter().all(Option::is_none), operation.orphan, operation.kind);
+        let digest = crc32c::crc32c(&bytes[at..at + len]);
+        self.mix(u64::from(digest) ^ offset << 32);
+        let (written, read) = if kind == Kind::Write { (len, 0) } else { (0, len) };
+        self.count_received(pair.1, written);
+        self.count_sent(pair.1, read);
+        if complete {
+            self.count_received(pair.1, OVERHEAD);
+        }
+        if complete && orphan {
+            self.forget(pair, number);
+        } else if complete {
+            self.count_sent(pair.1, OVERHEAD);
+            self.travel((pair.1, pair.0), Event::Answer(pair, number));
+        }
+        None
+    }
+
+    fn answer(&mut self, pair: Pair, number: u64) -> Option<Delivery> {
+        let link = self.link(pair);
+        if link.operations.get(&number).is_none_or(|operation| operation.orphan) {
+            return None;
+        }
+        let Operation { op, kind, refused, .. } = link.operations.remove(&number)?;
+        let bytes = self.bytes.remove(&number)?;
+        self.count_received(pair.0, OVERHEAD + if kind == Kind::Read { bytes.len() } else { 0 });
+        let event = match (refused, kind) {
+            (true, _) => LinkEvent::Refused { op },
+            (false, Kind::Write) => LinkEvent::Completed { op },
+            (false, Kind::Read) => LinkEvent::ReadDone { op, bytes },
+        };
+        self.deliver(pair.0, pair.1, event)
+    }
+
+    fn message(&mut self, pair: Pair, connection: u64) -> Option<Delivery> {
+        self.target(pair)?;
+        if self.link(pair).connection != connection {
+            return None;
+        }
+        let message = self.link(pair).messages.pop_front()?;
+        self.mix(u64::from(crc32c::crc32c(&message)));
+        self.count_received(pair.1, OVERHEAD + message.len());
+        self.deliver(pair.1, pair.0, LinkEvent::Message(message))
+    }
+
+    /// `event`, which concerns `peer`, for the sink of `node`.
+    pub(super) fn deliver(&mut self, node: PeerId, peer: PeerId, event: LinkEvent) -> Option<Delivery> {
+        self.mix(u64::from(node.0) << 32 | u64::from(peer.0));
+        let sink = Arc::clone(&self.nodes.get(&node)?.sink);
+        Some((sink, peer, event))
+    }
+
+    /// The link of `pair`, which exists as soon as somebody speaks of it.
+    pub(super) fn link(&mut self, pair: Pair) -> &mut Link {
+        self.links.entry(pair).or_default()
+    }
+
+    /// Forgets an operation.
+    pub(super) fn forget(&mut self, pair: Pair, number: u64) {
+        self.link(pair).operations.remove(&number);
+        self.bytes.remove(&number);
+    }
+
+    fn count_sent(&self, node: PeerId, bytes: usize) {
+        if let Some(node) = self.nodes.get(&node) {
+            node.counters.add_sent(bytes);
+        }
+    }
+
+    fn count_received(&self, node: PeerId, bytes: usize) {
+        if let Some(node) = self.nodes.get(&node) {
+            node.counters.add_received(bytes);
+        }
+    }
+
+    fn mix(&mut self, value: u64) {
+        // FNV-1a over words, with a rotation so that high bits count as much as low ones.
+        self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+    }
+}
+
+impl Link {
+    /// Nothing that was posted and not flushed leaves any more.
+    pub(super) fn drop_posted(&mut self) {
+        self.posted.clear();
+    }
+}

@@ -1,0 +1,159 @@
+//! The requests of one connection that have no answer yet, as a pure machine: answer bytes in, events out.
+//!
+//! Answers come in the order of the requests, so this is a queue, and everything a peer may say is checked against
+//! its front: a peer that acknowledges what was not asked, or sends more bytes than a read wanted, is broken and its
+//! link ends. Used under the lock of its link.
+
+use super::frame::{Answer, FrameError, HeaderBuffer};
+use crate::{LinkEvent, memory::Counters};
+use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
+
+/// What a transport adds to a link: it hears of the memory files that it asked for. Made anew with every connection.
+pub(crate) trait Extension: Send + 'static {
+    /// For a new connection; bytes that the transport moves by itself are counted in `counters`.
+    fn new(counters: &Arc<Counters>) -> Self;
+    /// The file of the memory with this id and key has come, or its owner has refused.
+    fn imported(&mut self, memory: (u64, u64), file: Option<OwnedFd>, events: &mut VecDeque<LinkEvent>);
+}
+
+/// TCP asks for no files.
+impl Extension for () {
+    fn new(_counters: &Arc<Counters>) {}
+    fn imported(&mut self, _memory: (u64, u64), _file: Option<OwnedFd>, _events: &mut VecDeque<LinkEvent>) {}
+}
+
+/// A request that waits for its answer.
+pub(crate) enum Flight {
+    /// Completed by an acknowledgement.
+    Write {
+        /// Number given by who posted it.
+        op: u64,
+    },
+    /// Completed when all bytes have come.
+    Read {
+        /// Number given by who posted it.
+        op: u64,
+        /// Bytes wanted.
+        want: usize,
+        /// Bytes that came.
+        bytes: Vec<u8>,
+    },
+    /// A sign of life.
+    Ping,
+    /// The file of a memory.
+    Import {
+        /// Its id and key.
+        memory: (u64, u64),
+    },
+}
+
+/// Requests in flight on one connection.
+#[derive(Default)]
+pub(crate) struct Flights {
+    queue: VecDeque<Flight>,
+    /// Requests answered so far; the front of the queue is the next one.
+    answered: u64,
+    header: HeaderBuffer,
+    /// Bytes still to come of a piece of the read at the front.
+    piece: usize,
+}
+
+impl Flights {
+    /// One more request was posted.
+    pub(crate) fn push(&mut self, flight: Flight) {
+        self.queue.push_back(flight);
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes answers; `fds` came with them.
+    pub(crate) fn feed<X: Extension>(
+        &mut self,
+        mut input: &[u8],
+        fds: &mut VecDeque<OwnedFd>,
+        extension: &mut X,
+        events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), FrameError> {
+        loop {
+            if self.piece > 0 {
+                let Some(Flight::Read { bytes, .. }) = self.queue.front_mut() else {
+                    unreachable!("a piece is only announced for the read at the front");
+                };
+                let (piece, rest) = input.split_at(input.len().min(self.piece));
+                bytes.extend_from_slice(piece);
+                (self.piece, input) = (self.piece - piece.len(), rest);
+            }
+            match self.header.answer(&mut input)? {
+                Some(answer) => self.take(answer, fds, extension, events)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn take<X: Extension>(
+        &mut self,
+        answer: Answer,
+        fds: &mut VecDeque<OwnedFd>,
+        extension: &mut X,
+        events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), FrameError> {
+        let unasked = || FrameError::Invalid(format!("{answer:?} answers nothing that was asked"));
+        if let Answer::Ack(through) = answer {
+            if through <= self.answered {
+                return Err(unasked());
+            }
+            while self.answered < through {
+                match self.pop(self.answered + 1).ok_or_else(unasked)? {
+                    Flight::Write { op } => events.push_back(LinkEvent::Completed { op }),
+                    Flight::Ping => {}
+                    Flight::Read { .. } | Flight::Import { .. } => return Err(unasked()),
+                }
+            }
+            return Ok(());
+        }
+        match answer {
+            Answer::Ack(_) => unreachable!("handled above"),
+            Answer::Refused(sequence) => match self.pop(sequence).ok_or_else(unasked)? {
+                Flight::Write { op } | Flight::Read { op, .. } => events.push_back(LinkEvent::Refused { op }),
+                Flight::Import { memory } => extension.imported(memory, None, events),
+                Flight::Ping => return Err(unasked()),
+            },
+            Answer::ReadBytes(sequence, length) => match self.queue.front() {
+                Some(Flight::Read { want, bytes, .. })
+                    if sequence == self.answered + 1 && bytes.len() + length as usize <= *want =>
+                {
+                    self.piece = length as usize;
+                }
+                _ => return Err(unasked()),
+            },
+            Answer::ReadEnd(sequence) => match self.pop(sequence).ok_or_else(unasked)? {
+                Flight::Read { op, want, bytes } if bytes.len() == want => {
+                    events.push_back(LinkEvent::ReadDone { op, bytes });
+                }
+                _ => return Err(unasked()),
+            },
+            Answer::Imported(sequence) => match (self.pop(sequence).ok_or_else(unasked)?, fds.pop_front()) {
+                (Flight::Import { memory }, Some(file)) => extension.imported(memory, Some(file), events),
+                _ => return Err(unasked()),
+            },
+        }
+        Ok(())
+    }
+
+    /// The request with this number, if it is the next to be answered.
+    fn pop(&mut self, sequence: u64) -> Option<Flight> {
+        if sequence != self.answered.wrapping_add(1) {
+            return None;
+        }
+        let flight = self.queue.pop_front()?;
+        self.answered = sequence;
+        Some(flight)
+    }
+}
+
+#[cfg(test)]
+#[path = "flights_tests.rs"]
+mod tests;

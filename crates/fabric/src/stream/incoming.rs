@@ -1,0 +1,240 @@
+//! Connections from peers: one thread accepts, and one per connection stands in for the NIC of this process.
+//!
+//! A peer has one connection at a time. When it connects again, its older connection is ended first and its thread
+//! awaited, before the new one is welcomed: bytes that the older one still held never land after the peer has heard
+//! that its new link is up.
+
+use super::{
+    hello,
+    link::Shared,
+    socket::{Listener, Network, Socket, Waker},
+    target::{Outlet, Owner, Target, TargetError},
+};
+use crate::{LinkEvent, PeerId};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+use tracing::{debug, info, warn};
+
+/// Requests received at a time.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Most connections at a time, strangers included: more are hung up on.
+const MAX_CONNECTIONS: usize = 1024;
+/// Pause after an accept failed, as it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Everything that comes in.
+pub(crate) struct Incoming {
+    shared: Arc<Shared>,
+    owner: Arc<dyn Owner>,
+    waker: Waker,
+    stopped: AtomicBool,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: Vec<Arc<Connection>>,
+    of_peer: HashMap<PeerId, Arc<Connection>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// One connection.
+struct Connection {
+    socket: Socket,
+    /// Nothing received from now on counts.
+    stopped: AtomicBool,
+    /// Its thread touches nothing any more.
+    finished: Mutex<bool>,
+    on_finished: Condvar,
+}
+
+impl Connection {
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.socket.shutdown();
+    }
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+    fn await_finished(&self) {
+        let mut finished = self.finished.lock();
+        while !*finished {
+            self.on_finished.wait(&mut finished);
+        }
+    }
+}
+
+/// Marks a connection as finished, also when its thread panics.
+struct Finish<'a>(&'a Incoming, &'a Arc<Connection>);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        let Finish(incoming, connection) = self;
+        *connection.finished.lock() = true;
+        connection.on_finished.notify_all();
+        let mut table = incoming.table.lock();
+        table.open.retain(|other| !Arc::ptr_eq(other, connection));
+        table.of_peer.retain(|_, other| !Arc::ptr_eq(other, connection));
+    }
+}
+
+impl Incoming {
+    /// No connections yet.
+    pub(crate) fn new(shared: Arc<Shared>, owner: Arc<dyn Owner>) -> io::Result<Incoming> {
+        let stopped = AtomicBool::new(false);
+        Ok(Incoming { shared, owner, waker: Waker::new()?, stopped, table: Mutex::default() })
+    }
+
+    /// Ends everything; answers the threads that are about to finish.
+    pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
+        self.stopped.store(true, Ordering::Release);
+        self.waker.wake();
+        let mut table = self.table.lock();
+        for connection in &table.open {
+            connection.stop();
+        }
+        std::mem::take(&mut table.threads)
+    }
+
+    /// Accepts until stopped.
+    pub(crate) fn accept(self: &Arc<Incoming>, listener: &Listener) {
+        while !self.stopped.load(Ordering::Acquire) {
+            match listener.accept(&self.waker) {
+                Ok(socket) => self.admit(socket),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    warn!(%error, "the fabric cannot accept a connection");
+                    thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn admit(self: &Arc<Incoming>, socket: Socket) {
+        let mut table = self.table.lock();
+        table.threads.retain(|thread| !thread.is_finished());
+        if table.open.len() >= MAX_CONNECTIONS || self.stopped.load(Ordering::Acquire) {
+            return warn!("the fabric has {} connections and takes no more", table.open.len());
+        }
+        let connection = Arc::new(Connection {
+            socket,
+            stopped: AtomicBool::new(false),
+            finished: Mutex::new(false),
+            on_finished: Condvar::new(),
+        });
+        let (incoming, served) = (Arc::clone(self), Arc::clone(&connection));
+        let serve = move || {
+            let _finish = Finish(&incoming, &served);
+            incoming.serve(&served);
+        };
+        match thread::Builder::new().name("fabric-in".into()).spawn(serve) {
+            Ok(thread) => {
+                table.open.push(connection);
+                table.threads.push(thread);
+            }
+            Err(error) => warn!(%error, "the fabric cannot serve a connection"),
+        }
+    }
+
+    fn serve(&self, connection: &Arc<Connection>) {
+        let (peer, from) = match self.introduce(connection) {
+            Ok(introduced) => introduced,
+            Err(error) => return warn!("the fabric refused a connection: {error}"),
+        };
+        info!(%peer, %from, "fabric peer connected");
+        match self.carry_out(connection, peer) {
+            Ok(()) => info!(%peer, %from, "fabric peer disconnected"),
+            Err(_) if connection.is_stopped() => debug!(%peer, %from, "fabric peer connected anew"),
+            Err(TargetError::Io(error)) => info!(%peer, %from, %error, "fabric peer lost"),
+            Err(error @ TargetError::Frame(_)) => warn!(%peer, %from, %error, "fabric peer hung up on"),
+        }
+    }
+
+    /// Takes the peer's hello, ends its older connection and welcomes it.
+    fn introduce(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
+        let Shared { me, network, options, counters, .. } = &*self.shared;
+        let from = connection.socket.peer()?;
+        let told =
+            |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, format!("{from}: {error}"));
+        connection.socket.set_timeouts(Some(options.hello_timeout), Some(options.hello_timeout))?;
+        let deadline = Instant::now() + options.hello_timeout;
+        let (mut bytes, mut have) = ([0; hello::HELLO], 0);
+        while have < bytes.len() {
+            match connection.socket.recv(&mut bytes[have..], &mut VecDeque::new(), true) {
+                Ok(0) => return Err(told(&"it hung up before it said hello")),
+                Ok(received) => have += received,
+                Err(error) => return Err(told(&format!("no hello: {error}"))),
+            }
+            if Instant::now() >= deadline {
+                return Err(told(&"it takes too long to say hello"));
+            }
+        }
+        counters.add_received(hello::HELLO);
+        let peer = match hello::check_hello(*me, &bytes) {
+            Ok(peer) => peer,
+            Err((error, reply)) => {
+                if let Some(reply) = reply {
+                    connection.socket.send_all(&reply, None)?;
+                }
+                return Err(told(&error));
+            }
+        };
+        let older = self.table.lock().of_peer.insert(peer, Arc::clone(connection));
+        if let Some(older) = older {
+            older.stop();
+            older.await_finished();
+        }
+        let idle = (*network == Network::Tcp).then_some(options.peer_timeout * 4);
+        connection.socket.set_timeouts(idle, Some(options.peer_timeout * 4))?;
+        connection.socket.send_all(&hello::welcome(*me), None)?;
+        counters.add_sent(hello::HELLO);
+        Ok((peer, from))
+    }
+
+    /// Carries out requests until the connection ends.
+    fn carry_out(&self, connection: &Connection, peer: PeerId) -> Result<(), TargetError> {
+        let mut target = Target::new();
+        let mut outlet = SocketOutlet { shared: &self.shared, socket: &connection.socket, peer };
+        let mut buffer = vec![0; RECEIVE_BYTES];
+        loop {
+            // Peers have no reason to send descriptors: those that came are closed at once.
+            let received = connection.socket.recv(&mut buffer, &mut VecDeque::new(), true)?;
+            if connection.is_stopped() {
+                return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+            }
+            if received == 0 {
+                return Ok(());
+            }
+            self.shared.counters.add_received(received);
+            target.feed(&buffer[..received], &*self.owner, &mut outlet)?;
+        }
+    }
+}
+
+/// Messages go to the sink, answers back over the socket.
+struct SocketOutlet<'a> {
+    shared: &'a Shared,
+    socket: &'a Socket,
+    peer: PeerId,
+}
+
+impl Outlet for SocketOutlet<'_> {
+    fn message(&mut self, bytes: Vec<u8>) {
+        (self.shared.sink)(self.peer, LinkEvent::Message(bytes));
+    }
+    fn answer(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.socket.send_all(bytes, fd)?;
+        self.shared.counters.add_sent(bytes.len());
+        Ok(())
+    }
+}

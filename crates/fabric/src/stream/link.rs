@@ -1,0 +1,310 @@
+//! An outgoing link: what is posted on it, by any thread, and the order in which its events are delivered.
+//!
+//! Posts go into one buffer, in order, under the link's lock; [`Link::flush`] gives them to the kernel without
+//! blocking, and the link's thread (`pump`) sends what the kernel did not take at once. Nothing is posted while the
+//! link is not up. A buffer that outgrows its limit, because the peer does not drain it, fails the link.
+//!
+//! Events are queued under the same lock and delivered outside of it, by whichever thread comes first; while one
+//! delivers, others leave their events to it. So events of a link have one order, and a sink may post.
+
+use super::{
+    LinkOptions,
+    flights::{Extension, Flight, Flights},
+    frame::{Place, Request},
+    socket::{Network, Socket, Waker},
+};
+use crate::{LinkEvent, MAX_MESSAGE_BYTES, PeerId, Sink, memory::Counters};
+use parking_lot::{Mutex, MutexGuard};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Posts are given to the kernel before a flush once there are this many bytes of them.
+const EARLY_PUSH: usize = 256 << 10;
+
+/// What every link of one fabric shares.
+pub(crate) struct Shared {
+    /// This process.
+    pub(crate) me: PeerId,
+    pub(crate) network: Network,
+    pub(crate) options: LinkOptions,
+    pub(crate) sink: Sink,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// How a link is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Status {
+    /// Not connected, being tried.
+    Connecting,
+    /// Takes posts.
+    Up,
+    /// To be taken down by its thread, for this reason.
+    Failed(String),
+    /// Given up; its thread ends.
+    Closed,
+}
+
+/// The part of a link under its lock.
+pub(crate) struct LinkState<X> {
+    pub(crate) status: Status,
+    pub(crate) address: String,
+    socket: Option<Arc<Socket>>,
+    out: OutBuffer,
+    /// The kernel took no more: the link's thread waits until it does.
+    blocked: bool,
+    pub(crate) flights: Flights,
+    pub(crate) events: VecDeque<LinkEvent>,
+    delivering: bool,
+    /// What the transport keeps for this connection.
+    pub(crate) extension: X,
+}
+
+/// An outgoing link to one peer.
+pub(crate) struct Link<X> {
+    pub(crate) peer: PeerId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) waker: Waker,
+    state: Mutex<LinkState<X>>,
+    /// Something was posted since the last flush.
+    dirty: AtomicBool,
+}
+
+impl<X: Extension> Link<X> {
+    /// A link to `peer` that nobody connects yet.
+    pub(crate) fn new(shared: Arc<Shared>, peer: PeerId, address: &str) -> io::Result<Link<X>> {
+        let state = LinkState {
+            status: Status::Connecting,
+            address: address.into(),
+            socket: None,
+            out: OutBuffer::default(),
+            blocked: false,
+            flights: Flights::default(),
+            events: VecDeque::new(),
+            delivering: false,
+            extension: X::new(&shared.counters),
+        };
+        Ok(Link { peer, shared, waker: Waker::new()?, state: Mutex::new(state), dirty: AtomicBool::new(false) })
+    }
+
+    /// The state, whatever the status.
+    pub(crate) fn state(&self) -> MutexGuard<'_, LinkState<X>> {
+        self.state.lock()
+    }
+
+    /// Posts through `post`, if the link is up.
+    pub(crate) fn post(&self, post: impl FnOnce(&mut LinkState<X>, &LinkOptions)) {
+        let mut state = self.state.lock();
+        if state.status == Status::Up {
+            post(&mut state, &self.shared.options);
+            if state.out.len() >= EARLY_PUSH {
+                self.push(&mut state);
+            }
+            self.dirty.store(true, Ordering::Release);
+            if matches!(state.status, Status::Failed(_)) {
+                self.waker.wake();
+            }
+        }
+    }
+
+    /// Gives what was posted to the kernel and delivers what is to be delivered.
+    pub(crate) fn flush(&self) {
+        if self.dirty.swap(false, Ordering::AcqRel) {
+            self.push(&mut self.state.lock());
+            self.deliver();
+        }
+    }
+
+    /// Connects somewhere else from now on.
+    pub(crate) fn redirect(&self, address: &str) {
+        let mut state = self.state.lock();
+        if state.address != address {
+            state.address = address.into();
+            state.fail("it was given another address".into());
+            self.waker.wake();
+        }
+    }
+
+    /// Ends the link: nothing more is delivered, its thread comes to an end.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.status = Status::Closed;
+        state.events.clear();
+        if let Some(socket) = &state.socket {
+            socket.shutdown();
+        }
+        self.waker.wake();
+    }
+
+    /// The connection to `address` is made and the peer has welcomed us. It is of no use if the link was given another
+    /// address, or was given up, meanwhile.
+    pub(crate) fn up(&self, socket: &Arc<Socket>, address: &str) {
+        let mut state = self.state.lock();
+        if state.status == Status::Connecting && state.address == address {
+            state.status = Status::Up;
+            state.socket = Some(Arc::clone(socket));
+            state.events.push_back(LinkEvent::Up);
+        }
+        drop(state);
+        self.deliver();
+    }
+
+    /// The connection is over: everything in flight with it.
+    pub(crate) fn down(&self) {
+        let mut state = self.state.lock();
+        if let Some(socket) = state.socket.take() {
+            socket.shutdown();
+            state.events.push_back(LinkEvent::Down);
+        }
+        // Nothing below is of use to another connection; memory that was mapped is unmapped outside of the lock.
+        (state.out, state.flights, state.blocked) = (OutBuffer::default(), Flights::default(), false);
+        let extension = std::mem::replace(&mut state.extension, X::new(&self.shared.counters));
+        if state.status != Status::Closed {
+            state.status = Status::Connecting;
+        }
+        drop(state);
+        drop(extension);
+        self.deliver();
+    }
+
+    /// Sends what the kernel takes. Errors fail the link.
+    fn push(&self, state: &mut LinkState<X>) {
+        if !state.blocked {
+            self.send_out(state);
+            if state.blocked || matches!(state.status, Status::Failed(_)) {
+                self.waker.wake();
+            }
+        }
+    }
+
+    /// [`Link::push`] for the link's thread, which found the socket writable.
+    pub(crate) fn resume(&self) {
+        self.send_out(&mut self.state.lock());
+    }
+
+    /// Whether the link's thread is to wait until the kernel takes more.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.state.lock().blocked
+    }
+
+    fn send_out(&self, state: &mut LinkState<X>) {
+        let Some(socket) = state.socket.clone() else { return };
+        state.blocked = false;
+        while !state.out.is_empty() {
+            match socket.send(state.out.bytes()) {
+                Ok(sent) => {
+                    self.shared.counters.add_sent(sent);
+                    state.out.consume(sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state.blocked = true;
+                    return;
+                }
+                Err(error) => return state.fail(format!("cannot send: {error}")),
+            }
+        }
+    }
+
+    /// Delivers queued events, unless another thread is doing so, in which case it delivers these too.
+    pub(crate) fn deliver(&self) {
+        let mut state = self.state.lock();
+        if state.delivering {
+            return;
+        }
+        state.delivering = true;
+        while let Some(event) = state.events.pop_front().filter(|_| state.status != Status::Closed) {
+            MutexGuard::unlocked(&mut state, || (self.shared.sink)(self.peer, event));
+        }
+        state.delivering = false;
+    }
+}
+
+impl<X: Extension> LinkState<X> {
+    /// Has the link taken down by its thread.
+    pub(crate) fn fail(&mut self, reason: String) {
+        if self.status == Status::Up {
+            self.status = Status::Failed(reason);
+            if let Some(socket) = &self.socket {
+                socket.shutdown();
+            }
+        }
+    }
+
+    /// Posts a control message.
+    pub(crate) fn message(&mut self, message: &[u8], options: &LinkOptions) {
+        assert!(message.len() <= MAX_MESSAGE_BYTES, "a control message has at most {MAX_MESSAGE_BYTES} bytes");
+        self.append(Request::Message(message.len() as u32), message, options);
+    }
+
+    /// Posts a write of less than 4 GiB.
+    pub(crate) fn write(&mut self, place: Place, bytes: &[u8], op: u64, options: &LinkOptions) {
+        let length = u32::try_from(bytes.len()).expect("the transport refuses longer writes");
+        self.flights.push(Flight::Write { op });
+        self.append(Request::Write(place, length), bytes, options);
+    }
+
+    /// Posts a read.
+    pub(crate) fn read(&mut self, place: Place, len: u32, op: u64, options: &LinkOptions) {
+        self.flights.push(Flight::Read { op, want: len as usize, bytes: Vec::new() });
+        self.append(Request::Read(place, len), &[], options);
+    }
+
+    /// Posts the question whether the peer is alive.
+    pub(crate) fn ping(&mut self, options: &LinkOptions) {
+        self.flights.push(Flight::Ping);
+        self.append(Request::Ping, &[], options);
+    }
+
+    /// Asks for the file of a memory.
+    pub(crate) fn import(&mut self, id: u64, key: u64, options: &LinkOptions) {
+        self.flights.push(Flight::Import { memory: (id, key) });
+        self.append(Request::Import(Place { id, key, offset: 0 }), &[], options);
+    }
+
+    fn append(&mut self, request: Request, payload: &[u8], options: &LinkOptions) {
+        let limit = options.out_buffer_bytes;
+        if self.out.len() + payload.len() > limit {
+            return self.fail(format!("it does not take what is sent: over {limit} bytes wait"));
+        }
+        request.encode(&mut self.out.bytes);
+        self.out.bytes.extend_from_slice(payload);
+    }
+}
+
+/// Bytes posted and not sent.
+#[derive(Default)]
+struct OutBuffer {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// A drained buffer that had to grow beyond this gives its memory back.
+const KEEP_BYTES: usize = 4 << 20;
+
+impl OutBuffer {
+    fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+    fn consume(&mut self, bytes: usize) {
+        self.sent += bytes;
+        if self.is_empty() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEEP_BYTES);
+            self.sent = 0;
+        } else if self.sent >= self.bytes.len() / 2 && self.sent >= EARLY_PUSH {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}

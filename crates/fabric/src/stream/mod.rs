@@ -1,0 +1,165 @@
+//! Links over byte streams: what TCP and shared memory have in common.
+//!
+//! [`StreamFabric`] is the whole of it. Each link to a peer has a thread ([`pump`]) that connects and reads answers,
+//! each connection from a peer one ([`incoming`]) that carries out requests; one thread accepts. What goes over the
+//! wire is in [`frame`] and [`hello`]; the two ends of a connection are pure machines over bytes, [`flights`] and
+//! [`target`], so that hostile bytes can be tried on them without a socket.
+
+pub(crate) mod flights;
+pub(crate) mod frame;
+mod hello;
+mod incoming;
+pub(crate) mod link;
+mod pump;
+pub(crate) mod socket;
+pub(crate) mod target;
+
+use crate::{PeerId, Sink, memory::Counters};
+use flights::Extension;
+use incoming::Incoming;
+use link::{Link, Shared};
+use parking_lot::{Mutex, RwLock};
+use socket::{Listener, Network};
+use std::{
+    collections::HashMap,
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use target::Owner;
+use tracing::error;
+
+/// How links over byte streams behave. The defaults suit one machine or one data centre.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// Pause between a lost or failed connection and the next attempt. Default 100 ms.
+    pub retry_pause: Duration,
+    /// How long a peer may take to accept and to introduce itself. Default 2 s.
+    pub hello_timeout: Duration,
+    /// After how long without traffic a link asks whether the peer is alive (TCP only). Default 1 s.
+    pub ping_interval: Duration,
+    /// After how long without any answer a link with something outstanding is down (TCP only; noticed within two
+    /// ping intervals more). A connection from a peer ends after four times as long without a byte. Default 5 s.
+    pub peer_timeout: Duration,
+    /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
+    pub out_buffer_bytes: usize,
+}
+
+impl Default for LinkOptions {
+    fn default() -> LinkOptions {
+        LinkOptions {
+            retry_pause: Duration::from_millis(100),
+            hello_timeout: Duration::from_secs(2),
+            ping_interval: Duration::from_secs(1),
+            peer_timeout: Duration::from_secs(5),
+            out_buffer_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The links from and to one process. Dropping it ends its threads and waits for them.
+pub(crate) struct StreamFabric<X: Extension> {
+    shared: Arc<Shared>,
+    links: RwLock<HashMap<PeerId, Arc<Link<X>>>>,
+    incoming: Arc<Incoming>,
+    address: String,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<X: Extension> StreamFabric<X> {
+    /// Listens at `address` as `me`; requests find memory in `owner`.
+    pub(crate) fn bind(
+        network: Network,
+        me: PeerId,
+        address: &str,
+        options: LinkOptions,
+        sink: Sink,
+        owner: Arc<dyn Owner>,
+    ) -> io::Result<StreamFabric<X>> {
+        let listener = Listener::bind(network, address)?;
+        let address = listener.address.clone();
+        let shared = Arc::new(Shared { me, network, options, sink, counters: Arc::new(Counters::default()) });
+        let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owner)?);
+        let accepting = Arc::clone(&incoming);
+        let accept = move || accepting.accept(&listener);
+        let thread = thread::Builder::new().name("fabric-accept".into()).spawn(accept)?;
+        let links = RwLock::new(HashMap::new());
+        Ok(StreamFabric { shared, links, incoming, address, threads: Mutex::new(vec![thread]) })
+    }
+
+    /// See [`crate::Fabric::local_address`].
+    pub(crate) fn local_address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Bytes that went over the sockets.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.shared.counters
+    }
+
+    /// See [`crate::Fabric::connect`].
+    pub(crate) fn connect(&self, peer: PeerId, address: &str) {
+        let mut links = self.links.write();
+        if let Some(link) = links.get(&peer) {
+            return link.redirect(address);
+        }
+        let spawn = || {
+            let link = Arc::new(Link::new(Arc::clone(&self.shared), peer, address)?);
+            let pumped = Arc::clone(&link);
+            let thread =
+                thread::Builder::new().name(format!("fabric-out-{peer}")).spawn(move || pump::run(&*pumped))?;
+            Ok::<_, io::Error>((link, thread))
+        };
+        match spawn() {
+            Ok((link, thread)) => {
+                links.insert(peer, link);
+                let mut threads = self.threads.lock();
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
+            }
+            Err(error) => error!(%peer, %error, "cannot start a fabric link"),
+        }
+    }
+
+    /// See [`crate::Fabric::disconnect`].
+    pub(crate) fn disconnect(&self, peer: PeerId) {
+        if let Some(link) = self.links.write().remove(&peer) {
+            link.close();
+        }
+    }
+
+    /// The link to `peer`, if it is to be connected.
+    pub(crate) fn link(&self, peer: PeerId) -> Option<Arc<Link<X>>> {
+        self.links.read().get(&peer).map(Arc::clone)
+    }
+
+    /// See [`crate::Fabric::send`].
+    pub(crate) fn send(&self, peer: PeerId, message: &[u8]) {
+        if let Some(link) = self.link(peer) {
+            link.post(|state, options| state.message(message, options));
+        }
+    }
+
+    /// See [`crate::Fabric::flush`].
+    pub(crate) fn flush(&self) {
+        let links: Vec<_> = self.links.read().values().map(Arc::clone).collect();
+        for link in links {
+            link.flush();
+        }
+    }
+}
+
+impl<X: Extension> Drop for StreamFabric<X> {
+    fn drop(&mut self) {
+        for link in self.links.get_mut().values() {
+            link.close();
+        }
+        for thread in self.threads.get_mut().drain(..).chain(self.incoming.stop()) {
+            // The last handle may go away inside of a sink. A thread that panicked has said so itself.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

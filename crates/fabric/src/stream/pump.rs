@@ -1,0 +1,193 @@
+//! The thread of an outgoing link: connects, introduces itself, reads answers, sends what a flush could not, notices
+//! that the peer is gone, and begins again after a pause until the link is closed.
+
+use super::{
+    flights::Extension,
+    hello,
+    link::{Link, Status},
+    socket::{Network, Ready, Socket, wait},
+};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::{debug, info, warn};
+
+/// Answers received at a time.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// File descriptors that may have come ahead of the answers they belong to.
+const MAX_LOOSE_FDS: usize = 64;
+
+/// Runs `link` until it is closed.
+pub(crate) fn run<X: Extension>(link: &Link<X>) {
+    let mut last_error = String::new();
+    loop {
+        let (status, address) = {
+            let state = link.state();
+            (state.status.clone(), state.address.clone())
+        };
+        if status == Status::Closed {
+            return;
+        }
+        match open(link, &address) {
+            Ok(socket) => {
+                let socket = Arc::new(socket);
+                last_error.clear();
+                link.up(&socket, &address);
+                info!(peer = %link.peer, %address, "fabric link is up");
+                let reason = Pump::new(link, &socket).run();
+                info!(peer = %link.peer, %address, %reason, "fabric link is down");
+                link.down();
+            }
+            Err(error) => report(link, &address, &error, &mut last_error),
+        }
+        pause(link);
+    }
+}
+
+/// Says why a peer cannot be connected: loudly if an operator has to do something about it, and once.
+fn report<X: Extension>(link: &Link<X>, address: &str, error: &io::Error, last: &mut String) {
+    let text = error.to_string();
+    if text == *last {
+        return;
+    }
+    if error.kind() == io::ErrorKind::InvalidData {
+        warn!(peer = %link.peer, %address, "cannot connect the fabric: {text}");
+    } else {
+        debug!(peer = %link.peer, %address, "cannot connect the fabric yet: {text}");
+    }
+    *last = text;
+}
+
+fn pause<X: Extension>(link: &Link<X>) {
+    let until = Instant::now() + link.shared.options.retry_pause;
+    while link.state().status != Status::Closed {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || wait(None, false, &link.waker, Some(left)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Connects and says hello.
+fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
+    let shared = &link.shared;
+    let timeout = shared.options.hello_timeout;
+    let closed = || link.state().status == Status::Closed;
+    let socket = Socket::connect(shared.network, address, timeout, &link.waker, &closed)?;
+    socket.peer()?;
+    socket.set_timeouts(None, Some(timeout))?;
+    socket.send_all(&hello::hello(shared.me, link.peer), None)?;
+    shared.counters.add_sent(hello::HELLO);
+    let deadline = Instant::now() + timeout;
+    let (mut reply, mut have, mut fds) = ([0; hello::HELLO], 0, VecDeque::new());
+    while have < reply.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || closed() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer our hello"));
+        }
+        if !wait(Some(socket.as_fd()), false, &link.waker, Some(left))?.readable {
+            continue;
+        }
+        match socket.recv(&mut reply[have..], &mut fds, false) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "it hung up on our hello")),
+            Ok(received) => have += received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    shared.counters.add_received(hello::HELLO);
+    hello::check_reply(link.peer, &reply).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(socket)
+}
+
+/// One connection's life.
+struct Pump<'a, X> {
+    link: &'a Link<X>,
+    socket: &'a Socket,
+    buffer: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+    /// Since when an answer has been due: the last one came then, or what waits for one was first seen.
+    waiting_since: Option<Instant>,
+}
+
+impl<'a, X: Extension> Pump<'a, X> {
+    fn new(link: &'a Link<X>, socket: &'a Socket) -> Pump<'a, X> {
+        Pump { link, socket, buffer: vec![0; RECEIVE_BYTES], fds: VecDeque::new(), waiting_since: None }
+    }
+
+    /// Runs until the connection ends; tells why.
+    fn run(mut self) -> String {
+        let options = &self.link.shared.options;
+        // A process of this host is known to be dead when its socket closes; stopped, it still has memory to write.
+        let pings = self.link.shared.network == Network::Tcp;
+        let timeout = pings.then_some(options.ping_interval);
+        loop {
+            match &self.link.state().status {
+                Status::Up => {}
+                Status::Failed(reason) => return reason.clone(),
+                Status::Closed | Status::Connecting => return "it is not wanted there any more".into(),
+            }
+            let ready = match wait(Some(self.socket.as_fd()), self.link.is_blocked(), &self.link.waker, timeout) {
+                Ok(ready) => ready,
+                Err(error) => return format!("cannot wait for it: {error}"),
+            };
+            if ready.writable {
+                self.link.resume();
+            }
+            if ready.readable
+                && let Err(reason) = self.receive()
+            {
+                return reason;
+            }
+            if pings && let Err(reason) = self.check_alive(ready, options.peer_timeout) {
+                return reason;
+            }
+        }
+    }
+
+    /// Takes every answer there is.
+    fn receive(&mut self) -> Result<(), String> {
+        loop {
+            let received = match self.socket.recv(&mut self.buffer, &mut self.fds, false) {
+                Ok(0) => return Err("it closed the connection".into()),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            };
+            self.link.shared.counters.add_received(received);
+            let mut state = self.link.state();
+            let lane = &mut *state;
+            lane.flights
+                .feed(&self.buffer[..received], &mut self.fds, &mut lane.extension, &mut lane.events)
+                .map_err(|error| format!("bad answer: {error}"))?;
+            self.waiting_since = (!state.flights.is_empty()).then(Instant::now);
+            drop(state);
+            self.link.deliver();
+            if self.fds.len() > MAX_LOOSE_FDS {
+                return Err("it sends file descriptors that nobody asked for".into());
+            }
+            if received < self.buffer.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks a silent peer for a sign of life and gives up one that owes an answer for too long.
+    fn check_alive(&mut self, ready: Ready, limit: Duration) -> Result<(), String> {
+        if ready.readable {
+            return Ok(());
+        }
+        if self.link.state().flights.is_empty() {
+            self.waiting_since = None;
+            self.link.post(|state, options| state.ping(options));
+            self.link.flush();
+            return Ok(());
+        }
+        let silence = self.waiting_since.get_or_insert_with(Instant::now).elapsed();
+        if silence < limit { Ok(()) } else { Err(format!("no answer for {:.1} s", silence.as_secs_f64())) }
+    }
+}

@@ -1,0 +1,299 @@
+//! Sockets of both kinds as links need them: TCP, and Unix-domain ones that also carry file descriptors.
+//!
+//! Sends never block; a receive blocks or not as the caller says. A thread that waits does so in [`wait`], where a
+//! [`Waker`] can reach it. All calls may come from any thread.
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+    net::{
+        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
+    },
+};
+use std::{
+    collections::VecDeque,
+    fs, io,
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// Most file descriptors taken with one receive; links never send more than one at a time.
+const MAX_FDS: usize = 8;
+
+/// What addresses mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Network {
+    /// "host:port".
+    Tcp,
+    /// "@name" in the abstract namespace, or the path of a socket.
+    Unix,
+}
+
+/// Wakes a thread that is in [`wait`].
+pub(crate) struct Waker(OwnedFd);
+
+impl Waker {
+    /// A waker that was not woken.
+    pub(crate) fn new() -> io::Result<Waker> {
+        Ok(Waker(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+    /// Ends the present or the next [`wait`].
+    pub(crate) fn wake(&self) {
+        // The counter can only be full if it was not read 2^64 times: the thread is awake then.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+    fn drain(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.0, &mut count);
+    }
+}
+
+/// What [`wait`] saw.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Ready {
+    /// The first descriptor has something to read, or is at its end or broken.
+    pub(crate) readable: bool,
+    /// It takes bytes again.
+    pub(crate) writable: bool,
+}
+
+/// Waits until `fd` is readable (or writable, if `write`), the waker is woken, or `timeout` is over.
+pub(crate) fn wait(
+    fd: Option<BorrowedFd<'_>>,
+    write: bool,
+    waker: &Waker,
+    timeout: Option<Duration>,
+) -> io::Result<Ready> {
+    let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+    let interest = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut fds = vec![PollFd::new(&waker.0, PollFlags::IN)];
+    fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, interest)));
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(Ready::default()),
+        Err(error) => return Err(error.into()),
+    }
+    if !fds[0].revents().is_empty() {
+        waker.drain();
+    }
+    let seen = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
+    let broken = seen.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+    Ok(Ready { readable: broken || seen.contains(PollFlags::IN), writable: broken || seen.contains(PollFlags::OUT) })
+}
+
+/// A connected stream.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    network: Network,
+}
+
+impl Socket {
+    /// Connects to `address`, for at most `timeout`, or until `cancelled` holds when `waker` is woken.
+    pub(crate) fn connect(
+        network: Network,
+        address: &str,
+        timeout: Duration,
+        waker: &Waker,
+        cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Socket> {
+        if network == Network::Unix {
+            let stream = UnixStream::connect_addr(&unix_address(address)?)?;
+            return Ok(Socket { fd: stream.into(), network });
+        }
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in address.to_socket_addrs()? {
+            match connect_tcp(address, timeout, waker, cancelled) {
+                Ok(fd) => return Ok(Socket { fd, network }),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Sends what the kernel takes at once; [`io::ErrorKind::WouldBlock`] if that is nothing.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?)
+    }
+
+    /// Sends all of `bytes`, the descriptor with the first of them, and blocks meanwhile, up to the send timeout.
+    pub(crate) fn send_all(&self, mut bytes: &[u8], mut fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = match fd {
+                None => rustix::io::retry_on_intr(|| net::send(&self.fd, bytes, SendFlags::NOSIGNAL))
+                    .map_err(|error| in_time(error, true))?,
+                Some(passed) => {
+                    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+                    let passed = [passed];
+                    ancillary.push(SendAncillaryMessage::ScmRights(&passed));
+                    net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?
+                }
+            };
+            fd = None;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Receives what there is, at least a byte unless the stream is at its end; descriptors that came along are
+    /// appended to `fds`. If `block`, waits for it up to the receive timeout, else [`io::ErrorKind::WouldBlock`].
+    pub(crate) fn recv(&self, bytes: &mut [u8], fds: &mut VecDeque<OwnedFd>, block: bool) -> io::Result<usize> {
+        let flags = if block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        if self.network == Network::Tcp {
+            let (received, _) = rustix::io::retry_on_intr(|| net::recv(&self.fd, &mut *bytes, flags))
+                .map_err(|error| in_time(error, block))?;
+            return Ok(received);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let received = loop {
+            match net::recvmsg(&self.fd, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                other => break other.map_err(|error| in_time(error, block))?,
+            }
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                fds.extend(passed);
+            }
+        }
+        Ok(received.bytes)
+    }
+
+    /// Bounds every blocking call.
+    pub(crate) fn set_timeouts(&self, receive: Option<Duration>, send: Option<Duration>) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, receive)?;
+        Ok(sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, send)?)
+    }
+
+    /// Ends both directions: whoever blocks in a call returns, and the peer sees the end.
+    pub(crate) fn shutdown(&self) {
+        // It fails if the peer has ended it already.
+        let _ = net::shutdown(&self.fd, net::Shutdown::Both);
+    }
+
+    /// For [`wait`].
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Who is at the other end, for log lines; over a Unix-domain socket it must be of the same user.
+    pub(crate) fn peer(&self) -> io::Result<String> {
+        if self.network == Network::Tcp {
+            let peer = net::getpeername(&self.fd)?.and_then(|peer| SocketAddr::try_from(peer).ok());
+            return Ok(peer.map_or_else(|| "an unnamed peer".into(), |peer| peer.to_string()));
+        }
+        let peer = sockopt::socket_peercred(&self.fd)?;
+        if peer.uid != rustix::process::geteuid() {
+            let text = format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(format!("process {}", peer.pid.as_raw_nonzero()))
+    }
+}
+
+/// The kernel calls it "try again" when a call that blocks has done so for as long as it may.
+fn in_time(error: Errno, blocking: bool) -> io::Error {
+    if blocking && error == Errno::AGAIN {
+        return io::Error::new(io::ErrorKind::TimedOut, "nothing moved for too long");
+    }
+    error.into()
+}
+
+fn connect_tcp(
+    address: SocketAddr,
+    timeout: Duration,
+    waker: &Waker,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    match net::connect(&fd, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            let deadline = Instant::now() + timeout;
+            while !wait(Some(fd.as_fd()), true, waker, Some(deadline.saturating_duration_since(Instant::now())))?
+                .writable
+            {
+                if cancelled() || Instant::now() >= deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            sockopt::socket_error(&fd)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    rustix::io::ioctl_fionbio(&fd, false)?;
+    Ok(fd)
+}
+
+fn unix_address(address: &str) -> io::Result<UnixAddr> {
+    match address.strip_prefix('@') {
+        Some(name) => UnixAddr::from_abstract_name(name),
+        None => UnixAddr::from_pathname(address),
+    }
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    network: Network,
+    /// As peers connect to it.
+    pub(crate) address: String,
+    /// The socket's file, to be removed in the end.
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Listens at `address`. The socket's file of a dead process is replaced.
+    pub(crate) fn bind(network: Network, address: &str) -> io::Result<Listener> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+        if network == Network::Tcp {
+            let listener = TcpListener::bind(address).map_err(named)?;
+            let address = listener.local_addr()?.to_string();
+            return Ok(Listener { fd: listener.into(), network, address, path: None });
+        }
+        let unix = unix_address(address).map_err(named)?;
+        let path = unix.as_pathname().map(PathBuf::from);
+        if let Some(path) = path.as_ref().filter(|path| path.exists())
+            && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        {
+            fs::remove_file(path).map_err(named)?;
+        }
+        let listener = UnixListener::bind_addr(&unix).map_err(named)?;
+        Ok(Listener { fd: listener.into(), network, address: address.into(), path })
+    }
+
+    /// The next connection; [`io::ErrorKind::WouldBlock`] if the waker was woken first.
+    pub(crate) fn accept(&self, waker: &Waker) -> io::Result<Socket> {
+        if !wait(Some(self.fd.as_fd()), false, waker, None)?.readable {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let fd = net::accept_with(&self.fd, SocketFlags::CLOEXEC)?;
+        if self.network == Network::Tcp {
+            sockopt::set_tcp_nodelay(&fd, true)?;
+        }
+        Ok(Socket { fd, network: self.network })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // Somebody may have removed it with its directory.
+            let _ = fs::remove_file(path);
+        }
+    }
+}

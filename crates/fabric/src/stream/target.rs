@@ -1,0 +1,204 @@
+//! The side of a connection that owns memory, as a pure machine: request bytes in, copies into registered memory,
+//! messages and answers out. This is what stands in for the NIC.
+//!
+//! Requests are carried out in the order they came. The bytes are hostile: memory is touched only where a valid id,
+//! key and range allow it, and a message's buffer grows with the bytes that came, not with the length announced.
+//! Payloads of writes are not collected: each piece goes to memory as it arrives.
+
+use super::frame::{Answer, FrameError, HeaderBuffer, Place, Request};
+use crate::memory::HeapMemory;
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+/// Bytes copied and answered at a time when a peer reads.
+const READ_PIECE: usize = 128 << 10;
+
+/// Where requests find memory.
+pub(crate) trait Owner: Send + Sync {
+    /// Memory that is written and read by frames.
+    fn heap(&self, id: u64, key: u64) -> Option<Arc<HeapMemory>>;
+    /// Memory that a peer maps.
+    fn file(&self, id: u64, key: u64) -> Option<OwnedFd>;
+}
+
+/// Where messages and answers go.
+pub(crate) trait Outlet {
+    /// A control message.
+    fn message(&mut self, bytes: Vec<u8>);
+    /// Answers, in order; the descriptor belongs to the last of them. May block while the peer does not take them.
+    fn answer(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()>;
+}
+
+/// Why a connection has to end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    /// The peer sent what no peer sends.
+    #[error("bad request: {0}")]
+    Frame(#[from] FrameError),
+    /// The answers do not get through.
+    #[error("cannot answer: {0}")]
+    Io(#[from] io::Error),
+}
+
+enum Stage {
+    Header,
+    Message { bytes: Vec<u8>, left: usize },
+    Write { memory: Option<Arc<HeapMemory>>, offset: u64, left: u64 },
+}
+
+/// One incoming connection's progress.
+pub(crate) struct Target {
+    header: HeaderBuffer,
+    stage: Stage,
+    /// Requests, messages excepted, that were carried out.
+    done: u64,
+    /// Up to which of them the peer has an answer.
+    answered: u64,
+    answers: Vec<u8>,
+}
+
+impl Target {
+    /// A connection on which nothing was received.
+    pub(crate) fn new() -> Target {
+        Target { header: HeaderBuffer::default(), stage: Stage::Header, done: 0, answered: 0, answers: Vec::new() }
+    }
+
+    /// Carries out what is complete in `input` and begins what is not; acknowledges all of it at once.
+    pub(crate) fn feed(
+        &mut self,
+        mut input: &[u8],
+        owner: &dyn Owner,
+        outlet: &mut dyn Outlet,
+    ) -> Result<(), TargetError> {
+        loop {
+            match &mut self.stage {
+                Stage::Header => match self.header.request(&mut input)? {
+                    Some(request) => self.begin(request, owner, outlet)?,
+                    None => break,
+                },
+                Stage::Message { bytes, left } => {
+                    let (piece, rest) = input.split_at(input.len().min(*left));
+                    bytes.extend_from_slice(piece);
+                    (*left, input) = (*left - piece.len(), rest);
+                    if *left > 0 {
+                        break;
+                    }
+                    outlet.message(std::mem::take(bytes));
+                    self.stage = Stage::Header;
+                }
+                Stage::Write { memory, offset, left } => {
+                    let take = usize::try_from(*left).map_or(input.len(), |left| input.len().min(left));
+                    let (piece, rest) = input.split_at(take);
+                    if memory.as_ref().is_some_and(|memory| !memory.remote_write(*offset, piece)) {
+                        *memory = None;
+                    }
+                    (*offset, *left, input) = (*offset + take as u64, *left - take as u64, rest);
+                    if *left > 0 {
+                        break;
+                    }
+                    let landed = memory.is_some();
+                    self.stage = Stage::Header;
+                    self.finish(landed);
+                }
+            }
+        }
+        self.acknowledge();
+        self.send(None, outlet)
+    }
+
+    fn begin(&mut self, request: Request, owner: &dyn Owner, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
+        match request {
+            Request::Message(length) => {
+                self.stage = Stage::Message { bytes: Vec::new(), left: length as usize };
+            }
+            Request::Write(place, length) => {
+                let length = u64::from(length);
+                let memory = owner.heap(place.id, place.key).filter(|memory| memory.admits(place.offset, length));
+                let offset = if memory.is_some() { place.offset } else { 0 };
+                self.stage = Stage::Write { memory, offset, left: length };
+            }
+            Request::Read(place, length) => self.serve_read(place, length, owner, outlet)?,
+            Request::Ping => self.finish(true),
+            Request::Import(place) => match owner.file(place.id, place.key) {
+                Some(file) => {
+                    self.acknowledge();
+                    self.done += 1;
+                    self.answered = self.done;
+                    Answer::Imported(self.done).encode(&mut self.answers);
+                    self.send(Some(&file), outlet)?;
+                }
+                None => self.finish(false),
+            },
+        }
+        Ok(())
+    }
+
+    fn serve_read(
+        &mut self,
+        place: Place,
+        length: u32,
+        owner: &dyn Owner,
+        outlet: &mut dyn Outlet,
+    ) -> Result<(), TargetError> {
+        let memory = owner.heap(place.id, place.key).filter(|memory| memory.admits(place.offset, u64::from(length)));
+        let Some(memory) = memory else {
+            self.finish(false);
+            return Ok(());
+        };
+        self.acknowledge();
+        let sequence = self.done + 1;
+        let mut piece = vec![0; READ_PIECE.min(length as usize)];
+        let (mut offset, mut left) = (place.offset, length as usize);
+        while left > 0 {
+            piece.truncate(left);
+            if !memory.remote_read(offset, &mut piece) {
+                self.finish(false);
+                return Ok(());
+            }
+            Answer::ReadBytes(sequence, piece.len() as u32).encode(&mut self.answers);
+            self.answers.extend_from_slice(&piece);
+            self.send(None, outlet)?;
+            (offset, left) = (offset + piece.len() as u64, left - piece.len());
+        }
+        self.done = sequence;
+        self.answered = sequence;
+        Answer::ReadEnd(sequence).encode(&mut self.answers);
+        Ok(())
+    }
+
+    /// One more request is carried out, or refused.
+    fn finish(&mut self, granted: bool) {
+        if granted {
+            self.done += 1;
+        } else {
+            self.acknowledge();
+            self.done += 1;
+            self.answered = self.done;
+            Answer::Refused(self.done).encode(&mut self.answers);
+        }
+    }
+
+    /// Acknowledges everything that was carried out and is not acknowledged yet.
+    fn acknowledge(&mut self) {
+        if self.answered < self.done {
+            self.answered = self.done;
+            Answer::Ack(self.done).encode(&mut self.answers);
+        }
+    }
+
+    fn send(&mut self, file: Option<&OwnedFd>, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
+        use std::os::fd::AsFd;
+        if !self.answers.is_empty() {
+            outlet.answer(&self.answers, file.map(OwnedFd::as_fd))?;
+            self.answers.clear();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

@@ -1,0 +1,250 @@
+//! The receiving machine against a model, in arbitrary pieces, and against hostile bytes.
+
+use super::*;
+use crate::{
+    Memory,
+    memory::{Registry, Transport},
+    stream::frame::{ANSWER, HeaderBuffer},
+};
+use leeward_platform::Rng;
+use proptest::prelude::*;
+
+const BYTES: usize = 256;
+
+/// Two memories; the second is revoked.
+struct Fixture {
+    registry: Arc<Registry<HeapMemory>>,
+    open: Arc<HeapMemory>,
+    revoked: Arc<HeapMemory>,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let registry = Arc::new(Registry::new(Rng::new(1)));
+        let make = || HeapMemory::register(&registry, Transport::Tcp, BYTES);
+        let (open, revoked) = (make(), make());
+        revoked.revoke();
+        Fixture { registry, open, revoked }
+    }
+
+    fn place(memory: &HeapMemory, offset: u64) -> Place {
+        let bytes = memory.descriptor().0;
+        let field = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        Place { id: field(1), key: field(9), offset }
+    }
+
+    fn bytes(memory: &HeapMemory) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        memory.read(0, &mut bytes);
+        bytes
+    }
+}
+
+impl Owner for Fixture {
+    fn heap(&self, id: u64, key: u64) -> Option<Arc<HeapMemory>> {
+        self.registry.find(id, key)
+    }
+    fn file(&self, _id: u64, _key: u64) -> Option<OwnedFd> {
+        None
+    }
+}
+
+#[derive(Default)]
+struct Collected {
+    messages: Vec<Vec<u8>>,
+    answers: Vec<u8>,
+}
+
+impl Outlet for Collected {
+    fn message(&mut self, bytes: Vec<u8>) {
+        self.messages.push(bytes);
+    }
+    fn answer(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        assert!(fd.is_none());
+        self.answers.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Collected {
+    /// What became of each request.
+    fn outcomes(&self) -> Vec<Outcome> {
+        let (mut input, mut header, mut outcomes) = (&self.answers[..], HeaderBuffer::default(), Vec::new());
+        let mut reading = Vec::new();
+        while let Some(answer) = header.answer(&mut input).expect("our own answers are sound") {
+            match answer {
+                Answer::Ack(through) => outcomes.resize(through as usize, Some(b"ack".to_vec())),
+                Answer::Refused(_) => outcomes.push(None),
+                Answer::ReadBytes(_, len) => {
+                    reading.extend_from_slice(&input[..len as usize]);
+                    input = &input[len as usize..];
+                }
+                Answer::ReadEnd(_) => outcomes.push(Some(std::mem::take(&mut reading))),
+                Answer::Imported(_) => panic!("nothing was imported"),
+            }
+        }
+        outcomes
+    }
+}
+
+/// None: refused. Else the bytes that a read brought, or that a write or ping was acknowledged.
+type Outcome = Option<Vec<u8>>;
+
+/// A request as a test makes it up.
+#[derive(Clone, Debug)]
+enum Made {
+    Message(Vec<u8>),
+    Write { revoked: bool, offset: u64, bytes: Vec<u8> },
+    Read { revoked: bool, offset: u64, len: u32 },
+    Ping,
+}
+
+fn made() -> impl Strategy<Value = Made> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..80);
+    let offset = || prop_oneof![9 => 0..=BYTES as u64, 1 => any::<u64>()];
+    let revoked = || prop::bool::weighted(0.1);
+    prop_oneof![
+        bytes().prop_map(Made::Message),
+        (revoked(), offset(), bytes()).prop_map(|(revoked, offset, bytes)| Made::Write { revoked, offset, bytes }),
+        (revoked(), offset(), 0..80u32).prop_map(|(revoked, offset, len)| Made::Read { revoked, offset, len }),
+        Just(Made::Ping),
+    ]
+}
+
+impl Made {
+    fn encode(&self, fixture: &Fixture, out: &mut Vec<u8>) {
+        let memory = |revoked: bool| if revoked { &fixture.revoked } else { &fixture.open };
+        match self {
+            Made::Message(bytes) => {
+                Request::Message(bytes.len() as u32).encode(out);
+                out.extend_from_slice(bytes);
+            }
+            Made::Write { revoked, offset, bytes } => {
+                Request::Write(Fixture::place(memory(*revoked), *offset), bytes.len() as u32).encode(out);
+                out.extend_from_slice(bytes);
+            }
+            Made::Read { revoked, offset, len } => {
+                Request::Read(Fixture::place(memory(*revoked), *offset), *len).encode(out);
+            }
+            Made::Ping => Request::Ping.encode(out),
+        }
+    }
+}
+
+/// What should come of `requests`: messages, memory, outcomes.
+fn model(requests: &[Made]) -> (Vec<Vec<u8>>, Vec<u8>, Vec<Outcome>) {
+    let (mut messages, mut memory, mut outcomes) = (Vec::new(), vec![0; BYTES], Vec::new());
+    let range = |revoked: bool, offset: u64, len: usize| {
+        let start = usize::try_from(offset).ok().filter(|_| !revoked)?;
+        Some(start..start.checked_add(len).filter(|end| *end <= BYTES)?)
+    };
+    for request in requests {
+        match request {
+            Made::Message(bytes) => messages.push(bytes.clone()),
+            Made::Write { revoked, offset, bytes } => {
+                outcomes.push(range(*revoked, *offset, bytes.len()).map(|range| {
+                    memory[range].copy_from_slice(bytes);
+                    b"ack".to_vec()
+                }))
+            }
+            Made::Read { revoked, offset, len } => {
+                outcomes.push(range(*revoked, *offset, *len as usize).map(|range| memory[range].to_vec()));
+            }
+            Made::Ping => outcomes.push(Some(b"ack".to_vec())),
+        }
+    }
+    (messages, memory, outcomes)
+}
+
+proptest! {
+    #[test]
+    fn requests_in_any_pieces_do_as_the_model(
+        requests in prop::collection::vec(made(), 0..40),
+        sizes in prop::collection::vec(1..200usize, 1..20),
+    ) {
+        let fixture = Fixture::new();
+        let mut bytes = Vec::new();
+        for request in &requests {
+            request.encode(&fixture, &mut bytes);
+        }
+        let (mut target, mut out) = (Target::new(), Collected::default());
+        let (mut rest, mut sizes) = (&bytes[..], sizes.iter().cycle());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
+            target.feed(piece, &fixture, &mut out).unwrap();
+            rest = after;
+        }
+        let (messages, memory, outcomes) = model(&requests);
+        prop_assert_eq!(&out.messages, &messages);
+        prop_assert_eq!(out.outcomes(), outcomes);
+        prop_assert_eq!(Fixture::bytes(&fixture.open), memory);
+        prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
+    }
+
+    #[test]
+    fn hostile_bytes_end_in_an_error_or_wait_for_more(
+        requests in prop::collection::vec(made(), 1..10),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        garbage in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let fixture = Fixture::new();
+        let mut bytes = Vec::new();
+        for request in &requests {
+            request.encode(&fixture, &mut bytes);
+        }
+        for (at, value) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= value;
+        }
+        bytes.extend(garbage);
+        let (mut target, mut out) = (Target::new(), Collected::default());
+        let _ = target.feed(&bytes, &fixture, &mut out);
+        prop_assert!(out.messages.iter().map(Vec::len).sum::<usize>() <= bytes.len());
+        prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
+    }
+
+    #[test]
+    fn sealed_headers_of_any_content_allocate_nothing_in_advance(
+        kind in any::<u8>(), length in any::<u32>(), place in any::<[u64; 3]>(),
+    ) {
+        let fixture = Fixture::new();
+        let mut bytes = vec![0, 0, 0, 0, kind, 0, 0, 0];
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(place.iter().flat_map(|field| field.to_le_bytes()));
+        let header = Request::header_bytes(&bytes);
+        let crc = crc32c::crc32c(&bytes[4..header]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let (mut target, mut out) = (Target::new(), Collected::default());
+        let _ = target.feed(&bytes, &fixture, &mut out);
+        if let Stage::Message { bytes, .. } = &target.stage {
+            prop_assert!(bytes.capacity() < 1024);
+        }
+        prop_assert!(out.answers.capacity() < 1024);
+        prop_assert_eq!(Fixture::bytes(&fixture.open), vec![0; BYTES]);
+    }
+}
+
+#[test]
+fn everything_in_one_piece_is_acknowledged_once() {
+    let fixture = Fixture::new();
+    let mut bytes = Vec::new();
+    for _ in 0..100 {
+        Made::Ping.encode(&fixture, &mut bytes);
+    }
+    let (mut target, mut out) = (Target::new(), Collected::default());
+    target.feed(&bytes, &fixture, &mut out).unwrap();
+    assert_eq!(out.answers.len(), ANSWER);
+}
+
+#[test]
+fn a_write_whose_memory_is_revoked_midway_is_refused() {
+    let fixture = Fixture::new();
+    let (mut target, mut out, mut bytes) = (Target::new(), Collected::default(), Vec::new());
+    Made::Write { revoked: false, offset: 0, bytes: vec![7; 100] }.encode(&fixture, &mut bytes);
+    target.feed(&bytes[..86], &fixture, &mut out).unwrap();
+    fixture.open.revoke();
+    target.feed(&bytes[86..], &fixture, &mut out).unwrap();
+    assert_eq!(out.outcomes(), [None]);
+    let landed = Fixture::bytes(&fixture.open);
+    assert_eq!((&landed[..50], &landed[50..100]), (&[7; 50][..], &[0; 50][..]));
+}

@@ -1,0 +1,218 @@
+//! What the tests need of a transport: nodes that record their events, and a way to let time pass.
+
+use leeward_fabric::{
+    Descriptor, Fabric, LinkEvent, LinkOptions, Memory, PeerId, ShmFabric, SimNetwork, SimOptions, Sink, TcpFabric,
+};
+use std::{
+    collections::HashMap,
+    process,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The longest a test waits for something that should happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Events in the order they were delivered.
+pub(crate) type Log = Arc<Mutex<Vec<(PeerId, LinkEvent)>>>;
+
+/// A node and what it was told.
+pub(crate) struct Node {
+    pub(crate) id: PeerId,
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) log: Log,
+}
+
+impl Node {
+    /// How often `event` came from `peer`.
+    pub(crate) fn count(&self, peer: &Node, event: &LinkEvent) -> usize {
+        self.log.lock().unwrap().iter().filter(|(from, found)| *from == peer.id && found == event).count()
+    }
+    /// How often the link to `peer` came up.
+    pub(crate) fn ups(&self, peer: &Node) -> usize {
+        self.count(peer, &LinkEvent::Up)
+    }
+    /// How often the link to `peer` went down.
+    pub(crate) fn downs(&self, peer: &Node) -> usize {
+        self.count(peer, &LinkEvent::Down)
+    }
+    /// Whether operation `op` on `peer` was completed.
+    pub(crate) fn completed(&self, peer: &Node, op: u64) -> bool {
+        self.count(peer, &LinkEvent::Completed { op }) == 1
+    }
+    /// The control messages from `peer`.
+    pub(crate) fn messages(&self, peer: &Node) -> Vec<Vec<u8>> {
+        let log = self.log.lock().unwrap();
+        log.iter()
+            .filter_map(|(from, event)| match event {
+                LinkEvent::Message(message) if *from == peer.id => Some(message.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+    /// What operation `op` ended with.
+    pub(crate) fn outcome(&self, op: u64) -> Option<LinkEvent> {
+        let log = self.log.lock().unwrap();
+        let mut found = log.iter().map(|(_, event)| event).filter(|event| match event {
+            LinkEvent::Completed { op: of } | LinkEvent::Refused { op: of } | LinkEvent::ReadDone { op: of, .. } => {
+                *of == op
+            }
+            _ => false,
+        });
+        let outcome = found.next().cloned();
+        assert!(found.next().is_none(), "operation {op} ended twice");
+        outcome
+    }
+    /// Posts a write and flushes.
+    pub(crate) fn write(&self, peer: &Node, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
+        self.fabric.write(peer.id, to, offset, bytes, op);
+        self.fabric.flush();
+    }
+}
+
+/// A transport under test.
+pub(crate) trait Harness {
+    /// A fabric of peer `id`, or of a new life of one that was killed, whose events go to `sink`.
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric>;
+    /// A node that records its events.
+    fn node(&mut self, id: u32) -> Node {
+        let (log, sink) = recorder();
+        Node { id: PeerId(id), fabric: self.attach(id, sink), log }
+    }
+    /// Ends a node's process, or what comes closest to it in a test.
+    fn kill(&mut self, node: Node);
+    /// Lets a little time pass.
+    fn pass(&mut self);
+    /// Lets time pass until `condition` holds.
+    fn until(&mut self, what: &str, condition: &mut dyn FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "waited in vain: {what}");
+            self.pass();
+        }
+    }
+    /// Two nodes, the first with a link to the second.
+    fn pair(&mut self) -> (Node, Node) {
+        let (a, b) = (self.node(1), self.node(2));
+        a.fabric.connect(b.id, &b.fabric.local_address());
+        self.until("the link is up", &mut || a.ups(&b) == 1);
+        (a, b)
+    }
+}
+
+/// The bytes of a memory.
+pub(crate) fn bytes_of(memory: &dyn Memory, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(offset, &mut bytes);
+    bytes
+}
+
+/// `len` bytes that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u64).wrapping_mul(0x9e37_79b9).to_le_bytes()[2] ^ seed).collect()
+}
+
+/// Short times, so that tests of lost peers end soon.
+pub(crate) fn options() -> LinkOptions {
+    LinkOptions {
+        retry_pause: Duration::from_millis(20),
+        ping_interval: Duration::from_millis(200),
+        peer_timeout: Duration::from_secs(2),
+        ..LinkOptions::default()
+    }
+}
+
+/// A log and the sink that fills it.
+pub(crate) fn recorder() -> (Log, Sink) {
+    let log = Log::default();
+    let filled = Arc::clone(&log);
+    (log, Arc::new(move |peer, event| filled.lock().unwrap().push((peer, event))))
+}
+
+/// A name in the abstract namespace that no other test has.
+pub(crate) fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("@leeward-test-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Blocks whoever asks until it is opened.
+#[derive(Default)]
+pub(crate) struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    pub(crate) fn pass(&self) {
+        let mut open = self.0.lock().unwrap();
+        while !*open {
+            open = self.1.wait(open).unwrap();
+        }
+    }
+    pub(crate) fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+}
+
+/// TCP on loopback.
+#[derive(Default)]
+pub(crate) struct Tcp {
+    addresses: HashMap<u32, String>,
+}
+
+impl Harness for Tcp {
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
+        let address = self.addresses.get(&id).map_or("127.0.0.1:0", String::as_str);
+        let fabric = TcpFabric::bind(PeerId(id), address, options(), sink).expect("a port is free");
+        self.addresses.insert(id, fabric.local_address());
+        fabric
+    }
+    fn kill(&mut self, node: Node) {
+        drop(node);
+    }
+    fn pass(&mut self) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Shared memory, within one process.
+#[derive(Default)]
+pub(crate) struct Shm {
+    addresses: HashMap<u32, String>,
+}
+
+impl Harness for Shm {
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
+        let address = self.addresses.entry(id).or_insert_with(unique_name);
+        ShmFabric::bind(PeerId(id), address, options(), sink).expect("the name is free")
+    }
+    fn kill(&mut self, node: Node) {
+        drop(node);
+    }
+    fn pass(&mut self) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The simulated network.
+pub(crate) struct Sim(pub(crate) SimNetwork);
+
+impl Default for Sim {
+    fn default() -> Sim {
+        Sim(SimNetwork::new(7, SimOptions::default()))
+    }
+}
+
+impl Harness for Sim {
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
+        self.0.node(PeerId(id), sink)
+    }
+    fn kill(&mut self, node: Node) {
+        self.0.kill(node.id);
+    }
+    fn pass(&mut self) {
+        self.0.step();
+    }
+}

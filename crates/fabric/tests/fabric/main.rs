@@ -1,0 +1,8 @@
+//! Tests of the transports from outside: one binary, so that what they share is compiled once.
+
+mod bypass;
+mod common;
+mod conformance;
+mod simulated;
+mod threads;
+mod wire;

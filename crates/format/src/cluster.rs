@@ -1,0 +1,270 @@
+//! What the coordinator keeps: servers, regions and their replica groups, tables.
+//!
+//! ```text
+//! /leeward/table/<name>    TableOptions                       written by whoever creates the table
+//! /leeward/region/<id>     GroupConfig                        compare-and-set only
+//! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
+//! /leeward/master          Member          ephemeral          whoever created it is the master
+//! ```
+//! Values are postcard. The types are plain data; any thread may use them.
+
+use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::fmt;
+
+/// The path that the master holds.
+pub const MASTER_PATH: &str = "/leeward/master";
+const TABLE_PREFIX: &str = "/leeward/table/";
+const REGION_PREFIX: &str = "/leeward/region/";
+const SERVER_PREFIX: &str = "/leeward/server/";
+
+/// A path of the coordinator, by what it means.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClusterPath {
+    /// Options of the table of this name.
+    Table(String),
+    /// Configuration of a region's replica group.
+    Region(RegionId),
+    /// A live server.
+    Server(ServerId),
+    /// The master.
+    Master,
+}
+
+impl ClusterPath {
+    /// What `path` means; `None` if it is not one of Leeward's.
+    pub fn parse(path: &str) -> Option<ClusterPath> {
+        // Only the spelling that `to_string` writes: "/leeward/server/01" is not another name of server 1.
+        let number = |rest: &str| rest.parse::<u32>().ok().filter(|number| number.to_string() == rest);
+        if path == MASTER_PATH {
+            Some(ClusterPath::Master)
+        } else if let Some(name) = path.strip_prefix(TABLE_PREFIX) {
+            Some(ClusterPath::Table(name.to_owned()))
+        } else if let Some(rest) = path.strip_prefix(REGION_PREFIX) {
+            number(rest).map(|id| ClusterPath::Region(RegionId(id)))
+        } else {
+            number(path.strip_prefix(SERVER_PREFIX)?).map(|id| ClusterPath::Server(ServerId(id)))
+        }
+    }
+}
+
+impl fmt::Display for ClusterPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClusterPath::Table(name) => write!(f, "{TABLE_PREFIX}{name}"),
+            ClusterPath::Region(id) => write!(f, "{REGION_PREFIX}{id}"),
+            ClusterPath::Server(id) => write!(f, "{SERVER_PREFIX}{id}"),
+            ClusterPath::Master => f.write_str(MASTER_PATH),
+        }
+    }
+}
+
+/// The bytes of a path's value.
+pub fn encode_value<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_stdvec(value).expect("serialising into memory cannot fail").into()
+}
+
+/// Reads a path's value back; `what` names it in the error.
+///
+/// # Errors
+/// The bytes are not a value of this type, or more follows it.
+pub fn decode_value<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, DecodeError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(DecodeError::invalid(what, format!("{} bytes after the value", rest.len()))),
+        Err(error) => Err(DecodeError::invalid(what, error.to_string())),
+    }
+}
+
+/// One life of a server: what a replica group is made of. A restarted process is another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// The server.
+    pub server: ServerId,
+    /// Its life.
+    pub incarnation: Incarnation,
+}
+
+/// Where a pair's value is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Every value stays in the large log (Tebis, Talos).
+    Separated,
+    /// Pairs (key and value) of at least this many bytes stay in the large log, smaller ones live in leaves.
+    Threshold(u32),
+    /// Every value lives in leaves.
+    InPlace,
+}
+
+impl Placement {
+    /// A pair of this size belongs in the large log.
+    pub fn is_large(self, key_bytes: usize, value_bytes: usize) -> bool {
+        match self {
+            Placement::Separated => true,
+            Placement::Threshold(bytes) => key_bytes + value_bytes >= bytes as usize,
+            Placement::InPlace => false,
+        }
+    }
+}
+
+/// Options of a table, the same on every replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableOptions {
+    /// Name.
+    pub name: String,
+    /// Where values are kept.
+    pub placement: Placement,
+    /// Members that a replica group should have, the primary included.
+    pub replicas: u32,
+    /// Members, the primary included, without which writes are refused.
+    pub min_in_sync: u32,
+    /// Size at which an L0 freezes, in bytes of memory.
+    pub l0_bytes: u64,
+    /// Ratio between the sizes of neighbouring levels.
+    pub growth_factor: u32,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        TableOptions {
+            name: "default".into(),
+            placement: Placement::Threshold(1000),
+            replicas: 3,
+            min_in_sync: 2,
+            l0_bytes: 4 << 20,
+            growth_factor: 8,
+        }
+    }
+}
+
+/// The configuration of one region's replica group. Changed only by compare-and-set at the coordinator (PacificA).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupConfig {
+    /// The region.
+    pub region: RegionId,
+    /// Its table.
+    pub table: String,
+    /// First key, inclusive; empty for the first region.
+    pub start: Bytes,
+    /// Key after the last; `None` for the last region.
+    pub end: Option<Bytes>,
+    /// Raised by every change.
+    pub epoch: Epoch,
+    /// Epoch at which `primary` took office. Changes of members under the same primary keep it.
+    pub term: Epoch,
+    /// Who serves. `None` until the region is first assigned.
+    pub primary: Option<Member>,
+    /// Members in sync beside the primary: no write is acknowledged without every one of them.
+    pub backups: Vec<Member>,
+    /// Being built by the primary; not in sync yet, never promoted.
+    pub learners: Vec<Member>,
+    /// In sync until the primary took office, dead then, and no longer in sync. Until the primary has made durable what
+    /// it took over, the only durable copy of an acknowledged write may be theirs: if the whole group dies, their
+    /// servers are awaited too. The primary clears this with [`GroupConfig::settled`] or its first new backup.
+    pub former: Vec<Former>,
+}
+
+/// A member that was in sync, and left the group before the primary had settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Former {
+    /// Who.
+    pub member: Member,
+    /// The last term in which it was in sync: it has every write that was acknowledged in it.
+    pub term: Epoch,
+}
+
+impl GroupConfig {
+    /// Members in sync, the primary first.
+    pub fn in_sync(&self) -> impl Iterator<Item = Member> + '_ {
+        self.primary.into_iter().chain(self.backups.iter().copied())
+    }
+    /// Every member, the primary first, then backups, then learners.
+    pub fn members(&self) -> impl Iterator<Item = Member> + '_ {
+        self.in_sync().chain(self.learners.iter().copied())
+    }
+    /// Whether `member` is part of the group in any role.
+    pub fn has(&self, member: Member) -> bool {
+        self.members().any(|other| other == member)
+    }
+    /// The next configuration, in which the backup or learner `member` is no longer part of the group.
+    #[must_use]
+    pub fn without(&self, member: Member) -> GroupConfig {
+        let mut next = self.clone();
+        next.epoch = self.epoch.next();
+        next.backups.retain(|other| *other != member);
+        next.learners.retain(|other| *other != member);
+        next
+    }
+    /// The next configuration, in which `learner` is a backup. Only its primary may propose this, once it has settled
+    /// ([`GroupConfig::settled`]), and everything that it will acknowledge from now on reaches the learner too.
+    #[must_use]
+    pub fn with_backup(&self, learner: Member) -> GroupConfig {
+        let mut next = self.without(learner);
+        next.backups.push(learner);
+        next.former.clear();
+        next
+    }
+    /// The next configuration, in which [`GroupConfig::former`] is forgotten. Its primary proposes this once all that
+    /// it took over is durable on its own volume under its term; nothing needs to wait for it.
+    #[must_use]
+    pub fn settled(&self) -> GroupConfig {
+        GroupConfig { epoch: self.epoch.next(), former: Vec::new(), ..self.clone() }
+    }
+    /// Whether the region holds `key`.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key >= &self.start[..] && self.end.as_ref().is_none_or(|end| key < &end[..])
+    }
+}
+
+/// A region's copy that a server found on its volume when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyFound {
+    /// The region.
+    pub region: RegionId,
+    /// Term of the last primary that this copy was in sync with.
+    pub term: Epoch,
+    /// Last LSN of its valid prefix.
+    pub lsn: Lsn,
+}
+
+/// What a live server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// Who it is.
+    pub member: Member,
+    /// Where peers reach its fabric.
+    pub fabric_address: String,
+    /// Where native clients reach it.
+    pub native_address: String,
+    /// Where Redis clients reach it.
+    pub resp_address: String,
+    /// Where operators reach it.
+    pub admin_address: String,
+    /// What its volume held when it started: how a group is chosen when no in-sync incarnation lives.
+    pub copies: Vec<CopyFound>,
+}
+
+/// Everything a client or node needs to route: regions in key order and live servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionMap {
+    /// Version of the coordinator's state that this was read from.
+    pub version: u64,
+    /// Regions, sorted by table and start.
+    pub regions: Vec<GroupConfig>,
+    /// Live servers.
+    pub servers: Vec<ServerInfo>,
+}
+
+impl RegionMap {
+    /// The region that holds `key`.
+    pub fn region_of(&self, key: &[u8]) -> Option<&GroupConfig> {
+        let after = self.regions.partition_point(|region| &region.start[..] <= key);
+        self.regions[..after].last().filter(|region| region.contains(key))
+    }
+    /// The live server `id`.
+    pub fn server(&self, id: ServerId) -> Option<&ServerInfo> {
+        self.servers.iter().find(|server| server.member.server == id)
+    }
+}

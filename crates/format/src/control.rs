@@ -1,0 +1,158 @@
+//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the
+//! conversation of a primary with one backup about one region.
+//!
+//! The bulk never travels here: records and segments are written into the backup's registered memory by one-sided
+//! writes, and a message only says that they are there, sent after their completion (no order is assumed between
+//! the fabric and this channel). Each message is one [`crate::frame`] of kind `Control`.
+
+use crate::manifest::{Base, InstallEdit, Shipped};
+use crate::op::{Op, OpResult};
+use crate::{Epoch, Incarnation, LogKind, Lsn, RegionId, SegmentId, SegmentNo, cluster::TableOptions};
+use serde::{Deserialize, Serialize};
+
+/// Longest control frame, in bytes: a base lists every segment of a region, 2 MiB each, about 32 bytes apiece.
+pub const MAX_CONTROL_BYTES: usize = 64 * 1024 * 1024;
+
+/// Mirror buffers a log: one fills while the other is being persisted (DESIGN "Mirroring").
+pub const MIRROR_BUFFERS: u64 = 2;
+
+/// Everything a node says to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// A primary asks a backup to promise, for a while, not to join a newer term of these regions.
+    LeaseRequest {
+        /// The asker's clock when it asked, in nanoseconds: the lease runs from here on its side.
+        sent: u64,
+        /// Regions and the terms in which the asker is their primary.
+        regions: Vec<(RegionId, Epoch)>,
+    },
+    /// The promise.
+    LeaseGrant {
+        /// Copied from the request.
+        sent: u64,
+        /// Regions granted.
+        regions: Vec<(RegionId, Epoch)>,
+    },
+    /// An operation for a region whose primary the receiver is.
+    Forward {
+        /// Chosen by the sender, echoed.
+        id: u64,
+        /// The operation.
+        op: Op,
+    },
+    /// Its answer.
+    Forwarded {
+        /// Copied from the request.
+        id: u64,
+        /// The answer.
+        result: OpResult,
+    },
+    /// A primary to one of its backups or learners.
+    ToBackup {
+        /// The region.
+        region: RegionId,
+        /// Epoch at which the sender took office.
+        term: Epoch,
+        /// The attempt to bring this backup in sync; messages of earlier attempts are void.
+        session: u64,
+        /// The message.
+        body: ToBackup,
+    },
+    /// A backup to its primary.
+    ToPrimary {
+        /// The region.
+        region: RegionId,
+        /// Term of the primary that is answered.
+        term: Epoch,
+        /// Copied from the messages that are answered.
+        session: u64,
+        /// The message.
+        body: ToPrimary,
+    },
+}
+
+/// What a primary tells a backup, in the order of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToBackup {
+    /// Join this term: let the last lease run out, persist what earlier buffers hold, give up those buffers, offer
+    /// new ones. Answered by [`ToPrimary::Opened`].
+    Open {
+        /// Options of the region's table.
+        options: TableOptions,
+    },
+    /// The segments that the backup must end up with. Answered by [`ToPrimary::Missing`].
+    Base(Base),
+    /// A new log segment begins in mirror buffer `index % MIRROR_BUFFERS`; the log map gets its entry.
+    OpenTail {
+        /// The log.
+        log: LogKind,
+        /// Ordinal of the segment among those of its log in this term.
+        index: u64,
+        /// Its identity.
+        id: SegmentId,
+        /// Its number on the primary's volume.
+        segment: SegmentNo,
+    },
+    /// A full log segment lies complete in its mirror buffer: persist it. Answered by [`ToPrimary::Flushed`].
+    Flush {
+        /// The log.
+        log: LogKind,
+        /// Ordinal of the segment.
+        index: u64,
+        /// Its identity.
+        id: SegmentId,
+        /// Its length in bytes, header included.
+        bytes: u32,
+        /// Last LSN in it.
+        last_lsn: Lsn,
+    },
+    /// A segment lies complete in a ship slot: translate and persist it. Answered by [`ToPrimary::Stored`].
+    Ship {
+        /// The slot.
+        slot: u32,
+        /// What it is.
+        shipped: Shipped,
+        /// Its length in bytes.
+        bytes: u32,
+    },
+    /// Every missing segment was shipped: make the base the region's state. Answered by [`ToPrimary::BaseInstalled`].
+    InstallBase,
+    /// A compaction is complete: install it atomically. Answered by [`ToPrimary::Installed`].
+    Install(InstallEdit),
+}
+
+/// What a backup answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToPrimary {
+    /// The term is joined.
+    Opened {
+        /// Life of the process that answers.
+        incarnation: Incarnation,
+        /// Fabric descriptors of the mirror buffers: `log.index() * MIRROR_BUFFERS + index % MIRROR_BUFFERS`.
+        buffers: Vec<Vec<u8>>,
+        /// Fabric descriptors of the ship slots.
+        slots: Vec<Vec<u8>>,
+    },
+    /// Segments of the base that it lacks.
+    Missing(Vec<SegmentId>),
+    /// A mirror buffer's segment is durable; the buffer may be written again.
+    Flushed {
+        /// The log.
+        log: LogKind,
+        /// Ordinal of the segment.
+        index: u64,
+    },
+    /// A shipped segment is on its volume; the slot may be written again.
+    Stored {
+        /// The slot.
+        slot: u32,
+        /// Bytes of index that were rewritten.
+        rewritten: u64,
+    },
+    /// The base is the region's state.
+    BaseInstalled,
+    /// A compaction is installed.
+    Installed,
+    /// It cannot go on (its volume failed, or the messages make no sense to it): begin again or do without it.
+    Failed(String),
+}

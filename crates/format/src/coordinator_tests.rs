@@ -1,0 +1,142 @@
+//! Golden bytes of the coordinator's messages and log, and what damaged bytes do.
+
+use super::*;
+use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, decode_value, encode_value};
+use crate::frame::{FrameKind, read_frame, write_frame};
+use crate::{Epoch, Incarnation, RegionId, ServerId};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// The frame of `body` has these bytes after its checksum, reads back, and does not when any bit is flipped.
+fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: FrameKind, body: T, hex: &str) {
+    let mut frame = Vec::new();
+    write_frame(kind, &body, &mut frame);
+    assert_eq!(frame[4..], bytes(hex), "{:02x?}", &frame[4..]);
+    assert_eq!(read_frame(kind, &frame, 1 << 20).unwrap(), Some((body, frame.len())));
+    for bit in 0..frame.len() * 8 {
+        let mut damaged = frame.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(!matches!(read_frame::<T>(kind, &damaged, 1 << 20), Ok(Some(_))), "bit {bit}");
+    }
+}
+
+#[test]
+fn requests_have_these_bytes() {
+    golden(
+        FrameKind::CoordinatorRequest,
+        CoordinatorRequest::Attach { session: Some(SessionId(5)), timeout_ms: 1000 },
+        "01 05 0000 05000000   00 01 05 e807", // version, kind, reserved, length; Attach, Some, 5, 1000
+    );
+    golden(
+        FrameKind::CoordinatorRequest,
+        CoordinatorRequest::Submit {
+            id: 9,
+            op: CoordinatorOp::Set { path: "/a".into(), value: "xy".into(), version: 300 },
+        },
+        "01 05 0000 0b000000   02 09 01  02 2f61  02 7879  ac02", // Submit, id, Set, path, value, version
+    );
+}
+
+#[test]
+fn replies_have_these_bytes() {
+    golden(
+        FrameKind::CoordinatorReply,
+        CoordinatorReply::Changed(Change { path: "/a".into(), version: 7, value: None }),
+        "01 06 0000 06000000   02  02 2f61  07  00", // Changed, path, version, None
+    );
+    golden(
+        FrameKind::CoordinatorReply,
+        CoordinatorReply::Done { id: 9, result: Err(CoordinatorError::Stale { version: 7 }) },
+        "01 06 0000 05000000   05 09 01 02 07", // Done, id, Err, Stale, version
+    );
+}
+
+#[test]
+fn log_batches_have_these_bytes() {
+    let snapshot = TreeSnapshot {
+        version: 3,
+        next_session: 2,
+        sessions: vec![(SessionId(2), 1000)],
+        nodes: vec![NodeSnapshot { path: "/a".into(), version: 3, value: "x".into(), owner: Some(SessionId(2)) }],
+    };
+    golden(
+        FrameKind::CoordinatorLog,
+        LogBatch {
+            sequence: 1,
+            entries: vec![LogEntry::Snapshot(snapshot), LogEntry::Closed { session: SessionId(2) }],
+        },
+        // sequence, 2 entries; Snapshot, version, next session, 1 session, 1 node; Closed, session
+        "01 07 0000 14000000   01 02  00 03 02  01 02 e807  01 02 2f61 03 01 78 01 02  03 02",
+    );
+}
+
+#[test]
+fn an_operation_is_never_longer_than_it_says() {
+    let path = "/x".repeat(60);
+    let create = CoordinatorOp::Create { path: path.clone(), value: vec![1; 5000].into(), ephemeral: true };
+    let set = CoordinatorOp::Set { path: path.clone(), value: vec![1; 20].into(), version: u64::MAX };
+    let delete = CoordinatorOp::Delete { path, version: Some(u64::MAX) };
+    let all = CoordinatorOp::All(vec![create.clone(), set.clone(), delete.clone()]);
+    for op in [create, set, delete, all] {
+        assert!(postcard::to_stdvec(&op).unwrap().len() <= op.bytes(), "{op:?}");
+    }
+}
+
+#[test]
+fn every_path_has_one_spelling() {
+    let paths = [
+        (ClusterPath::Table("default".into()), "/leeward/table/default"),
+        (ClusterPath::Region(RegionId(12)), "/leeward/region/12"),
+        (ClusterPath::Server(ServerId(3)), "/leeward/server/3"),
+        (ClusterPath::Master, MASTER_PATH),
+    ];
+    for (path, text) in paths {
+        assert_eq!(path.to_string(), text);
+        assert_eq!(ClusterPath::parse(text), Some(path));
+    }
+    for strange in [
+        "",
+        "/",
+        "/leeward",
+        "/leeward/server/",
+        "/leeward/server/01",
+        "/leeward/server/+1",
+        "/leeward/region/4294967296",
+    ] {
+        assert_eq!(ClusterPath::parse(strange), None, "{strange}");
+    }
+}
+
+#[test]
+fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
+    let member = |server| Member { server: ServerId(server), incarnation: Incarnation(9) };
+    let config = GroupConfig {
+        region: RegionId(1),
+        table: "t".into(),
+        start: "a".into(),
+        end: None,
+        epoch: Epoch(5),
+        term: Epoch(4),
+        primary: Some(member(1)),
+        backups: vec![member(2)],
+        learners: vec![member(3)],
+        former: vec![Former { member: member(4), term: Epoch(3) }],
+    };
+    let golden = bytes("01 0174 0161 00  05 04  01 01 09  01 02 09  01 03 09  01 04 09 03");
+    assert_eq!(encode_value(&config), golden);
+    assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
+    assert!(decode_value::<GroupConfig>("region", &[&golden[..], b"!"].concat()).is_err());
+    for cut in 0..golden.len() {
+        assert!(decode_value::<GroupConfig>("region", &golden[..cut]).is_err());
+    }
+    let without = config.without(member(2));
+    assert_eq!((without.epoch, without.term, without.backups.len(), without.former.len()), (Epoch(6), Epoch(4), 0, 1));
+    let with = config.with_backup(member(3));
+    assert_eq!((&with.backups[..], with.learners.len(), with.former.len()), (&[member(2), member(3)][..], 0, 0));
+    assert_eq!((config.settled().epoch, config.settled().former.len()), (Epoch(6), 0));
+}

@@ -1,0 +1,138 @@
+//! The envelope of every message and of every manifest edit: a fixed header that carries kind, version, length and
+//! CRC32C, then a [postcard](https://docs.rs/postcard) body.
+//!
+//! ```text
+//!  0        4     5     6          8            12
+//!  | crc32c | ver | kind | reserved | body bytes | body ...
+//!  | u32    | u8  | u8   | u16 = 0  | u32        |
+//! ```
+//! The header is 12 bytes. The CRC covers everything after itself, seeded by nothing. A reader never allocates by
+//! the length before it has checked it against its own limit.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes of the header before the body.
+pub const FRAME_HEADER_BYTES: usize = 12;
+/// Version written into every frame; others are refused.
+pub const FRAME_VERSION: u8 = 1;
+
+/// What a frame holds. A stream of one kind never accepts another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// One atomic edit of a volume's manifest.
+    ManifestEdit = 1,
+    /// Node to node, over the fabric's control channel.
+    Control = 2,
+    /// Native client to node.
+    Request = 3,
+    /// Node to native client.
+    Reply = 4,
+    /// Process to coordinator.
+    CoordinatorRequest = 5,
+    /// Coordinator to process.
+    CoordinatorReply = 6,
+    /// One persisted change of the embedded coordinator.
+    CoordinatorLog = 7,
+}
+
+/// Why bytes are not what they should be. The bytes come from a disk or a peer, so this is a fault, never a bug.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes end before the structure does.
+    #[error("{what}: needs {needed} bytes, has {available}")]
+    Short {
+        /// Structure being decoded.
+        what: &'static str,
+        /// Bytes it needs, as far as is known.
+        needed: usize,
+        /// Bytes there are.
+        available: usize,
+    },
+    /// The checksum does not match: the bytes were damaged or belong to another life.
+    #[error("{what}: checksum {found:#010x} where {expected:#010x} was computed")]
+    Checksum {
+        /// Structure being decoded.
+        what: &'static str,
+        /// Checksum stored with the bytes.
+        found: u32,
+        /// Checksum computed over the bytes.
+        expected: u32,
+    },
+    /// A field has a value that no writer of this version produces.
+    #[error("{what}: {detail}")]
+    Invalid {
+        /// Structure being decoded.
+        what: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+impl DecodeError {
+    /// An [`DecodeError::Invalid`] for `what`.
+    pub fn invalid(what: &'static str, detail: impl Into<String>) -> DecodeError {
+        DecodeError::Invalid { what, detail: detail.into() }
+    }
+}
+
+/// Appends `body` to `out` as one frame of `kind`.
+pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+    let taken = std::mem::take(out);
+    *out = postcard::to_extend(body, taken).expect("serialising into memory cannot fail");
+    let body_bytes = u32::try_from(out.len() - start - FRAME_HEADER_BYTES).expect("a frame is under 4 GiB");
+    let frame = &mut out[start..];
+    frame[4] = FRAME_VERSION;
+    frame[5] = kind as u8;
+    frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
+    let crc = crc32c::crc32c(&frame[4..]);
+    frame[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Length of the frame that starts at `bytes`, header included; `None` while the header is incomplete.
+///
+/// # Errors
+/// The header is not one of `kind`, or the body would be longer than `limit` bytes.
+pub fn frame_bytes(kind: FrameKind, bytes: &[u8], limit: usize) -> Result<Option<usize>, DecodeError> {
+    if bytes.len() < FRAME_HEADER_BYTES {
+        return Ok(None);
+    }
+    if bytes[4] != FRAME_VERSION || bytes[6..8] != [0, 0] {
+        return Err(DecodeError::invalid("frame", format!("version {} where {FRAME_VERSION} is spoken", bytes[4])));
+    }
+    if bytes[5] != kind as u8 {
+        return Err(DecodeError::invalid("frame", format!("kind {} where {kind:?} is expected", bytes[5])));
+    }
+    let body = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
+    if body > limit {
+        return Err(DecodeError::invalid("frame", format!("body of {body} bytes, the limit is {limit}")));
+    }
+    Ok(Some(FRAME_HEADER_BYTES + body))
+}
+
+/// Decodes the frame at the start of `bytes`; answers it and its length, header included, or `None` while the frame
+/// is incomplete.
+///
+/// # Errors
+/// The bytes are not a frame of `kind` with a body of at most `limit` bytes.
+pub fn read_frame<T: DeserializeOwned>(
+    kind: FrameKind,
+    bytes: &[u8],
+    limit: usize,
+) -> Result<Option<(T, usize)>, DecodeError> {
+    let Some(len) = frame_bytes(kind, bytes, limit)?.filter(|len| *len <= bytes.len()) else {
+        return Ok(None);
+    };
+    let found = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let expected = crc32c::crc32c(&bytes[4..len]);
+    if found != expected {
+        return Err(DecodeError::Checksum { what: "frame", found, expected });
+    }
+    match postcard::take_from_bytes(&bytes[FRAME_HEADER_BYTES..len]) {
+        Ok((body, [])) => Ok(Some((body, len))),
+        Ok((_, rest)) => Err(DecodeError::invalid("frame", format!("{} bytes after the body", rest.len()))),
+        Err(error) => Err(DecodeError::invalid("frame", error.to_string())),
+    }
+}

@@ -1,0 +1,146 @@
+//! The numbers everything is named by, and the limits everything obeys.
+//!
+//! All are plain integers in little endian wherever they are stored. They are distinct types so that a segment
+//! number can never be passed where a segment id is meant.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Shortest key, in bytes: the empty key is refused.
+pub const MIN_KEY_BYTES: usize = 1;
+/// Longest key, in bytes.
+pub const MAX_KEY_BYTES: usize = 4 * 1024;
+/// Longest value, in bytes.
+pub const MAX_VALUE_BYTES: usize = 1024 * 1024;
+/// Bits of a [`Pointer`] that hold the offset in the segment.
+pub const OFFSET_BITS: u32 = 21;
+/// The default, and the largest, segment: 2 MiB.
+pub const MAX_SEGMENT_BYTES: usize = 1 << OFFSET_BITS;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub $int);
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// A region: unique in the cluster, never reused.
+    RegionId(u32)
+);
+number!(
+    /// Version of a replica group's configuration; every change raises it. Fences stale members.
+    Epoch(u32)
+);
+number!(
+    /// Log sequence number: dense per region, from 1; 0 means "before the first record".
+    Lsn(u64)
+);
+number!(
+    /// A region server, as its operator numbered it.
+    ServerId(u32)
+);
+number!(
+    /// One life of a region server's process: a restarted process has a higher one and has lost its memory.
+    Incarnation(u64)
+);
+number!(
+    /// Number of a segment in one volume: its device offset divided by the segment size. Local to a node.
+    SegmentNo(u32)
+);
+number!(
+    /// Identity of a segment's content, the same on every replica of a region and never reused:
+    /// the epoch in which its primary took office in the high 24 bits, a counter in the low 40.
+    SegmentId(u64)
+);
+
+impl Lsn {
+    /// The LSN after this one.
+    pub fn next(self) -> Lsn {
+        Lsn(self.0 + 1)
+    }
+}
+
+impl Epoch {
+    /// The epoch after this one.
+    pub fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+impl SegmentId {
+    /// The `counter`-th segment made by the primary that took office in `term`.
+    pub fn new(term: Epoch, counter: u64) -> SegmentId {
+        assert!(term.0 < 1 << 24 && counter < 1 << 40, "segment id out of range");
+        SegmentId(u64::from(term.0) << 40 | counter)
+    }
+    /// Epoch in which the primary that made the segment took office.
+    pub fn term(self) -> Epoch {
+        Epoch((self.0 >> 40) as u32)
+    }
+    /// Ordinal of the segment among those of its term.
+    pub fn counter(self) -> u64 {
+        self.0 & ((1 << 40) - 1)
+    }
+}
+
+/// A device address: segment number in the high 43 bits, offset in the segment in the low 21.
+///
+/// ```
+/// use leeward_format::{Pointer, SegmentNo};
+/// let p = Pointer::new(SegmentNo(7), 4096);
+/// assert_eq!((p.segment(), p.offset()), (SegmentNo(7), 4096));
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Pointer(pub u64);
+
+impl Pointer {
+    /// The address `offset` bytes into `segment`.
+    pub fn new(segment: SegmentNo, offset: u32) -> Pointer {
+        debug_assert!((offset as usize) < MAX_SEGMENT_BYTES);
+        Pointer(u64::from(segment.0) << OFFSET_BITS | u64::from(offset))
+    }
+    /// Segment number; a hostile pointer's excess high bits are kept out by saturating.
+    pub fn segment(self) -> SegmentNo {
+        SegmentNo(u32::try_from(self.0 >> OFFSET_BITS).unwrap_or(u32::MAX))
+    }
+    /// Offset in the segment, in bytes.
+    pub fn offset(self) -> u32 {
+        (self.0 & (MAX_SEGMENT_BYTES as u64 - 1)) as u32
+    }
+}
+
+impl fmt::Debug for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}", self.segment().0, self.offset())
+    }
+}
+
+/// Which of a region's logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LogKind {
+    /// Records that live in place once compacted; trimmed as L0s are installed (Anthus 2.4.4).
+    Recovery,
+    /// Records of large values, which stay where they were first written (Anthus 2.4.2).
+    Large,
+}
+
+impl LogKind {
+    /// Every log, in the order of [`LogKind::index`].
+    pub const ALL: [LogKind; 2] = [LogKind::Recovery, LogKind::Large];
+    /// Position in per-log arrays.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}

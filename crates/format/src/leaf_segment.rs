@@ -1,0 +1,346 @@
+//! The leaf segment: leaves, the index nodes above them, a filter over their keys and a footer; and the index segment,
+//! which holds the nodes above leaf segments.
+//!
+//! ```text
+//!  0                                      tree                          filter                              end
+//!  | leaf | leaf | ...                    | index node | ... | root     | filter | zeroes | keys | trailer |
+//!  | 8 KiB each, jumbo ones more          | 8 KiB each, bottom up       |        |                         |
+//!
+//!  keys     | first key | last key |
+//!  trailer  0        4     5        8            12         16         20            24             28
+//!           | crc32c | ver | 0 0 0  | end        | tree at  | root at  | filter at   | filter bytes |
+//!           | u32    | u8  |        | u32        | u32      | u32      | u32         | u32          |
+//!           28       32        36           40                44               48        56        64      72     80
+//!           | leaves | entries | tombstones | first key bytes | last key bytes | min LSN | max LSN | bytes | in log |
+//!           | u32    | u32     | u32        | u16, then u16 0 | u16, u16 0     | u64     | u64     | u64   | u64    |
+//! ```
+//! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is
+//! a multiple of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf
+//! segment points to its `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place,
+//! `in log` those of values in the log. The trailer's CRC covers the rest of it and the keys, seeded with the [`Address`]
+//! of `end`.
+//!
+//! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
+
+use crate::filter::{Filter, filter_bytes};
+use crate::manifest::SegmentKind;
+use crate::node::{self, Address, BLOCK_BYTES, LeafBuilder, NODE_BYTES, Node, NodeKind};
+use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo};
+use bytes::Bytes;
+use std::sync::Arc;
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+pub use build::{BuiltLeafSegment, LeafSegmentBuilder, write_index};
+
+/// Version written into every footer; others are refused.
+pub const LEAF_SEGMENT_VERSION: u8 = 1;
+/// Smallest segment that holds a leaf with any key.
+pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
+
+const WHAT: &str = "leaf segment";
+const TRAILER_BYTES: usize = 80;
+
+/// What a leaf segment says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// Bytes in use, a multiple of 4096.
+    pub end: u32,
+    /// Where the index nodes begin: the end of the leaves.
+    pub tree_at: u32,
+    /// Where the topmost index node is.
+    pub root_at: u32,
+    /// Where the filter begins.
+    pub filter_at: u32,
+    /// Length of the filter.
+    pub filter_bytes: u32,
+    /// Number of leaves.
+    pub leaves: u32,
+    /// Number of entries, tombstones included.
+    pub entries: u32,
+    /// Number of tombstones.
+    pub tombstones: u32,
+    /// Lowest LSN of an entry.
+    pub min_lsn: Lsn,
+    /// Highest LSN of an entry.
+    pub max_lsn: Lsn,
+    /// Bytes of keys and of values in place.
+    pub payload_bytes: u64,
+    /// Bytes of values in the log.
+    pub log_bytes: u64,
+    /// First key.
+    pub first_key: Bytes,
+    /// Last key.
+    pub last_key: Bytes,
+}
+
+/// Length of the filter and footer that follow the nodes at `filter_at`: up to the end of the segment's bytes.
+fn end_of(filter_at: usize, entries: usize, key_bytes: usize) -> usize {
+    (filter_at + filter_bytes(entries) + key_bytes + TRAILER_BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Most bytes of key and value that can be kept in place in segments of this size.
+pub fn max_pair_bytes(segment_bytes: usize) -> usize {
+    const ENTRY_OVERHEAD_BYTES: usize = 64;
+    let leaves = segment_bytes.saturating_sub(NODE_BYTES + end_of(0, 1, 2 * MAX_KEY_BYTES));
+    (leaves / NODE_BYTES * NODE_BYTES).saturating_sub(ENTRY_OVERHEAD_BYTES)
+}
+
+impl Footer {
+    /// Decodes the footer of the segment at `address` from bytes of it that end where it ends.
+    ///
+    /// # Errors
+    /// They do not end with a footer of this version, or its keys or filter begin before them.
+    pub fn parse(bytes: &Bytes, address: Address) -> Result<Footer, DecodeError> {
+        let Some(trailer) = bytes.last_chunk::<TRAILER_BYTES>() else {
+            return Err(DecodeError::Short { what: WHAT, needed: TRAILER_BYTES, available: bytes.len() });
+        };
+        let word = |at: usize| u32::from_le_bytes(trailer[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_le_bytes(trailer[at..at + 8].try_into().expect("eight bytes"));
+        if trailer[4] != LEAF_SEGMENT_VERSION {
+            return Err(DecodeError::invalid(
+                WHAT,
+                format!("version {} where {LEAF_SEGMENT_VERSION} is known", trailer[4]),
+            ));
+        }
+        let (first_bytes, last_bytes) = (word(40) as usize, word(44) as usize);
+        let keys_end = bytes.len() - TRAILER_BYTES;
+        if first_bytes > MAX_KEY_BYTES || last_bytes > MAX_KEY_BYTES || first_bytes + last_bytes > keys_end {
+            return Err(DecodeError::invalid(WHAT, "keys out of bounds"));
+        }
+        let keys = bytes.slice(keys_end - first_bytes - last_bytes..keys_end);
+        let (found, expected) = (word(0), crc32c::crc32c_append(address.at(word(8)).crc(&trailer[4..]), &keys));
+        if found != expected {
+            return Err(DecodeError::Checksum { what: WHAT, found, expected });
+        }
+        let footer = Footer {
+            end: word(8),
+            tree_at: word(12),
+            root_at: word(16),
+            filter_at: word(20),
+            filter_bytes: word(24),
+            leaves: word(28),
+            entries: word(32),
+            tombstones: word(36),
+            min_lsn: Lsn(long(48)),
+            max_lsn: Lsn(long(56)),
+            payload_bytes: long(64),
+            log_bytes: long(72),
+            first_key: keys.slice(..first_bytes),
+            last_key: keys.slice(first_bytes..),
+        };
+        footer.check()?;
+        Ok(footer)
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        let [end, tree, root, filter] = [self.end, self.tree_at, self.root_at, self.filter_at].map(|at| at as usize);
+        let node = |at: usize| at.is_multiple_of(NODE_BYTES);
+        let ordered = 0 < tree && tree <= root && root + NODE_BYTES == filter && end <= MAX_SEGMENT_BYTES;
+        let keys = self.first_key.len() + self.last_key.len();
+        let counted = self.entries > 0
+            && filter_bytes(self.entries as usize) == self.filter_bytes as usize
+            && end == end_of(filter, self.entries as usize, keys);
+        if !(ordered && counted && node(tree) && node(root)) {
+            return Err(DecodeError::invalid(WHAT, "footer out of range"));
+        }
+        Ok(())
+    }
+
+    /// Length of a segment's bytes from its tree on.
+    pub fn index_bytes(&self) -> usize {
+        (self.end - self.tree_at) as usize
+    }
+
+    fn trailer(&self, address: Address) -> [u8; TRAILER_BYTES] {
+        let mut trailer = [0; TRAILER_BYTES];
+        trailer[4] = LEAF_SEGMENT_VERSION;
+        let words = [
+            self.end,
+            self.tree_at,
+            self.root_at,
+            self.filter_at,
+            self.filter_bytes,
+            self.leaves,
+            self.entries,
+            self.tombstones,
+            self.first_key.len() as u32,
+            self.last_key.len() as u32,
+        ];
+        for (i, word) in words.into_iter().enumerate() {
+            trailer[8 + 4 * i..12 + 4 * i].copy_from_slice(&word.to_le_bytes());
+        }
+        let longs = [self.min_lsn.0, self.max_lsn.0, self.payload_bytes, self.log_bytes];
+        for (i, long) in longs.into_iter().enumerate() {
+            trailer[48 + 8 * i..56 + 8 * i].copy_from_slice(&long.to_le_bytes());
+        }
+        let crc = address.at(self.end).crc(&trailer[4..]);
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &self.first_key), &self.last_key);
+        trailer[..4].copy_from_slice(&crc.to_le_bytes());
+        trailer
+    }
+}
+
+/// Where a leaf lies in its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafPlace {
+    /// Offset in the segment, in bytes.
+    pub offset: u32,
+    /// Length in bytes.
+    pub bytes: u32,
+}
+
+/// All of a leaf segment but its leaves, checked.
+#[derive(Clone, Debug)]
+pub struct LeafIndex {
+    nodes: Vec<Node<Bytes>>,
+    filter: Filter<Bytes>,
+    footer: Footer,
+    leaves: Arc<[LeafPlace]>,
+}
+
+impl LeafIndex {
+    /// Checks the bytes of the segment at `address`, number `no` on this volume, from its tree (which is the offset of
+    /// `address`) to its end.
+    ///
+    /// # Errors
+    /// The bytes are damaged, belong to another segment, or no writer of this version produces them.
+    pub fn parse(bytes: &Bytes, address: Address, no: SegmentNo) -> Result<LeafIndex, DecodeError> {
+        let footer = Footer::parse(bytes, address)?;
+        if footer.tree_at != address.offset || footer.index_bytes() != bytes.len() {
+            return Err(DecodeError::invalid(WHAT, "the footer is of other bytes"));
+        }
+        let at = |offset: u32| (offset - footer.tree_at) as usize;
+        let mut nodes = Vec::new();
+        for offset in (footer.tree_at..footer.filter_at).step_by(NODE_BYTES) {
+            let node = Node::parse(bytes.slice(at(offset)..at(offset) + NODE_BYTES), address.at(offset))?;
+            if node.kind() != NodeKind::Index {
+                return Err(DecodeError::invalid(WHAT, "a leaf among the index nodes"));
+            }
+            nodes.push(node);
+        }
+        let filter = bytes.slice(at(footer.filter_at)..at(footer.filter_at) + footer.filter_bytes as usize);
+        let filter = Filter::parse(filter, address.at(footer.filter_at))?;
+        let leaves = leaves_below(&nodes, &footer, no)?.into();
+        Ok(LeafIndex { nodes, filter, footer, leaves })
+    }
+
+    /// The footer.
+    pub fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    /// Leaves, in key order.
+    pub fn leaves(&self) -> &Arc<[LeafPlace]> {
+        &self.leaves
+    }
+
+    /// Whether a key with this [`hash`](crate::filter::hash) may be in the segment; `false` is certain.
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        self.filter.may_contain(hash)
+    }
+
+    /// The leaf whose range holds `key`: its position among [`LeafIndex::leaves`].
+    pub fn leaf_of(&self, key: &[u8]) -> usize {
+        let mut node = self.nodes.last().expect("a leaf segment has a root");
+        loop {
+            let offset = node.child(node.child_of(key)).pointer.offset();
+            if offset < self.footer.tree_at {
+                return self.leaves.partition_point(|leaf| leaf.offset < offset);
+            }
+            node = &self.nodes[(offset - self.footer.tree_at) as usize / NODE_BYTES];
+        }
+    }
+
+    /// Memory that it takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.footer.index_bytes()
+            + size_of_val(&*self.leaves)
+            + size_of_val(self.nodes.as_slice())
+            + size_of::<LeafIndex>()
+    }
+}
+
+/// Walks the tree level by level down to the leaves, which must follow each other without a gap.
+fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result<Vec<LeafPlace>, DecodeError> {
+    let mut level = vec![nodes.len() - 1];
+    let mut visited = 1;
+    let mut leaves = Vec::new();
+    let mut leaves_end = 0;
+    while !level.is_empty() {
+        let mut below = Vec::new();
+        for &parent in &level {
+            for i in 0..nodes[parent].len() {
+                let child = nodes[parent].child(i);
+                let offset = child.pointer.offset();
+                if child.pointer.segment() != no {
+                    return Err(DecodeError::invalid(WHAT, "a pointer out of the segment"));
+                }
+                if offset < footer.tree_at {
+                    if offset as usize != leaves_end || !child.bytes().is_multiple_of(NODE_BYTES) {
+                        return Err(DecodeError::invalid(WHAT, "leaves out of order"));
+                    }
+                    leaves_end += child.bytes();
+                    leaves.push(LeafPlace { offset, bytes: child.bytes() as u32 });
+                    continue;
+                }
+                let position = (offset - footer.tree_at) as usize / NODE_BYTES;
+                visited += 1;
+                if position >= parent || visited > nodes.len() || child.bytes() != NODE_BYTES {
+                    return Err(DecodeError::invalid(WHAT, "index nodes out of order"));
+                }
+                below.push(position);
+            }
+        }
+        level = below;
+    }
+    if leaves_end != footer.tree_at as usize || leaves.len() != footer.leaves as usize {
+        return Err(DecodeError::invalid(WHAT, "leaves are missing"));
+    }
+    Ok(leaves)
+}
+
+/// Rewrites every pointer in the `bytes` of a leaf or index segment: the number of each segment becomes what `map` answers
+/// for it, that of the segment itself included; offsets stay (Tebis 3.3). Fixes the CRCs. `bytes` are those in use, up to
+/// the segment's end, and `address` is that of its start. On an error they may be half rewritten and must not be used.
+///
+/// # Errors
+/// The bytes are no valid segment of that kind and address, or `map` does not know a segment.
+pub fn translate(
+    kind: SegmentKind,
+    address: Address,
+    bytes: &mut [u8],
+    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
+) -> Result<(), DecodeError> {
+    let nodes_end = match kind {
+        SegmentKind::Log(_) => return Err(DecodeError::invalid(WHAT, "a log holds no nodes")),
+        SegmentKind::Leaf => checked_nodes_end(address, bytes)?,
+        SegmentKind::Index => bytes.len(),
+    };
+    let mut at = 0;
+    // At least one node: no segment is empty.
+    while at < nodes_end || at == 0 {
+        let end = at + node::node_bytes(&bytes[at..nodes_end])?;
+        if end > nodes_end {
+            return Err(DecodeError::Short { what: WHAT, needed: end, available: nodes_end });
+        }
+        node::translate(&mut bytes[at..end], address.at(at as u32), map)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Checks filter and footer of a whole leaf segment; answers where its nodes end.
+fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<usize, DecodeError> {
+    let footer_bytes = bytes.len().min(TRAILER_BYTES + 2 * MAX_KEY_BYTES);
+    let footer = Footer::parse(&Bytes::copy_from_slice(&bytes[bytes.len() - footer_bytes..]), address)?;
+    if footer.end as usize != bytes.len() {
+        return Err(DecodeError::Short { what: WHAT, needed: footer.end as usize, available: bytes.len() });
+    }
+    let filter_at = footer.filter_at as usize;
+    Filter::parse(&bytes[filter_at..filter_at + footer.filter_bytes as usize], address.at(footer.filter_at))?;
+    Ok(filter_at)
+}

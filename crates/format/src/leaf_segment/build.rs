@@ -1,0 +1,258 @@
+//! Building leaf segments and the index above them, bottom up and left to right.
+//!
+//! The builder knows after each entry exactly how many bytes the finished segment will take, so a segment is filled to
+//! the last leaf that fits. It belongs to one thread.
+
+use super::{Footer, LeafBuilder, end_of};
+use crate::filter::{hash, write_filter};
+use crate::node::{Address, BLOCK_BYTES, Child, Entry, IndexNodeBuilder, NODE_BYTES, separator};
+use crate::{Lsn, Pointer, SegmentNo};
+use bytes::Bytes;
+use std::convert::Infallible;
+
+/// A leaf segment as it will stand on the device.
+#[derive(Clone, Debug)]
+pub struct BuiltLeafSegment {
+    /// Its bytes in use.
+    pub bytes: Vec<u8>,
+    /// Its footer.
+    pub footer: Footer,
+}
+
+/// Builds one leaf segment after the other.
+#[derive(Debug)]
+pub struct LeafSegmentBuilder {
+    segment_bytes: usize,
+    address: Address,
+    no: SegmentNo,
+    out: Vec<u8>,
+    leaf: LeafBuilder,
+    /// Pivot of the leaf that is being filled.
+    pivot: Vec<u8>,
+    children: Vec<(Vec<u8>, Child)>,
+    shape: Shape,
+    hashes: Vec<u64>,
+    first_key: Vec<u8>,
+    tombstones: u32,
+    min_lsn: u64,
+    max_lsn: u64,
+    payload_bytes: u64,
+    log_bytes: u64,
+}
+
+impl LeafSegmentBuilder {
+    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume.
+    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo) -> LeafSegmentBuilder {
+        LeafSegmentBuilder {
+            segment_bytes,
+            address: address.at(0),
+            no,
+            out: Vec::with_capacity(segment_bytes),
+            leaf: LeafBuilder::default(),
+            pivot: Vec::new(),
+            children: Vec::new(),
+            shape: Shape::default(),
+            hashes: Vec::new(),
+            first_key: Vec::new(),
+            tombstones: 0,
+            min_lsn: u64::MAX,
+            max_lsn: 0,
+            payload_bytes: 0,
+            log_bytes: 0,
+        }
+    }
+
+    /// Number of entries taken so far.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Nothing was taken yet.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// Takes an entry, whose key must be above the last one, unless the segment has no room for it: then answers
+    /// `false`, and the segment is to be finished. An empty segment has room for any pair of at most
+    /// [`max_pair_bytes`](super::max_pair_bytes).
+    #[must_use]
+    pub fn push(&mut self, key: &[u8], lsn: Lsn, entry: Entry<'_>) -> bool {
+        let leaves_end = self.out.len() + if self.leaf.is_empty() { 0 } else { self.leaf.node_bytes() };
+        if self.leaf.is_empty() {
+            if !self.has_room(LeafBuilder::single_bytes(key, entry), 1, key) {
+                return false;
+            }
+            self.first_key.extend_from_slice(key);
+            self.shape.push(&[]);
+            self.leaf.push(key, lsn, entry);
+        } else if !self.has_room(leaves_end, self.shape.nodes(), key) {
+            return false;
+        } else if !self.leaf.push(key, lsn, entry) {
+            let pivot = separator(self.leaf.last_key(), key);
+            let with_leaf = leaves_end + LeafBuilder::single_bytes(key, entry);
+            if !self.has_room(with_leaf, self.shape.nodes_with(pivot), key) {
+                return false;
+            }
+            self.close_leaf(pivot);
+            self.leaf.push(key, lsn, entry);
+        }
+        self.count(key, lsn, entry);
+        true
+    }
+
+    fn has_room(&self, leaves_end: usize, index_nodes: usize, last_key: &[u8]) -> bool {
+        let first_bytes = if self.first_key.is_empty() { last_key.len() } else { self.first_key.len() };
+        let keys = first_bytes + last_key.len();
+        end_of(leaves_end + index_nodes * NODE_BYTES, self.hashes.len() + 1, keys) <= self.segment_bytes
+    }
+
+    fn count(&mut self, key: &[u8], lsn: Lsn, entry: Entry<'_>) {
+        self.hashes.push(hash(key));
+        self.min_lsn = self.min_lsn.min(lsn.0);
+        self.max_lsn = self.max_lsn.max(lsn.0);
+        self.payload_bytes += key.len() as u64;
+        match entry {
+            Entry::InPlace(value) => self.payload_bytes += value.len() as u64,
+            Entry::InLog { value_bytes, .. } => self.log_bytes += u64::from(value_bytes),
+            Entry::Tombstone => self.tombstones += 1,
+        }
+    }
+
+    /// Lays out the leaf; the next one will have `pivot`.
+    fn close_leaf(&mut self, pivot: &[u8]) {
+        self.write_leaf();
+        self.shape.push(pivot);
+        self.pivot.extend_from_slice(pivot);
+    }
+
+    fn write_leaf(&mut self) {
+        let offset = self.out.len() as u32;
+        self.leaf.finish(self.address.at(offset), &mut self.out);
+        let blocks = (self.out.len() - offset as usize) / BLOCK_BYTES;
+        let child = Child { pointer: Pointer::new(self.no, offset), blocks: blocks as u32 };
+        self.children.push((std::mem::take(&mut self.pivot), child));
+    }
+
+    /// Key of the last entry taken.
+    pub fn last_key(&self) -> &[u8] {
+        self.leaf.last_key()
+    }
+
+    /// The finished segment.
+    ///
+    /// # Panics
+    /// If it is empty: that is a bug of the caller.
+    pub fn finish(mut self) -> BuiltLeafSegment {
+        let last_key = Bytes::copy_from_slice(self.leaf.last_key());
+        self.write_leaf();
+        let tree_at = self.out.len();
+        let (address, no, out) = (self.address, self.no, &mut self.out);
+        let Ok(_) = write_index::<Infallible>(&self.children, &mut |node| {
+            let offset = out.len() as u32;
+            node.finish(address.at(offset), out);
+            Ok(Pointer::new(no, offset))
+        });
+        debug_assert_eq!(out.len(), tree_at + self.shape.nodes() * NODE_BYTES);
+        let filter_at = out.len();
+        write_filter(&self.hashes, address.at(filter_at as u32), out);
+        let keys = self.first_key.len() + last_key.len();
+        let footer = Footer {
+            end: end_of(filter_at, self.hashes.len(), keys) as u32,
+            tree_at: tree_at as u32,
+            root_at: (filter_at - NODE_BYTES) as u32,
+            filter_at: filter_at as u32,
+            filter_bytes: (out.len() - filter_at) as u32,
+            leaves: self.children.len() as u32,
+            entries: self.hashes.len() as u32,
+            tombstones: self.tombstones,
+            min_lsn: Lsn(self.min_lsn),
+            max_lsn: Lsn(self.max_lsn),
+            payload_bytes: self.payload_bytes,
+            log_bytes: self.log_bytes,
+            first_key: self.first_key.into(),
+            last_key,
+        };
+        let trailer = footer.trailer(address);
+        out.resize(footer.end as usize - trailer.len() - keys, 0);
+        out.extend_from_slice(&footer.first_key);
+        out.extend_from_slice(&footer.last_key);
+        out.extend_from_slice(&trailer);
+        BuiltLeafSegment { bytes: self.out, footer }
+    }
+}
+
+/// Lays out the index nodes above `children` (each with its pivot; the first one's is not looked at), level by level up
+/// to the root. `place` finishes a node wherever it likes and answers where that is; the last node placed is the root.
+///
+/// # Errors
+/// Those of `place`.
+///
+/// # Panics
+/// If there are no children: that is a bug of the caller.
+pub fn write_index<E>(
+    children: &[(Vec<u8>, Child)],
+    place: &mut dyn FnMut(&mut IndexNodeBuilder) -> Result<Pointer, E>,
+) -> Result<Child, E> {
+    const NODE_BLOCKS: u32 = (NODE_BYTES / BLOCK_BYTES) as u32;
+    let mut node = IndexNodeBuilder::default();
+    let mut below: Vec<(&[u8], Child)> = children.iter().map(|(pivot, child)| (&pivot[..], *child)).collect();
+    loop {
+        let mut level = Vec::new();
+        let mut first_pivot = below[0].0;
+        for (pivot, child) in below {
+            if !node.push(pivot, child) {
+                level.push((first_pivot, Child { pointer: place(&mut node)?, blocks: NODE_BLOCKS }));
+                first_pivot = pivot;
+                node.push(pivot, child);
+            }
+        }
+        level.push((first_pivot, Child { pointer: place(&mut node)?, blocks: NODE_BLOCKS }));
+        if let [(_, root)] = level[..] {
+            return Ok(root);
+        }
+        below = level;
+    }
+}
+
+/// How many nodes [`write_index`] will need, kept up to date child by child.
+#[derive(Debug, Default)]
+struct Shape {
+    /// From the bottom: full nodes, and the one that is being filled.
+    levels: Vec<(usize, IndexNodeBuilder)>,
+}
+
+impl Shape {
+    const ANY: Child = Child { pointer: Pointer(0), blocks: 1 };
+
+    fn nodes(&self) -> usize {
+        self.levels.iter().map(|(full, _)| full + 1).sum()
+    }
+
+    /// [`Shape::nodes`] after one more child.
+    fn nodes_with(&self, pivot: &[u8]) -> usize {
+        let split = self.levels.iter().take_while(|(_, node)| !node.fits(pivot)).count();
+        let new_root = usize::from(split == self.levels.len());
+        self.nodes() + split + new_root
+    }
+
+    fn push(&mut self, pivot: &[u8]) {
+        let mut splits = false;
+        for (full, node) in &mut self.levels {
+            splits = !node.push(pivot, Self::ANY);
+            if !splits {
+                break;
+            }
+            *full += 1;
+            *node = IndexNodeBuilder::default();
+            node.push(pivot, Self::ANY);
+        }
+        if splits || self.levels.is_empty() {
+            let mut root = IndexNodeBuilder::default();
+            if splits {
+                root.push(&[], Self::ANY);
+            }
+            root.push(pivot, Self::ANY);
+            self.levels.push((0, root));
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Every byte of Leeward that outlives a process or crosses a wire.
+//!
+//! One module a structure, each with its drawing, its encoder and its decoder; `docs/formats/` has a page for each.
+//! Decoders take hostile bytes: they answer an error, never panic, and never allocate by a length they have not
+//! checked. Nothing here does I/O, reads a clock or starts a thread.
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod control;
+pub mod coordinator;
+pub mod filter;
+pub mod frame;
+mod ids;
+pub mod leaf_segment;
+pub mod manifest;
+pub mod node;
+pub mod op;
+pub mod record;
+pub mod segment;
+pub mod superblock;
+
+pub use frame::DecodeError;
+pub use ids::*;

@@ -1,0 +1,407 @@
+//! What a volume knows of its regions, the edits that change it, and what replicas tell each other of it.
+//!
+//! ```text
+//! zone      = frame, frame, ...              each starts at a multiple of FRAME_ALIGN bytes, zeroes between
+//! frame     = header of crate::frame, kind ManifestEdit, body = Entry (postcard)
+//! Entry     = sequence, durable, life, Checkpoint(VolumeState) | Edit([Change]) | Moved
+//! ```
+//! A zone begins with a checkpoint; an entry counts completely or not at all. Sequence numbers are dense, and lives
+//! (the volume's incarnation that wrote the entry) never go down, so that what an earlier use of the zone left behind
+//! is never taken for its continuation. `durable` is the last sequence that was synced when the entry was written,
+//! which tells damage (an entry that was durable is unreadable) from a tear (it may never have been). A zone that ends
+//! with `Moved` was given up for the other one.
+//!
+//! [`Base`], [`InstallEdit`], [`Have`] and [`Shipped`] also travel in control messages, where every [`SegmentNo`] and
+//! [`Pointer`] is one of the sender's volume.
+
+use crate::cluster::TableOptions;
+use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Alignment of the frames of a zone, in bytes.
+pub const FRAME_ALIGN: usize = 64;
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SegmentKind {
+    /// Records.
+    Log(LogKind),
+    /// Leaves, the nodes above them and their filter.
+    Leaf,
+    /// The nodes above leaf segments.
+    Index,
+}
+
+impl SegmentKind {
+    /// It holds nodes, with pointers that a backup rewrites.
+    pub fn is_index(self) -> bool {
+        !matches!(self, SegmentKind::Log(_))
+    }
+}
+
+/// One live segment of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentState {
+    /// Its identity.
+    pub id: SegmentId,
+    /// Where it lies.
+    pub no: SegmentNo,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Bytes in use, the header of a log segment included; `None` for a log segment that was still open, whose end
+    /// replay finds.
+    pub bytes: Option<u32>,
+    /// Bytes of a log segment that levels refer to and that were durable when they were installed: fewer is damage.
+    pub durable_bytes: u32,
+    /// Last LSN of a sealed log segment, otherwise 0.
+    pub last_lsn: Lsn,
+}
+
+impl SegmentState {
+    /// A segment whose end is not known.
+    pub fn new(id: SegmentId, no: SegmentNo, kind: SegmentKind) -> SegmentState {
+        SegmentState { id, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0) }
+    }
+}
+
+/// One level of the tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelState {
+    /// Topmost node; `None` for an empty level.
+    pub root: Option<Pointer>,
+    /// Segments of the nodes above the leaf segments, if there is more than one leaf segment.
+    pub index_segments: Vec<SegmentId>,
+    /// Number of leaf segments.
+    pub leaf_segments: u32,
+    /// Entries in the leaves, tombstones included.
+    pub entries: u64,
+    /// Bytes of keys and values in place in the leaves: what the size of a level is measured by.
+    pub bytes: u64,
+}
+
+/// How far a log must be on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogExtent {
+    /// The log.
+    pub log: LogKind,
+    /// Its last segment with referenced records.
+    pub id: SegmentId,
+    /// Bytes of that segment up to the end of the last one.
+    pub bytes: u32,
+}
+
+/// The result of one compaction: installed atomically, on every replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstallEdit {
+    /// Levels that changed: position (0 is L1) and new state.
+    pub levels: Vec<(u8, LevelState)>,
+    /// Leaf and index segments that the new levels need, beside those that are live already.
+    pub added: Vec<(SegmentId, SegmentKind)>,
+    /// Leaf and index segments that nothing needs any more.
+    pub removed: Vec<SegmentId>,
+    /// For a compaction of an L0, the first LSN that replay needs from now on; otherwise 0, which changes nothing.
+    pub replay_from: Lsn,
+    /// Log bytes that must be durable before the edit is, on every replica.
+    pub logs: Vec<LogExtent>,
+}
+
+/// A region as a volume knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionState {
+    /// The region.
+    pub region: RegionId,
+    /// Options of its table.
+    pub options: TableOptions,
+    /// Term of the last primary that this copy was, or was in sync with.
+    pub term: Epoch,
+    /// First LSN that the levels do not hold.
+    pub replay_from: Lsn,
+    /// LSN up to which both logs are known to be committed and durable here: damage up to it is an error, not a tear.
+    pub commit: Lsn,
+    /// L1, L2, and so on.
+    pub levels: Vec<LevelState>,
+    /// Every live segment.
+    pub segments: BTreeMap<SegmentId, SegmentState>,
+}
+
+/// Everything a volume knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeState {
+    /// Raised each time the volume is opened.
+    pub incarnation: Incarnation,
+    /// Its regions.
+    pub regions: BTreeMap<RegionId, RegionState>,
+}
+
+/// One change of a [`VolumeState`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// The volume was opened.
+    Opened(Incarnation),
+    /// A region's state is replaced, or created.
+    Region(Box<RegionState>),
+    /// A region is forgotten.
+    Drop(RegionId),
+    /// A log segment may hold records from now on.
+    OpenLog {
+        /// The region.
+        region: RegionId,
+        /// The log.
+        log: LogKind,
+        /// Identity of the segment.
+        id: SegmentId,
+        /// Where it lies.
+        no: SegmentNo,
+    },
+    /// A log segment ends here: whatever its bytes beyond say, they are no records.
+    SealLog {
+        /// The region.
+        region: RegionId,
+        /// The segment.
+        id: SegmentId,
+        /// Header and records, in bytes.
+        bytes: u32,
+        /// Last LSN in it.
+        last_lsn: Lsn,
+    },
+    /// Segments are not needed any more.
+    Forget {
+        /// The region.
+        region: RegionId,
+        /// The segments.
+        ids: Vec<SegmentId>,
+    },
+    /// A compaction's result, with the numbers and pointers of this volume.
+    Install {
+        /// The region.
+        region: RegionId,
+        /// The result.
+        edit: InstallEdit,
+        /// Where the added segments lie and how many bytes of each are in use, in the order of `edit.added`.
+        places: Vec<(SegmentNo, u32)>,
+        /// See [`RegionState::commit`].
+        commit: Lsn,
+    },
+}
+
+/// One entry of the manifest: what a frame holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number: one more than that of the entry before.
+    pub sequence: u64,
+    /// Last entry that was durable when this one was written.
+    pub durable: u64,
+    /// Incarnation of the volume that wrote it.
+    pub life: Incarnation,
+    /// What it says.
+    pub body: EntryBody,
+}
+
+/// What an [`Entry`] says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryBody {
+    /// Everything, to start from.
+    Checkpoint(VolumeState),
+    /// Changes that count together.
+    Edit(Vec<Change>),
+    /// The manifest goes on in the other zone.
+    Moved,
+}
+
+/// Levels of a region, at most.
+pub const MAX_LEVELS: usize = 16;
+
+impl VolumeState {
+    /// Carries out `change`, or nothing of it.
+    ///
+    /// # Errors
+    /// It does not fit the state: the manifest is damaged, or a peer sent nonsense.
+    pub fn apply(&mut self, change: &Change) -> Result<(), DecodeError> {
+        match change {
+            Change::Opened(incarnation) => self.incarnation = *incarnation,
+            Change::Region(state) => {
+                self.regions.insert(state.region, (**state).clone());
+            }
+            Change::Drop(region) => {
+                self.region(*region)?;
+                self.regions.remove(region);
+            }
+            Change::OpenLog { region, log, id, no } => self.region(*region)?.open_log(*log, *id, *no)?,
+            Change::SealLog { region, id, bytes, last_lsn } => {
+                self.region(*region)?.seal_log(*id, *bytes, *last_lsn)?;
+            }
+            Change::Forget { region, ids } => self.region(*region)?.forget(ids)?,
+            Change::Install { region, edit, places, commit } => {
+                self.region(*region)?.install(edit, places, *commit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn region(&mut self, id: RegionId) -> Result<&mut RegionState, DecodeError> {
+        self.regions.get_mut(&id).ok_or_else(|| invalid(format!("there is no region {id}")))
+    }
+}
+
+fn invalid(detail: String) -> DecodeError {
+    DecodeError::invalid("manifest edit", detail)
+}
+
+impl RegionState {
+    /// A region without data.
+    pub fn new(region: RegionId, options: TableOptions) -> RegionState {
+        RegionState {
+            region,
+            options,
+            term: Epoch(0),
+            replay_from: Lsn(1),
+            commit: Lsn(0),
+            levels: Vec::new(),
+            segments: BTreeMap::new(),
+        }
+    }
+
+    /// Its log segments of `log`, oldest first.
+    pub fn log_segments(&self, log: LogKind) -> impl DoubleEndedIterator<Item = &SegmentState> {
+        self.segments.values().filter(move |segment| segment.kind == SegmentKind::Log(log))
+    }
+
+    fn open_log(&mut self, log: LogKind, id: SegmentId, no: SegmentNo) -> Result<(), DecodeError> {
+        if self.segments.contains_key(&id) {
+            return Err(invalid(format!("segment {id} is opened twice")));
+        }
+        self.segments.insert(id, SegmentState::new(id, no, SegmentKind::Log(log)));
+        Ok(())
+    }
+
+    fn seal_log(&mut self, id: SegmentId, bytes: u32, last_lsn: Lsn) -> Result<(), DecodeError> {
+        match self.segments.get_mut(&id) {
+            Some(segment) if !segment.kind.is_index() => {
+                (segment.bytes, segment.last_lsn) = (Some(bytes), last_lsn);
+                Ok(())
+            }
+            _ => Err(invalid(format!("segment {id} is sealed and is no log segment"))),
+        }
+    }
+
+    fn forget(&mut self, ids: &[SegmentId]) -> Result<(), DecodeError> {
+        if let Some(unknown) = ids.iter().find(|id| !self.segments.contains_key(id)) {
+            return Err(invalid(format!("segment {unknown} is forgotten and unknown")));
+        }
+        for id in ids {
+            self.segments.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Whether `edit` can be installed on this state.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check_install(&self, edit: &InstallEdit) -> Result<(), DecodeError> {
+        if let Some((level, _)) = edit.levels.iter().find(|(level, _)| usize::from(*level) >= MAX_LEVELS) {
+            return Err(invalid(format!("level {level} is out of range")));
+        }
+        if let Some((id, _)) = edit.added.iter().find(|(id, kind)| self.segments.contains_key(id) || !kind.is_index()) {
+            return Err(invalid(format!("segment {id} cannot be added")));
+        }
+        let is_live = |id: &SegmentId| self.segments.get(id).is_some_and(|segment| segment.kind.is_index());
+        if let Some(id) = edit.removed.iter().find(|id| !is_live(id)) {
+            return Err(invalid(format!("segment {id} cannot be removed")));
+        }
+        let is_added = |id: &SegmentId| edit.added.iter().any(|(added, _)| added == id);
+        let is_kept = |id: &SegmentId| is_live(id) && !edit.removed.contains(id);
+        let mut index_segments = edit.levels.iter().flat_map(|(_, level)| &level.index_segments);
+        if let Some(id) = index_segments.find(|id| !is_added(id) && !is_kept(id)) {
+            return Err(invalid(format!("index segment {id} is not there")));
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, edit: &InstallEdit, places: &[(SegmentNo, u32)], commit: Lsn) -> Result<(), DecodeError> {
+        self.check_install(edit)?;
+        if places.len() != edit.added.len() {
+            return Err(invalid(format!("{} places for {} segments", places.len(), edit.added.len())));
+        }
+        for id in &edit.removed {
+            self.segments.remove(id);
+        }
+        for ((id, kind), (no, bytes)) in edit.added.iter().zip(places) {
+            self.segments.insert(*id, SegmentState { bytes: Some(*bytes), ..SegmentState::new(*id, *no, *kind) });
+        }
+        for extent in &edit.logs {
+            if let Some(segment) = self.segments.get_mut(&extent.id) {
+                segment.durable_bytes = segment.durable_bytes.max(extent.bytes);
+            }
+        }
+        for (level, state) in &edit.levels {
+            let level = usize::from(*level);
+            if self.levels.len() <= level {
+                self.levels.resize_with(level + 1, LevelState::default);
+            }
+            self.levels[level] = state.clone();
+        }
+        self.replay_from = self.replay_from.max(edit.replay_from);
+        self.commit = self.commit.max(commit);
+        Ok(())
+    }
+}
+
+/// A segment that a replica has, and how much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Have {
+    /// The segment.
+    pub id: SegmentId,
+    /// Valid bytes.
+    pub bytes: u32,
+}
+
+/// A segment that a primary ships; the bytes travel apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shipped {
+    /// Its identity.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Its number on the primary's volume: what pointers into it say.
+    pub primary: SegmentNo,
+}
+
+/// One segment of a [`Base`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseSegment {
+    /// Its identity.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Its number on the primary's volume.
+    pub primary: SegmentNo,
+    /// Bytes of it that count.
+    pub bytes: u32,
+    /// Last LSN of a log segment, otherwise 0.
+    pub last_lsn: Lsn,
+}
+
+/// All of a region at one instant, tails sealed: what a backup is brought to before mirroring goes on from there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Options of the region's table.
+    pub options: TableOptions,
+    /// Term of the primary.
+    pub term: Epoch,
+    /// First LSN that the levels do not hold.
+    pub replay_from: Lsn,
+    /// Last LSN in the logs; mirrored tails go on from the next.
+    pub last_lsn: Lsn,
+    /// Commit LSN at that instant.
+    pub commit: Lsn,
+    /// Levels, with pointers of the primary's volume.
+    pub levels: Vec<LevelState>,
+    /// Every segment, by id.
+    pub segments: Vec<BaseSegment>,
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

@@ -1,0 +1,516 @@
+//! The node of a level's B+-tree: 8 KiB of sorted entries, searched in place.
+//!
+//! ```text
+//!  0        4     5      6          7       8            12        14             16         24
+//!  | crc32c | ver | kind | lsn bytes | 0    | node bytes | entries | prefix bytes | base LSN |
+//!  | u32    | u8  | u8   | u8        | u8   | u32        | u16     | u16          | u64      |
+//!  24                        24 + 4 * entries
+//!  | slot 0 | slot 1 | ...   | common prefix | entry 0 | entry 1 | ... | zeroes to the end |
+//!
+//!  slot         | offset of the entry u16 | head u16: first two bytes of the suffix, big endian, zero padded |
+//!  leaf entry   | varint: suffix bytes << 2 | kind | varint: value bytes (not in tombstones) |
+//!               | LSN - base LSN, in `lsn bytes` bytes | pointer u64 (in log only) | suffix | value (in place only) |
+//!  index entry  | varint: suffix bytes | varint: blocks | pointer u64 | suffix |
+//! ```
+//!
+//! Invariants:
+//! - A node is a multiple of 8 KiB; only a leaf with a single entry may be larger than 8 KiB (a *jumbo* leaf, for a
+//!   value in place that fits no other).
+//! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
+//!   it leads to everything below pivot 1, so two children fit whatever their keys are.
+//! - A node is never changed once it is built, so the data follow the slots at once and no gap is managed; the one
+//!   exception is [`translate`], which rewrites pointers where they stand.
+//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: a node of another life of the
+//!   same place on the device never passes for this one.
+//!
+//! [`Node::parse`] checks every offset and length once, so that searching needs no further error paths. Pure
+//! functions; any thread may call them.
+
+use crate::{
+    DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId, SegmentNo,
+};
+use std::{cmp::Ordering, ops::Deref};
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+pub use build::{IndexNodeBuilder, LeafBuilder};
+
+/// Size of a node, in bytes; a jumbo leaf is a multiple of it.
+pub const NODE_BYTES: usize = 8 * 1024;
+/// Unit in which an index entry counts its child's bytes.
+pub const BLOCK_BYTES: usize = 4 * 1024;
+/// Version written into every node; others are refused.
+pub const NODE_VERSION: u8 = 1;
+
+const WHAT: &str = "node";
+const HEADER_BYTES: usize = 24;
+const SLOT_BYTES: usize = 4;
+const POINTER_BYTES: usize = 8;
+
+const IN_PLACE: u64 = 0;
+const IN_LOG: u64 = 1;
+const TOMBSTONE: u64 = 2;
+
+/// Where a node lives, in terms that hold on every replica: what its CRC is seeded with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// Region that the segment belongs to.
+    pub region: RegionId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// Offset in the segment, in bytes.
+    pub offset: u32,
+}
+
+impl Address {
+    /// The same segment at another offset.
+    #[must_use]
+    pub fn at(self, offset: u32) -> Address {
+        Address { offset, ..self }
+    }
+
+    /// Initial value of the CRC of what is stored here.
+    pub(crate) fn seed(self) -> u32 {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.region.0.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.segment.0.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.offset.to_le_bytes());
+        crc32c::crc32c(&bytes)
+    }
+
+    /// CRC32C of `bytes` stored here.
+    pub(crate) fn crc(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.seed(), bytes)
+    }
+}
+
+/// What a node holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NodeKind {
+    /// Pairs and tombstones.
+    Leaf = 0,
+    /// Pivots and pointers.
+    Index = 1,
+}
+
+/// What a key maps to, wherever it is kept: in L0 or in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// The value itself.
+    InPlace(&'a [u8]),
+    /// The value is in a record of the large log.
+    InLog {
+        /// Address of the record.
+        pointer: Pointer,
+        /// Length of the value, in bytes.
+        value_bytes: u32,
+    },
+    /// The key was deleted.
+    Tombstone,
+}
+
+/// Child of an index node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// Where it starts.
+    pub pointer: Pointer,
+    /// Its length in units of [`BLOCK_BYTES`].
+    pub blocks: u32,
+}
+
+impl Child {
+    /// Its length in bytes.
+    pub fn bytes(self) -> usize {
+        self.blocks as usize * BLOCK_BYTES
+    }
+}
+
+/// A checked node over `bytes`.
+#[derive(Clone, Debug)]
+pub struct Node<B> {
+    bytes: B,
+    kind: NodeKind,
+    lsn_bytes: u8,
+    entries: u16,
+    prefix_bytes: u16,
+    base_lsn: u64,
+}
+
+/// A leaf entry taken apart.
+struct LeafParts {
+    suffix: (usize, usize),
+    delta_at: usize,
+    kind: u64,
+    value_bytes: u32,
+}
+
+/// Length of the node that starts with these bytes.
+///
+/// # Errors
+/// They are not the start of a node of at most one segment.
+pub fn node_bytes(start: &[u8]) -> Result<usize, DecodeError> {
+    if start.len() < HEADER_BYTES {
+        return Err(DecodeError::Short { what: WHAT, needed: HEADER_BYTES, available: start.len() });
+    }
+    let bytes = u32_at(start, 8) as usize;
+    if start[4] != NODE_VERSION {
+        return Err(DecodeError::invalid(WHAT, format!("version {} where {NODE_VERSION} is known", start[4])));
+    }
+    if bytes == 0 || !bytes.is_multiple_of(NODE_BYTES) || bytes > MAX_SEGMENT_BYTES {
+        return Err(DecodeError::invalid(WHAT, format!("length of {bytes} bytes")));
+    }
+    Ok(bytes)
+}
+
+impl<B: Deref<Target = [u8]>> Node<B> {
+    /// Checks `bytes`, which must be exactly one node that belongs at `address`.
+    ///
+    /// # Errors
+    /// The bytes are damaged, belong to another address, or no writer of this version produces them.
+    pub fn parse(bytes: B, address: Address) -> Result<Node<B>, DecodeError> {
+        let len = node_bytes(&bytes)?;
+        if len != bytes.len() {
+            return Err(DecodeError::Short { what: WHAT, needed: len, available: bytes.len() });
+        }
+        let (found, expected) = (u32_at(&bytes, 0), address.crc(&bytes[4..]));
+        if found != expected {
+            return Err(DecodeError::Checksum { what: WHAT, found, expected });
+        }
+        let kind = match bytes[5] {
+            0 => NodeKind::Leaf,
+            1 => NodeKind::Index,
+            other => return Err(DecodeError::invalid(WHAT, format!("kind {other}"))),
+        };
+        let node = Node {
+            kind,
+            lsn_bytes: bytes[6],
+            entries: u16_at(&bytes, 12),
+            prefix_bytes: u16_at(&bytes, 14),
+            base_lsn: u64_at(&bytes, 16),
+            bytes,
+        };
+        node.check()?;
+        Ok(node)
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        let bytes = &*self.bytes;
+        let data = self.prefix_at() + usize::from(self.prefix_bytes);
+        let single = self.kind == NodeKind::Leaf && self.entries == 1;
+        if self.entries == 0 || (bytes.len() > NODE_BYTES && !single) || data > bytes.len() {
+            return Err(DecodeError::invalid(WHAT, format!("{} entries in {} bytes", self.entries, bytes.len())));
+        }
+        if self.lsn_bytes > 8 || bytes[7] != 0 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {
+            return Err(DecodeError::invalid(WHAT, "header out of range"));
+        }
+        for i in 0..self.len() {
+            let fits = match self.kind {
+                NodeKind::Leaf => self.check_leaf_entry(i, data),
+                NodeKind::Index => self.check_index_entry(i, data),
+            };
+            if fits.is_none() {
+                return Err(DecodeError::invalid(WHAT, format!("entry {i} is out of bounds")));
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` unless everything that is ever read of leaf entry `i` lies in the node.
+    fn check_leaf_entry(&self, i: usize, data: usize) -> Option<()> {
+        let at = self.entry_at(i);
+        let (first, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
+        let kind = first & 3;
+        let (value, delta_at) = if kind == TOMBSTONE { (0, at) } else { varint(&self.bytes, at)? };
+        let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
+        let in_place = if kind == IN_PLACE { value } else { 0 };
+        let suffix = first >> 2;
+        let key = suffix + u64::from(self.prefix_bytes);
+        let end = delta_at as u64 + u64::from(self.lsn_bytes) + pointer as u64 + suffix + in_place;
+        let bounded = kind <= TOMBSTONE && value <= MAX_VALUE_BYTES as u64 && (1..=MAX_KEY_BYTES as u64).contains(&key);
+        (bounded && end <= self.bytes.len() as u64).then_some(())
+    }
+
+    /// `None` unless everything that is ever read of index entry `i` lies in the node.
+    fn check_index_entry(&self, i: usize, data: usize) -> Option<()> {
+        let at = self.entry_at(i);
+        let (suffix, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
+        let (blocks, at) = varint(&self.bytes, at)?;
+        let end = (at + POINTER_BYTES) as u64 + suffix;
+        let bounded = suffix <= MAX_KEY_BYTES as u64
+            && (i > 0 || suffix == 0)
+            && (1..=(MAX_SEGMENT_BYTES / BLOCK_BYTES) as u64).contains(&blocks);
+        (bounded && end <= self.bytes.len() as u64).then_some(())
+    }
+
+    /// What it holds.
+    pub fn kind(&self) -> NodeKind {
+        self.kind
+    }
+
+    /// Number of entries; never 0.
+    #[expect(clippy::len_without_is_empty, reason = "a node is never empty")]
+    pub fn len(&self) -> usize {
+        usize::from(self.entries)
+    }
+
+    /// The bytes it was parsed from.
+    pub fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
+    /// Bytes that every key of the node starts with (in an index node: every pivot but the first).
+    pub fn prefix(&self) -> &[u8] {
+        let at = self.prefix_at();
+        &self.bytes[at..at + usize::from(self.prefix_bytes)]
+    }
+
+    /// Position of `key`, or where it would be inserted.
+    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        debug_assert_eq!(self.kind, NodeKind::Leaf);
+        match self.suffix_of(key) {
+            Ok(suffix) => self.search_suffix(suffix, 0, |node, i| node.suffix(i)),
+            Err(Ordering::Less) => Err(0),
+            Err(_) => Err(self.len()),
+        }
+    }
+
+    /// Position of the child whose range holds `key`.
+    pub fn child_of(&self, key: &[u8]) -> usize {
+        debug_assert_eq!(self.kind, NodeKind::Index);
+        match self.suffix_of(key) {
+            Ok(suffix) => match self.search_suffix(suffix, 1, |node, i| node.pivot_suffix(i)) {
+                Ok(i) => i,
+                Err(i) => i - 1,
+            },
+            Err(Ordering::Less) => 0,
+            Err(_) => self.len() - 1,
+        }
+    }
+
+    /// What follows the common prefix in `key`, or on which side of every key of the node it is.
+    fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Ordering> {
+        let prefix = self.prefix();
+        let shared = prefix.len().min(key.len());
+        match key[..shared].cmp(&prefix[..shared]) {
+            Ordering::Equal if key.len() >= prefix.len() => Ok(&key[prefix.len()..]),
+            Ordering::Equal => Err(Ordering::Less),
+            side => Err(side),
+        }
+    }
+
+    #[inline]
+    fn search_suffix<'s>(
+        &'s self,
+        suffix: &[u8],
+        first: usize,
+        suffix_at: impl Fn(&'s Self, usize) -> &'s [u8],
+    ) -> Result<usize, usize> {
+        let wanted = head(suffix);
+        let (mut low, mut high) = (first, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let order = match self.head_at(middle).cmp(&wanted) {
+                Ordering::Equal => suffix_at(self, middle).cmp(suffix),
+                order => order,
+            };
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// Suffix of the key of leaf entry `i`.
+    pub fn suffix(&self, i: usize) -> &[u8] {
+        let parts = self.leaf_parts(i);
+        &self.bytes[parts.suffix.0..parts.suffix.1]
+    }
+
+    /// Replaces the contents of `key` with the key of leaf entry `i`.
+    pub fn key_into(&self, i: usize, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(self.prefix());
+        key.extend_from_slice(self.suffix(i));
+    }
+
+    /// LSN and contents of leaf entry `i`.
+    pub fn entry(&self, i: usize) -> (Lsn, Entry<'_>) {
+        let parts = self.leaf_parts(i);
+        let mut delta = [0; 8];
+        let lsn_bytes = usize::from(self.lsn_bytes);
+        delta[..lsn_bytes].copy_from_slice(&self.bytes[parts.delta_at..parts.delta_at + lsn_bytes]);
+        let lsn = Lsn(self.base_lsn.wrapping_add(u64::from_le_bytes(delta)));
+        let entry = match parts.kind {
+            IN_PLACE => Entry::InPlace(&self.bytes[parts.suffix.1..parts.suffix.1 + parts.value_bytes as usize]),
+            IN_LOG => Entry::InLog {
+                pointer: Pointer(u64_at(&self.bytes, parts.delta_at + lsn_bytes)),
+                value_bytes: parts.value_bytes,
+            },
+            _ => Entry::Tombstone,
+        };
+        (lsn, entry)
+    }
+
+    /// Child `i` of an index node.
+    pub fn child(&self, i: usize) -> Child {
+        debug_assert_eq!(self.kind, NodeKind::Index);
+        let (_, at) = self.checked_varint(self.entry_at(i));
+        let (blocks, at) = self.checked_varint(at);
+        Child { pointer: Pointer(u64_at(&self.bytes, at)), blocks: blocks as u32 }
+    }
+
+    /// Replaces the contents of `pivot` with the pivot of index entry `i`; entry 0 has the empty one.
+    pub fn pivot_into(&self, i: usize, pivot: &mut Vec<u8>) {
+        pivot.clear();
+        if i > 0 {
+            pivot.extend_from_slice(self.prefix());
+            pivot.extend_from_slice(self.pivot_suffix(i));
+        }
+    }
+
+    fn pivot_suffix(&self, i: usize) -> &[u8] {
+        let (suffix, at) = self.checked_varint(self.entry_at(i));
+        let (_, at) = self.checked_varint(at);
+        &self.bytes[at + POINTER_BYTES..at + POINTER_BYTES + suffix as usize]
+    }
+
+    /// Where the pointer of entry `i` stands, if it has one.
+    fn pointer_at(&self, i: usize) -> Option<usize> {
+        match self.kind {
+            NodeKind::Leaf => {
+                let parts = self.leaf_parts(i);
+                (parts.kind == IN_LOG).then(|| parts.delta_at + usize::from(self.lsn_bytes))
+            }
+            NodeKind::Index => {
+                let (_, at) = self.checked_varint(self.entry_at(i));
+                Some(self.checked_varint(at).1)
+            }
+        }
+    }
+
+    #[inline]
+    fn leaf_parts(&self, i: usize) -> LeafParts {
+        debug_assert_eq!(self.kind, NodeKind::Leaf);
+        let (first, at) = self.checked_varint(self.entry_at(i));
+        let kind = first & 3;
+        let (value_bytes, delta_at) = if kind == TOMBSTONE { (0, at) } else { self.checked_varint(at) };
+        let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
+        let start = delta_at + usize::from(self.lsn_bytes) + pointer;
+        LeafParts { suffix: (start, start + (first >> 2) as usize), delta_at, kind, value_bytes: value_bytes as u32 }
+    }
+
+    #[inline]
+    fn checked_varint(&self, at: usize) -> (u64, usize) {
+        varint(&self.bytes, at).expect("parse checked every entry")
+    }
+
+    fn prefix_at(&self) -> usize {
+        HEADER_BYTES + self.len() * SLOT_BYTES
+    }
+
+    #[inline]
+    fn entry_at(&self, i: usize) -> usize {
+        usize::from(u16_at(&self.bytes, HEADER_BYTES + i * SLOT_BYTES))
+    }
+
+    #[inline]
+    fn head_at(&self, i: usize) -> u16 {
+        u16_at(&self.bytes, HEADER_BYTES + i * SLOT_BYTES + 2)
+    }
+}
+
+/// Rewrites every pointer of the node `bytes` at `address`: the segment number of each becomes what `map` answers for
+/// it, the offset stays (Tebis 3.3). Then fixes the CRC. On an error `bytes` may be half rewritten and must not be used.
+///
+/// # Errors
+/// The bytes are not a valid node of that address, or `map` does not know a segment.
+pub fn translate(
+    bytes: &mut [u8],
+    address: Address,
+    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
+) -> Result<(), DecodeError> {
+    let entries = Node::parse(&*bytes, address)?.len();
+    for i in 0..entries {
+        // The node is taken apart anew for each pointer: it cannot be borrowed while it is written to.
+        let Some(at) = view(bytes).pointer_at(i) else { continue };
+        let old = Pointer(u64_at(bytes, at));
+        let segment = map(old.segment())
+            .ok_or_else(|| DecodeError::invalid(WHAT, format!("pointer {old:?} into an unknown segment")))?;
+        bytes[at..at + POINTER_BYTES].copy_from_slice(&Pointer::new(segment, old.offset()).0.to_le_bytes());
+    }
+    let crc = address.crc(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    Ok(())
+}
+
+/// A node over bytes that `parse` has accepted, its CRC aside.
+fn view(bytes: &[u8]) -> Node<&[u8]> {
+    Node {
+        kind: if bytes[5] == NodeKind::Leaf as u8 { NodeKind::Leaf } else { NodeKind::Index },
+        lsn_bytes: bytes[6],
+        entries: u16_at(bytes, 12),
+        prefix_bytes: u16_at(bytes, 14),
+        base_lsn: u64_at(bytes, 16),
+        bytes,
+    }
+}
+
+/// The shortest key `k` with `low < k <= high`: the pivot between two neighbours.
+///
+/// # Panics
+/// If `low` is not below `high`: that is a bug of the caller.
+pub fn separator<'h>(low: &[u8], high: &'h [u8]) -> &'h [u8] {
+    assert!(low < high, "keys out of order");
+    &high[..common_prefix(low, high) + 1]
+}
+
+/// Number of bytes that `a` and `b` share at their start.
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn head(suffix: &[u8]) -> u16 {
+    match suffix {
+        [] => 0,
+        [only] => u16::from_be_bytes([*only, 0]),
+        [first, second, ..] => u16::from_be_bytes([*first, *second]),
+    }
+}
+
+/// Little-endian base-128 number at `at`, at most 32 bits, and where it ends.
+#[inline]
+fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let first = *bytes.get(at)?;
+    if first < 0x80 {
+        return Some((u64::from(first), at + 1));
+    }
+    let mut value = u64::from(first & 0x7f);
+    for i in 1..5 {
+        let byte = *bytes.get(at + i)?;
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return Some((value, at + i + 1));
+        }
+    }
+    None
+}
+
+#[inline]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}

@@ -1,0 +1,234 @@
+//! Nodes against a model, and against hostile bytes.
+
+use super::*;
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const HERE: Address = Address { region: RegionId(3), segment: SegmentId(9 << 40 | 17), offset: 16384 };
+
+#[derive(Clone, Debug)]
+enum Owned {
+    InPlace(Vec<u8>),
+    InLog(u64, u32),
+    Tombstone,
+}
+
+impl Owned {
+    fn as_entry(&self) -> Entry<'_> {
+        match self {
+            Owned::InPlace(value) => Entry::InPlace(value),
+            Owned::InLog(pointer, value_bytes) => {
+                Entry::InLog { pointer: Pointer(*pointer), value_bytes: *value_bytes }
+            }
+            Owned::Tombstone => Entry::Tombstone,
+        }
+    }
+}
+
+fn any_key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => vec(0u8..4, 1..6),
+        4 => vec(any::<u8>(), 1..20).prop_map(|tail| [b"user0000".as_slice(), &tail].concat()),
+        1 => vec(any::<u8>(), 1..5).prop_map(|tail| [vec![7; 2000], tail].concat()),
+    ]
+}
+
+fn any_entry() -> impl Strategy<Value = (u64, Owned)> {
+    let owned = prop_oneof![
+        vec(any::<u8>(), 0..150).prop_map(Owned::InPlace),
+        (any::<u64>(), 0..=MAX_VALUE_BYTES as u32).prop_map(|(pointer, len)| Owned::InLog(pointer, len)),
+        Just(Owned::Tombstone),
+    ];
+    (prop_oneof![1u64..100_000, any::<u64>()], owned)
+}
+
+/// A leaf of as many entries of `model` as fit, and their number.
+fn build_leaf(model: &BTreeMap<Vec<u8>, (u64, Owned)>) -> (Vec<u8>, usize) {
+    let mut builder = LeafBuilder::default();
+    for (key, (lsn, owned)) in model {
+        if !builder.push(key, Lsn(*lsn), owned.as_entry()) {
+            break;
+        }
+    }
+    let (mut out, taken, bytes) = (Vec::new(), builder.len(), builder.node_bytes());
+    builder.finish(HERE, &mut out);
+    assert_eq!(out.len(), bytes);
+    (out, taken)
+}
+
+fn build_index(pivots: &[Vec<u8>]) -> (Vec<u8>, usize) {
+    let mut builder = IndexNodeBuilder::default();
+    for (i, pivot) in pivots.iter().enumerate() {
+        let fits = builder.fits(pivot);
+        let child = Child { pointer: Pointer::new(SegmentNo(i as u32), 8192), blocks: 1 + i as u32 % 512 };
+        assert_eq!(builder.push(pivot, child), fits);
+        if !fits {
+            break;
+        }
+    }
+    let (mut out, taken) = (Vec::new(), builder.len());
+    builder.finish(HERE, &mut out);
+    (out, taken)
+}
+
+fn fix_crc(bytes: &mut [u8]) {
+    let crc = HERE.crc(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Calls everything that reads; a panic fails the test.
+fn read_all(node: &Node<&[u8]>, key: &[u8]) {
+    let mut scratch = Vec::new();
+    for i in 0..node.len() {
+        match node.kind() {
+            NodeKind::Leaf => {
+                node.key_into(i, &mut scratch);
+                node.entry(i);
+            }
+            NodeKind::Index => {
+                node.pivot_into(i, &mut scratch);
+                node.child(i);
+            }
+        }
+    }
+    match node.kind() {
+        NodeKind::Leaf => assert!(node.search(key).unwrap_or_else(|i| i) <= node.len()),
+        NodeKind::Index => assert!(node.child_of(key) < node.len()),
+    }
+}
+
+proptest! {
+    #[test]
+    fn leaf_is_its_model(model in btree_map(any_key(), any_entry(), 1..120), probes in vec(any_key(), 20)) {
+        let (bytes, taken) = build_leaf(&model);
+        let node = Node::parse(&bytes[..], HERE).unwrap();
+        let model: Vec<_> = model.into_iter().take(taken).collect();
+        prop_assert_eq!(node.len(), taken);
+        let mut key = Vec::new();
+        for (i, (expected, (lsn, owned))) in model.iter().enumerate() {
+            node.key_into(i, &mut key);
+            prop_assert_eq!(&key, expected);
+            prop_assert_eq!(node.entry(i), (Lsn(*lsn), owned.as_entry()));
+            prop_assert_eq!(node.search(expected), Ok(i));
+        }
+        for probe in probes {
+            prop_assert_eq!(node.search(&probe), model.binary_search_by(|(key, _)| key.cmp(&probe)));
+        }
+    }
+
+    #[test]
+    fn index_leads_to_the_child_whose_range_holds_the_key(
+        pivots in proptest::collection::btree_set(any_key(), 1..200), probes in vec(any_key(), 20),
+    ) {
+        let pivots: Vec<_> = pivots.into_iter().collect();
+        let (bytes, taken) = build_index(&pivots);
+        prop_assert!(taken == pivots.len() || taken >= 2);
+        let node = Node::parse(&bytes[..], HERE).unwrap();
+        let mut pivot = Vec::new();
+        for (i, expected) in pivots[..taken].iter().enumerate() {
+            node.pivot_into(i, &mut pivot);
+            prop_assert_eq!(&pivot[..], if i == 0 { &[][..] } else { expected });
+            let child = Child { pointer: Pointer::new(SegmentNo(i as u32), 8192), blocks: 1 + i as u32 % 512 };
+            prop_assert_eq!(node.child(i), child);
+        }
+        for probe in probes {
+            let expected = pivots[..taken].partition_point(|pivot| *pivot <= probe).saturating_sub(1);
+            prop_assert_eq!(node.child_of(&probe), expected);
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_are_an_error_or_harmless(
+        model in btree_map(any_key(), any_entry(), 1..60),
+        damage in vec((0usize..600, any::<u8>()), 1..6),
+        index in any::<bool>(),
+    ) {
+        let mut bytes = if index { build_index(&model.keys().cloned().collect::<Vec<_>>()).0 } else { build_leaf(&model).0 };
+        let whole = bytes.clone();
+        for (at, byte) in damage {
+            bytes[at] = byte;
+        }
+        if bytes != whole {
+            prop_assert!(Node::parse(&bytes[..], HERE).is_err());
+        }
+        fix_crc(&mut bytes);
+        if let Ok(node) = Node::parse(&bytes[..], HERE) {
+            read_all(&node, b"user0000abc");
+            let _ = translate(&mut bytes, HERE, &mut Some);
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_an_error(bytes in vec(any::<u8>(), 0..100)) {
+        prop_assert!(Node::parse(&bytes[..], HERE).is_err());
+    }
+
+    #[test]
+    fn translation_changes_pointers_only(model in btree_map(any_key(), any_entry(), 1..100)) {
+        let (mut bytes, taken) = build_leaf(&model);
+        let before = bytes.clone();
+        translate(&mut bytes, HERE, &mut |no| Some(SegmentNo(no.0 ^ 5))).unwrap();
+        let (old, new) = (Node::parse(&before[..], HERE).unwrap(), Node::parse(&bytes[..], HERE).unwrap());
+        for i in 0..taken {
+            prop_assert_eq!(old.suffix(i), new.suffix(i));
+            match (old.entry(i), new.entry(i)) {
+                ((lsn, Entry::InLog { pointer, value_bytes }), found) => {
+                    let pointer = Pointer::new(SegmentNo(pointer.segment().0 ^ 5), pointer.offset());
+                    prop_assert_eq!(found, (lsn, Entry::InLog { pointer, value_bytes }));
+                }
+                (entry, found) => prop_assert_eq!(entry, found),
+            }
+        }
+    }
+
+    #[test]
+    fn separators_separate(a in any_key(), b in any_key()) {
+        prop_assume!(a != b);
+        let (low, high) = if a < b { (a, b) } else { (b, a) };
+        let pivot = separator(&low, &high);
+        prop_assert!(low.as_slice() < pivot && pivot <= high.as_slice());
+    }
+}
+
+#[test]
+fn a_node_belongs_to_one_address() {
+    let model = BTreeMap::from([(b"key".to_vec(), (1, Owned::Tombstone))]);
+    let (bytes, _) = build_leaf(&model);
+    for other in
+        [HERE.at(0), Address { region: RegionId(4), ..HERE }, Address { segment: SegmentId(9 << 40 | 18), ..HERE }]
+    {
+        assert!(matches!(Node::parse(&bytes[..], other), Err(DecodeError::Checksum { .. })));
+    }
+}
+
+#[test]
+fn the_largest_pair_makes_a_jumbo_leaf() {
+    let (key, value) = (vec![9; MAX_KEY_BYTES], vec![1; MAX_VALUE_BYTES]);
+    let mut builder = LeafBuilder::default();
+    assert!(builder.push(&key, Lsn(5), Entry::InPlace(&value)));
+    assert!(!builder.push(&[vec![9; MAX_KEY_BYTES - 1], vec![10]].concat(), Lsn(6), Entry::Tombstone));
+    let mut bytes = Vec::new();
+    builder.finish(HERE, &mut bytes);
+    assert_eq!(bytes.len(), LeafBuilder::single_bytes(&key, Entry::InPlace(&value)));
+    let node = Node::parse(&bytes[..], HERE).unwrap();
+    assert_eq!(node.search(&key), Ok(0));
+    assert_eq!(node.entry(0), (Lsn(5), Entry::InPlace(&value)));
+}
+
+#[test]
+fn two_children_always_fit() {
+    let mut builder = IndexNodeBuilder::default();
+    let child = Child { pointer: Pointer(0), blocks: 512 };
+    for pivot in [vec![1; MAX_KEY_BYTES], vec![2; MAX_KEY_BYTES]] {
+        assert!(builder.push(&pivot, child));
+    }
+    assert!(!builder.push(&[3; MAX_KEY_BYTES], child));
+}
+
+#[test]
+fn an_unknown_segment_stops_the_translation() {
+    let (mut bytes, _) = build_index(&[b"a".to_vec(), b"b".to_vec()]);
+    let error = translate(&mut bytes, HERE, &mut |no| (no.0 == 0).then_some(no)).unwrap_err();
+    assert!(error.to_string().contains("unknown segment"), "{error}");
+}

@@ -1,0 +1,197 @@
+//! What a client asks of the store and what it answers: the operations of the native protocol, which the RESP
+//! commands are translated into and which nodes forward to each other.
+//!
+//! Every operation names keys of one region; what spans regions (MGET, KRANGE) is several operations.
+
+use crate::{Epoch, RegionId, cluster::RegionMap};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
+pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// When a put takes place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PutIf {
+    /// Whether or not the key exists.
+    Always,
+    /// Only if the key does not exist.
+    Absent,
+    /// Only if the key exists.
+    Present,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// The value of a key. Answers [`OpResult::Value`].
+    Get {
+        /// The key.
+        key: Bytes,
+    },
+    /// Sets a key. Answers [`OpResult::Put`].
+    Put {
+        /// The key.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+        /// Condition.
+        when: PutIf,
+        /// Answer the value before the put.
+        want_old: bool,
+    },
+    /// Removes a key. Answers [`OpResult::Deleted`].
+    Delete {
+        /// The key.
+        key: Bytes,
+    },
+    /// Adds to the decimal integer at a key (a missing key counts as 0). Answers [`OpResult::Integer`].
+    Add {
+        /// The key.
+        key: Bytes,
+        /// What to add.
+        delta: i64,
+    },
+    /// Appends to the value at a key (a missing key counts as empty). Answers [`OpResult::Integer`], the new length.
+    Append {
+        /// The key.
+        key: Bytes,
+        /// What to append.
+        suffix: Bytes,
+    },
+    /// Entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region that
+    /// holds the bound it starts from; the answer says where to go on.
+    Scan {
+        /// First key, inclusive.
+        start: Bytes,
+        /// Key after the last, exclusive; `None` for no bound.
+        end: Option<Bytes>,
+        /// From the end down to the start.
+        reverse: bool,
+        /// At most this many entries; the server may answer fewer.
+        limit: u32,
+        /// Leave the values out.
+        keys_only: bool,
+    },
+    /// Estimated number of keys of one region. Answers [`OpResult::Integer`].
+    Count {
+        /// The region.
+        region: RegionId,
+    },
+}
+
+impl Op {
+    /// The operation can be carried out twice without harm: it may be retried when its outcome is unknown.
+    pub fn is_idempotent(&self) -> bool {
+        match self {
+            Op::Get { .. } | Op::Scan { .. } | Op::Count { .. } => true,
+            Op::Put { when, want_old, .. } => *when == PutIf::Always && !want_old,
+            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } => false,
+        }
+    }
+    /// The operation may change the store.
+    pub fn is_write(&self) -> bool {
+        !matches!(self, Op::Get { .. } | Op::Scan { .. } | Op::Count { .. })
+    }
+}
+
+/// The answer to one [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OpResult {
+    /// The value, or `None` where the key does not exist.
+    Value(Option<Bytes>),
+    /// A put was decided.
+    Put {
+        /// The condition held and the value was set.
+        done: bool,
+        /// The value before, if it was asked for and there was one.
+        old: Option<Bytes>,
+    },
+    /// A delete was carried out.
+    Deleted {
+        /// The value before, if there was one.
+        old: Option<Bytes>,
+    },
+    /// A number.
+    Integer(i64),
+    /// Entries of a scan, in its order.
+    Entries {
+        /// Keys with values (empty where only keys were asked for).
+        entries: Vec<(Bytes, Bytes)>,
+        /// Where to go on: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is complete.
+        resume: Option<Bytes>,
+    },
+    /// It was not carried out, or nobody knows.
+    Error(OpError),
+}
+
+/// Why an operation has no result, sorted by what the caller must do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum OpError {
+    /// Bad input: do not retry. Nothing was changed.
+    #[error("{0}")]
+    Invalid(String),
+    /// The region has no serving primary yet: retry after a moment. Nothing was changed.
+    #[error("region {0} is recovering")]
+    Recovering(RegionId),
+    /// Too few replicas are in sync: retry later. Nothing was changed.
+    #[error("region {region} has {in_sync} replicas in sync, {needed} are needed to write")]
+    NotEnoughReplicas {
+        /// The region.
+        region: RegionId,
+        /// Members in sync, the primary included.
+        in_sync: u32,
+        /// `min_in_sync` of its table.
+        needed: u32,
+    },
+    /// The write may or may not have been carried out: the connection to the primary broke, or it lost its office,
+    /// before it answered. Only an idempotent operation may be retried.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+    /// This server does not serve that key: refresh the region map. Nothing was changed.
+    #[error("not the primary of region {region} at epoch {epoch}")]
+    NotPrimary {
+        /// The region.
+        region: RegionId,
+        /// Epoch that the answering server knows.
+        epoch: Epoch,
+    },
+    /// The node cannot serve: its volume met an error. An operator must act.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// Native client to node: operations to be carried out as one batch, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message of a connection. Answered by [`Reply::Map`].
+    Hello {
+        /// Name for `CLIENT LIST` and logs.
+        client: String,
+    },
+    /// Operations, answered by [`Reply::Results`] with the same id.
+    Ops {
+        /// Chosen by the client, echoed.
+        id: u64,
+        /// Answer [`OpError::NotPrimary`] for keys whose primary is another server, instead of forwarding.
+        direct: bool,
+        /// The batch.
+        ops: Vec<Op>,
+    },
+    /// Ask for the region map. Answered by [`Reply::Map`].
+    Map,
+}
+
+/// Node to native client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The region map as this node knows it; also sent before results that hold [`OpError::NotPrimary`].
+    Map(RegionMap),
+    /// Answers in the order of the operations.
+    Results {
+        /// Id of the request.
+        id: u64,
+        /// One a operation.
+        results: Vec<OpResult>,
+    },
+}

@@ -1,0 +1,148 @@
+//! A record: one put or delete as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
+//!
+//! ```text
+//!  0        4         6      7       8          16           20
+//!  | crc32c | key len | kind | flags | LSN      | value len  | key ... | value ...
+//!  | u32    | u16     | u8   | u8    | u64      | u32        |
+//! ```
+//! Little endian, not aligned, one right after the other. The CRC covers everything after itself and is seeded by
+//! region, log and segment ([`RecordSeed`]), so that a stale record of another life of the same bytes never passes
+//! (DESIGN 3). A key length of 0 ends the records of a segment: untouched bytes read as the end. A record cut off by
+//! the end of the bytes is an end as well.
+
+use crate::{DecodeError, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, SegmentId};
+
+/// Bytes before the key.
+pub const RECORD_HEADER_BYTES: usize = 20;
+
+/// [`Record::flags`]: the next LSN belongs to the same batch, and replay takes all of a batch or nothing of it.
+pub const FLAG_BATCH_CONTINUES: u8 = 1;
+
+/// Where a record's CRC starts from: says which region, log and segment it was written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSeed(u32);
+
+impl RecordSeed {
+    /// The seed of the records of one log segment.
+    pub fn new(region: RegionId, log: LogKind, segment: SegmentId) -> RecordSeed {
+        let mut place = [0; 13];
+        place[..4].copy_from_slice(&region.0.to_le_bytes());
+        place[4] = log as u8;
+        place[5..].copy_from_slice(&segment.0.to_le_bytes());
+        RecordSeed(crc32c::crc32c(&place))
+    }
+}
+
+/// What a record does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// Sets the key.
+    Put = 1,
+    /// Removes the key.
+    Delete = 2,
+}
+
+/// One record, borrowed from the bytes that hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its place in the region's history.
+    pub lsn: Lsn,
+    /// What it does.
+    pub kind: RecordKind,
+    /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
+    pub flags: u8,
+    /// The key, 1 byte to [`MAX_KEY_BYTES`].
+    pub key: &'a [u8],
+    /// The value, up to [`MAX_VALUE_BYTES`]; empty for a delete.
+    pub value: &'a [u8],
+}
+
+/// Bytes of the record of a key and a value of these lengths.
+pub const fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    RECORD_HEADER_BYTES + key_bytes + value_bytes
+}
+
+impl Record<'_> {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        record_bytes(self.key.len(), self.value.len())
+    }
+
+    /// Appends it to `out`, which does not allocate if it has room.
+    pub fn append_to(&self, seed: RecordSeed, out: &mut Vec<u8>) {
+        debug_assert!(!self.key.is_empty() && self.key.len() <= MAX_KEY_BYTES && self.value.len() <= MAX_VALUE_BYTES);
+        let start = out.len();
+        let mut header = [0; RECORD_HEADER_BYTES];
+        header[4..6].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
+        header[6] = self.kind as u8;
+        header[7] = self.flags;
+        header[8..16].copy_from_slice(&self.lsn.0.to_le_bytes());
+        header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
+        out.extend_from_slice(&header);
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(self.value);
+        let crc = crc32c::crc32c_append(seed.0, &out[start + 4..]);
+        out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Decodes the record at the start of `bytes`, which reach to the end of the segment's bytes; `None` at the end of the
+/// records. Its length is [`Record::bytes`].
+///
+/// # Errors
+/// The bytes are no record of `seed`: torn, damaged, or of another life.
+pub fn read_record(seed: RecordSeed, bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeError> {
+    let record = read_record_unchecked(bytes)?;
+    if let Some(record) = &record {
+        let found = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let expected = crc32c::crc32c_append(seed.0, &bytes[4..record.bytes()]);
+        if found != expected {
+            return Err(DecodeError::Checksum { what: "record", found, expected });
+        }
+    }
+    Ok(record)
+}
+
+/// [`read_record`] without a look at the CRC: for bytes that were checked before.
+///
+/// # Errors
+/// A field has a value that no record has.
+pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeError> {
+    let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let key_bytes = usize::from(u16::from_le_bytes([header[4], header[5]]));
+    let value_bytes = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
+    if key_bytes == 0 {
+        return Ok(None);
+    }
+    if key_bytes > MAX_KEY_BYTES || value_bytes > MAX_VALUE_BYTES {
+        let detail = format!("key of {key_bytes} bytes and value of {value_bytes} bytes are over the limits");
+        return Err(DecodeError::invalid("record", detail));
+    }
+    if rest.len() < key_bytes + value_bytes {
+        return Err(DecodeError::Short {
+            what: "record",
+            needed: record_bytes(key_bytes, value_bytes),
+            available: bytes.len(),
+        });
+    }
+    let kind = match header[6] {
+        1 => RecordKind::Put,
+        2 if value_bytes == 0 => RecordKind::Delete,
+        2 => return Err(DecodeError::invalid("record", "a delete with a value")),
+        other => return Err(DecodeError::invalid("record", format!("kind {other} is unknown"))),
+    };
+    let flags = header[7];
+    if flags & !FLAG_BATCH_CONTINUES != 0 {
+        return Err(DecodeError::invalid("record", format!("flags {flags:#04x} are unknown")));
+    }
+    let lsn = Lsn(u64::from_le_bytes(header[8..16].try_into().expect("8 bytes")));
+    let (key, rest) = rest.split_at(key_bytes);
+    Ok(Some(Record { lsn, kind, flags, key, value: &rest[..value_bytes] }))
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! Tests of the record codec.
+
+use super::*;
+use proptest::prelude::*;
+
+const REGION: RegionId = RegionId(7);
+
+fn seed() -> RecordSeed {
+    RecordSeed::new(REGION, LogKind::Recovery, SegmentId(1 << 40))
+}
+
+fn encode(record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.append_to(seed(), &mut bytes);
+    bytes
+}
+
+fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Record<'a> {
+    Record { lsn: Lsn(9), kind: RecordKind::Put, flags: 0, key, value }
+}
+
+#[test]
+fn a_record_is_valid_in_its_own_place_only() {
+    let bytes = encode(&put(b"key", b"value"));
+    assert_eq!(read_record(seed(), &bytes), Ok(Some(put(b"key", b"value"))));
+    let others = [
+        RecordSeed::new(RegionId(8), LogKind::Recovery, SegmentId(1 << 40)),
+        RecordSeed::new(REGION, LogKind::Large, SegmentId(1 << 40)),
+        RecordSeed::new(REGION, LogKind::Recovery, SegmentId(2 << 40)),
+    ];
+    for other in others {
+        assert!(matches!(read_record(other, &bytes), Err(DecodeError::Checksum { .. })));
+        assert!(read_record_unchecked(&bytes).is_ok());
+    }
+}
+
+#[test]
+fn untouched_bytes_and_too_few_of_them_are_the_end() {
+    assert_eq!(read_record(seed(), &[]), Ok(None));
+    assert_eq!(read_record(seed(), &[1; RECORD_HEADER_BYTES - 1]), Ok(None));
+    assert_eq!(read_record(seed(), &[0; 100]), Ok(None));
+}
+
+#[test]
+fn a_torn_record_is_an_error() {
+    let bytes = encode(&put(b"key", &[5; 100]));
+    assert!(matches!(read_record(seed(), &bytes[..60]), Err(DecodeError::Short { .. })));
+    let mut torn = bytes.clone();
+    torn[60..].fill(0);
+    assert!(matches!(read_record(seed(), &torn), Err(DecodeError::Checksum { .. })));
+}
+
+#[test]
+fn fields_out_of_range_are_refused_before_their_length_is_believed() {
+    let with = |at: usize, field: &[u8]| {
+        let mut bytes = encode(&put(b"key", b"value"));
+        bytes[at..at + field.len()].copy_from_slice(field);
+        read_record_unchecked(&bytes).map(|_| ())
+    };
+    assert!(with(4, &(MAX_KEY_BYTES as u16 + 1).to_le_bytes()).is_err());
+    assert!(with(16, &(MAX_VALUE_BYTES as u32 + 1).to_le_bytes()).is_err());
+    assert!(with(16, &u32::MAX.to_le_bytes()).is_err());
+    assert!(with(6, &[3]).is_err(), "a kind of the future");
+    assert!(with(6, &[2]).is_err(), "a delete with a value");
+    assert!(with(7, &[2]).is_err(), "a flag of the future");
+}
+
+proptest! {
+    #[test]
+    fn what_was_written_is_read(
+        key in prop::collection::vec(any::<u8>(), 1..300),
+        value in prop::collection::vec(any::<u8>(), 0..3000),
+        lsn: u64, flags in 0u8..2, is_delete: bool,
+    ) {
+        let kind = if is_delete { RecordKind::Delete } else { RecordKind::Put };
+        let value = if is_delete { &[] } else { &value[..] };
+        let record = Record { lsn: Lsn(lsn), kind, flags, key: &key, value };
+        let mut bytes = encode(&record);
+        prop_assert_eq!(bytes.len(), record.bytes());
+        bytes.extend_from_slice(&[0xee; 30]);
+        prop_assert_eq!(read_record(seed(), &bytes), Ok(Some(record)));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed(value in prop::collection::vec(any::<u8>(), 0..200), bit: prop::sample::Index) {
+        let record = put(b"key", &value);
+        let mut bytes = encode(&record);
+        let bit = bit.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_ne!(read_record(seed(), &bytes), Ok(Some(record)));
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_record(seed(), &bytes);
+        if let Ok(Some(record)) = read_record_unchecked(&bytes) {
+            prop_assert!(record.bytes() <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The first bytes of a volume: what it is and how it is cut.
+//!
+//! ```text
+//!  0        8         12              16              20                            508     512
+//!  | magic  | version | segment bytes | zone segments | reserved = 0                | crc32c |
+//!  | 8 B    | u32     | u32           | u32           | 488 B                       | u32    |
+//! ```
+//! Little endian; the CRC covers the 508 bytes before it. Written once, when the volume is made, at offsets 0 and
+//! [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments each follow segment 0 and hold the
+//! manifest ([`crate::manifest`]); all later segments are data.
+
+use crate::{DecodeError, MAX_SEGMENT_BYTES};
+
+/// Bytes of the superblock.
+pub const SUPERBLOCK_BYTES: usize = 512;
+/// Where its second copy lies.
+pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
+/// First bytes of a volume.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
+/// Version of everything on a volume that is not versioned by itself.
+pub const VOLUME_VERSION: u32 = 1;
+/// Smallest segment, in bytes.
+pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
+
+/// How a volume is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Segment size in bytes: a power of two from [`MIN_SEGMENT_BYTES`] to [`MAX_SEGMENT_BYTES`].
+    pub segment_bytes: u32,
+    /// Segments of each of the two manifest zones.
+    pub zone_segments: u32,
+}
+
+impl Superblock {
+    /// Whether volumes may have segments of `bytes` bytes.
+    pub fn is_segment_size(bytes: usize) -> bool {
+        bytes.is_power_of_two() && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes)
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        bytes[..8].copy_from_slice(&SUPERBLOCK_MAGIC);
+        bytes[8..12].copy_from_slice(&VOLUME_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.zone_segments.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..508]);
+        bytes[508..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the superblock at the start of `bytes`.
+    ///
+    /// # Errors
+    /// There is none, or one of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, DecodeError> {
+        const WHAT: &str = "superblock";
+        let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
+            return Err(DecodeError::Short { what: WHAT, needed: SUPERBLOCK_BYTES, available: bytes.len() });
+        };
+        if bytes[..8] != SUPERBLOCK_MAGIC {
+            return Err(DecodeError::invalid(WHAT, "not a Leeward volume"));
+        }
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let (found, expected) = (word(508), crc32c::crc32c(&bytes[..508]));
+        if found != expected {
+            return Err(DecodeError::Checksum { what: WHAT, found, expected });
+        }
+        if word(8) != VOLUME_VERSION {
+            let detail = format!("a volume of version {}, this program reads version {VOLUME_VERSION}", word(8));
+            return Err(DecodeError::invalid(WHAT, detail));
+        }
+        let superblock = Superblock { segment_bytes: word(12), zone_segments: word(16) };
+        if !Superblock::is_segment_size(superblock.segment_bytes as usize)
+            || !(1..=1024).contains(&superblock.zone_segments)
+        {
+            return Err(DecodeError::invalid(WHAT, format!("sizes out of range: {superblock:?}")));
+        }
+        Ok(superblock)
+    }
+}
+
+#[cfg(test)]
+#[path = "superblock_tests.rs"]
+mod tests;

@@ -1,0 +1,75 @@
+//! Golden files of frames: the bytes of requests, replies and control messages as they stand on a wire, range by range.
+//! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
+
+use bytes::Bytes;
+use leeward_format::control::{Control, ToBackup};
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, PutIf, Reply, Request};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+
+/// The bytes of an annotated file: what stands before `#` on each line, two digits a byte.
+fn golden(file: &str) -> Vec<u8> {
+    let digits = file.lines().flat_map(|line| line.split('#').next().expect("split answers once").split_whitespace());
+    digits.map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits")).collect()
+}
+
+/// `value` is written as `file` says, and `file` is read as `value`.
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: FrameKind, value: T, file: &str) {
+    let expected = golden(file);
+    let mut written = Vec::new();
+    write_frame(kind, &value, &mut written);
+    let hex: Vec<String> = written.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(written == expected, "{value:?} is written as\n{}", hex.join(" "));
+    let read = read_frame(kind, &expected, MAX_MESSAGE_BYTES).expect("the golden file is a frame");
+    assert_eq!(read, Some((value, expected.len())));
+}
+
+#[test]
+fn requests() {
+    let hello = Request::Hello { client: "bench".into() };
+    check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
+    let key = Bytes::from_static(b"key");
+    let ops = vec![
+        Op::Get { key: key.clone() },
+        Op::Put { key: key.clone(), value: Bytes::from_static(b"value"), when: PutIf::Absent, want_old: true },
+        Op::Delete { key: key.clone() },
+        Op::Add { key: key.clone(), delta: -3 },
+        Op::Append { key: key.clone(), suffix: Bytes::from_static(b"!") },
+        Op::Scan { start: key, end: None, reverse: false, limit: 300, keys_only: true },
+        Op::Count { region: RegionId(7) },
+    ];
+    check(FrameKind::Request, Request::Ops { id: 1, direct: true, ops }, include_str!("golden/request-ops.hex"));
+}
+
+#[test]
+fn replies() {
+    let value = Bytes::from_static(b"value");
+    let results = vec![
+        OpResult::Value(Some(value.clone())),
+        OpResult::Value(None),
+        OpResult::Put { done: false, old: Some(value.clone()) },
+        OpResult::Deleted { old: None },
+        OpResult::Integer(-3),
+        OpResult::Entries { entries: vec![(Bytes::from_static(b"key"), value)], resume: None },
+        OpResult::Error(OpError::NotPrimary { region: RegionId(7), epoch: Epoch(9) }),
+        OpResult::Error(OpError::NotEnoughReplicas { region: RegionId(7), in_sync: 1, needed: 2 }),
+    ];
+    check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
+}
+
+#[test]
+fn control_messages() {
+    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: vec![(RegionId(1), Epoch(2))] };
+    check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
+    let body = ToBackup::Flush {
+        log: LogKind::Large,
+        index: 5,
+        id: SegmentId::new(Epoch(2), 9),
+        bytes: 2_000_000,
+        last_lsn: Lsn(70_000),
+    };
+    let flush = Control::ToBackup { region: RegionId(1), term: Epoch(2), session: 3, body };
+    check(FrameKind::Control, flush, include_str!("golden/control-flush.hex"));
+}

@@ -1,0 +1,66 @@
+//! Golden bytes of leaf and index segments: a change of a format fails here before it loses anyone's data.
+//!
+//! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*7` is seven zeroes. With
+//! `LEEWARD_GOLDEN=print` the bytes are printed as they are now.
+
+use bytes::Bytes;
+use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, MIN_SEGMENT_BYTES, write_index};
+use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::{Epoch, Lsn, Pointer, RegionId, SegmentId, SegmentNo, filter};
+use std::convert::Infallible;
+
+fn address() -> Address {
+    Address { region: RegionId(1), segment: SegmentId::new(Epoch(2), 3), offset: 0 }
+}
+
+fn golden(text: &str) -> Vec<u8> {
+    let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let run = |word: &str| {
+        let (byte, count) = word.split_once('*').unwrap_or((word, "1"));
+        vec![u8::from_str_radix(byte, 16).expect("two hex digits"); count.parse().expect("a count")]
+    };
+    bytes.flat_map(str::split_whitespace).flat_map(run).collect()
+}
+
+fn check(name: &str, text: &str, bytes: &[u8]) {
+    if std::env::var_os("LEEWARD_GOLDEN").is_some() {
+        println!("{name}: {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
+    }
+    assert!(golden(text) == bytes, "{name}: the format changed; see docs/formats");
+}
+
+#[test]
+fn leaf_segments() {
+    let no = SegmentNo(7);
+    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no);
+    assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind")));
+    assert!(builder.push(b"user2", Lsn(300), Entry::Tombstone));
+    assert!(builder.push(
+        b"user33",
+        Lsn(259),
+        Entry::InLog { pointer: Pointer::new(SegmentNo(9), 64), value_bytes: 1000 }
+    ));
+    let built = builder.finish();
+    check("leaf-segment.hex", include_str!("golden/leaf-segment.hex"), &built.bytes);
+    let footer = &built.footer;
+    assert_eq!((footer.tree_at, footer.root_at, footer.filter_at, footer.end), (8192, 8192, 16384, 20480));
+    let leaf = Node::parse(&built.bytes[..NODE_BYTES], address()).expect("it was just built");
+    assert_eq!(leaf.entry(leaf.search(b"user2").expect("it is there")), (Lsn(300), Entry::Tombstone));
+    let tree = Bytes::copy_from_slice(&built.bytes[NODE_BYTES..]);
+    let index = LeafIndex::parse(&tree, address().at(NODE_BYTES as u32), no).expect("it was just built");
+    assert!(index.may_contain(filter::hash(b"user33")));
+}
+
+#[test]
+fn index_segments() {
+    let child = |no, blocks| Child { pointer: Pointer::new(SegmentNo(no), 8192), blocks };
+    let children = [(Vec::new(), child(7, 3)), (b"user4".to_vec(), child(8, 3)), (b"user51".to_vec(), child(3, 300))];
+    let mut bytes = Vec::new();
+    let Ok(_) = write_index::<Infallible>(&children, &mut |node| {
+        node.finish(address(), &mut bytes);
+        Ok(Pointer::new(SegmentNo(2), 0))
+    });
+    check("index-segment.hex", include_str!("golden/index-segment.hex"), &bytes);
+    let node = Node::parse(&bytes[..], address()).expect("it was just built");
+    assert_eq!(node.child(node.child_of(b"user44")), child(8, 3));
+}

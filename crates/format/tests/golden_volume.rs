@@ -1,0 +1,94 @@
+//! Golden bytes of what a volume and its logs are made of: a change of a format fails here before it loses anyone's data.
+//!
+//! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*28` is a byte 28 times. With
+//! `LEEWARD_GOLDEN=print` a failing test prints the bytes as they are now.
+
+use leeward_format::cluster::TableOptions;
+use leeward_format::frame::{FrameKind, write_frame};
+use leeward_format::manifest::{
+    Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, RegionState, SegmentKind,
+};
+use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
+use leeward_format::segment::LogHeader;
+use leeward_format::superblock::Superblock;
+use leeward_format::{Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
+
+fn golden(text: &str) -> Vec<u8> {
+    let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let run = |word: &str| {
+        let (byte, times) = word.split_once('*').unwrap_or((word, "1"));
+        let byte = u8::from_str_radix(byte, 16).expect("two hex digits");
+        vec![byte; times.parse().expect("a number")]
+    };
+    bytes.flat_map(str::split_whitespace).flat_map(run).collect()
+}
+
+fn check(name: &str, text: &str, bytes: &[u8]) {
+    if std::env::var_os("LEEWARD_GOLDEN").is_some() {
+        println!("{name}:");
+        for line in bytes.chunks(16) {
+            println!("{}", line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
+        }
+    }
+    assert_eq!(golden(text), bytes, "{name}: the format changed; see docs/formats");
+}
+
+#[test]
+fn records() {
+    let seed = RecordSeed::new(RegionId(1), LogKind::Recovery, SegmentId::new(leeward_format::Epoch(2), 3));
+    let flags = FLAG_BATCH_CONTINUES;
+    let put = Record { lsn: Lsn(258), kind: RecordKind::Put, flags, key: b"cape", value: b"wind" };
+    let delete = Record { lsn: Lsn(259), kind: RecordKind::Delete, flags: 0, key: b"bay", value: b"" };
+    let mut bytes = Vec::new();
+    put.append_to(seed, &mut bytes);
+    delete.append_to(seed, &mut bytes);
+    check("record.txt", include_str!("golden/record.txt"), &bytes);
+    assert_eq!(read_record(seed, &bytes), Ok(Some(put)));
+    assert_eq!(read_record(seed, &bytes[put.bytes()..]), Ok(Some(delete)));
+}
+
+#[test]
+fn log_segment_headers() {
+    let id = SegmentId::new(leeward_format::Epoch(2), 3);
+    let header = LogHeader { region: RegionId(1), log: LogKind::Large, id, first_lsn: Lsn(258) };
+    check("log-segment.txt", include_str!("golden/log-segment.txt"), &header.encode());
+}
+
+#[test]
+fn superblocks() {
+    let superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4 };
+    check("superblock.txt", include_str!("golden/superblock.txt"), &superblock.encode());
+}
+
+#[test]
+fn manifest_entries() {
+    let region = RegionId(1);
+    let id = |counter| SegmentId::new(leeward_format::Epoch(2), counter);
+    let level = LevelState {
+        root: Some(Pointer::new(SegmentNo(12), 8192)),
+        index_segments: Vec::new(),
+        leaf_segments: 1,
+        entries: 300,
+        bytes: 40_000,
+    };
+    let edit = InstallEdit {
+        levels: vec![(0, level)],
+        added: vec![(id(5), SegmentKind::Leaf)],
+        removed: vec![id(4)],
+        replay_from: Lsn(301),
+        logs: vec![LogExtent { log: LogKind::Large, id: id(3), bytes: 5000 }],
+    };
+    let changes = vec![
+        Change::Opened(Incarnation(2)),
+        Change::Region(Box::new(RegionState::new(region, TableOptions::default()))),
+        Change::OpenLog { region, log: LogKind::Large, id: id(3), no: SegmentNo(10) },
+        Change::SealLog { region, id: id(3), bytes: 6000, last_lsn: Lsn(290) },
+        Change::Install { region, edit, places: vec![(SegmentNo(12), 16_384)], commit: Lsn(300) },
+        Change::Forget { region, ids: vec![id(3)] },
+        Change::Drop(region),
+    ];
+    let entry = Entry { sequence: 9, durable: 8, life: Incarnation(2), body: EntryBody::Edit(changes) };
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
+    check("manifest-edit.txt", include_str!("golden/manifest-edit.txt"), &bytes);
+}

@@ -1,0 +1,115 @@
+//! Files as a volume needs them: positioned reads and writes, growth, and a sync that means durable.
+//!
+//! Two implementations: [`RealDisk`], a directory, with direct I/O where the file system allows it; and [`SimDisk`],
+//! memory that loses power and processes on command. A write is visible to every read that starts after it returned,
+//! whichever of the two ways it was written; it survives the death of the process, and after [`File::sync`] a power
+//! loss as well.
+
+mod real;
+mod sim;
+
+pub use real::RealDisk;
+pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+/// Alignment, in bytes, of offset and length for direct I/O.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// Bytes that a file's owner moved to and from the device, by the engine's own account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+/// An open file. Calls may come from any thread, also at the same time.
+pub trait File: Send + Sync + Debug {
+    /// What to call it in messages: its path.
+    fn name(&self) -> &str;
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether it has no bytes.
+    ///
+    /// # Errors
+    /// As [`File::len`].
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Fills `buffer` from `offset`; direct where large and supported. Past the end is `UnexpectedEof`.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`; direct where offset and length are multiples of [`DIRECT_ALIGN`] and the
+    /// file system supports it.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset` to the page cache: survives `kill -9`, and power loss only after a sync.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes everything written before durable.
+    ///
+    /// # Errors
+    /// Whatever the operating system says; the caller must then assume that any unsynced write is lost.
+    fn sync(&self) -> io::Result<()>;
+    /// Grows the file to at least `len` bytes with space that writes cannot run out of.
+    ///
+    /// # Errors
+    /// `StorageFull` where the device has no room; the file keeps its old length.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Bytes moved so far.
+    fn counters(&self) -> DeviceCounters;
+}
+
+/// A directory of files that one process uses at a time.
+pub trait Disk: Send + Sync {
+    /// Opens `name`, creating it empty where it does not exist.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Whether `name` exists.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn exists(&self, name: &str) -> io::Result<bool>;
+    /// Removes `name`, if it exists.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Takes the directory for this process until the answer is dropped.
+    ///
+    /// # Errors
+    /// `WouldBlock` when another process has it.
+    fn lock(&self) -> io::Result<DiskLock>;
+}
+
+/// Holds a [`Disk`] for this process; dropping it lets go.
+#[derive(Debug)]
+pub struct DiskLock {
+    _held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Closing the file releases the lock that the kernel keeps on it.
+    Real {
+        _file: std::fs::File,
+    },
+    Sim {
+        _lock: sim::SimLock,
+    },
+}

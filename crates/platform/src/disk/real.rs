@@ -1,0 +1,244 @@
+//! A directory of the operating system.
+//!
+//! Every file is opened twice: through the page cache, and with `O_DIRECT` where the file system takes it. Aligned
+//! writes and all reads of volumes go direct, so that the engine's own cache is the only one; the kernel keeps both
+//! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
+//! of the calling thread.
+
+use super::{DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Name of the file whose lock stands for the directory.
+const LOCK_NAME: &str = "lock";
+/// Largest piece that goes through a bounce buffer at once, in bytes.
+const BOUNCE_BYTES: usize = 256 * 1024;
+
+/// A directory of the operating system.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Uses the directory `root`, creating it where it does not exist.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
+        let root = root.into();
+        fs::create_dir_all(&root)?;
+        Ok(RealDisk { root })
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.root.join(name);
+        let is_new = !path.try_exists()?;
+        let buffered = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        if is_new {
+            fs::File::open(&self.root)?.sync_all()?;
+        }
+        let direct = open_direct(&path)?;
+        let counters = Counters::default();
+        Ok(Arc::new(RealFile { name: path.display().to_string(), buffered, direct, counters }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        self.root.join(name).try_exists()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.root.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => fs::File::open(&self.root)?.sync_all(),
+        }
+    }
+
+    fn lock(&self) -> io::Result<DiskLock> {
+        let path = self.root.join(LOCK_NAME);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(DiskLock { _held: Held::Real { _file: file } })
+    }
+}
+
+/// Opens `path` with `O_DIRECT`; `None` where the file system refuses, at the open or at the first read.
+fn open_direct(path: &Path) -> io::Result<Option<fs::File>> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("O_DIRECT is a small bit");
+    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if refuses_direct(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let probe = with_bounce(DIRECT_ALIGN, |buffer| file.read_at(buffer, 0));
+    match probe {
+        Ok(_) => Ok(Some(file)),
+        Err(error) if refuses_direct(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn refuses_direct(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno == Some(Errno::INVAL.raw_os_error()) || errno == Some(Errno::OPNOTSUPP.raw_os_error())
+}
+
+/// Calls `with` with `bytes` bytes of aligned memory that belongs to this thread; its contents are left over from
+/// before.
+fn with_bounce<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local! {
+        static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    BOUNCE.with_borrow_mut(|buffer| {
+        if buffer.len() < bytes + DIRECT_ALIGN {
+            *buffer = vec![0; bytes + DIRECT_ALIGN];
+        }
+        let start = buffer.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - buffer.as_ptr().addr();
+        with(&mut buffer[start..start + bytes])
+    })
+}
+
+fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+/// A file, open in both ways.
+#[derive(Debug)]
+struct RealFile {
+    name: String,
+    buffered: fs::File,
+    direct: Option<fs::File>,
+    counters: Counters,
+}
+
+impl RealFile {
+    /// Reads `buffer` through `direct`, rounding out to whole blocks.
+    fn read_direct(&self, direct: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        const ALIGN: u64 = DIRECT_ALIGN as u64;
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let skip = (at % ALIGN) as usize;
+            let wanted = (buffer.len() - done).min(BOUNCE_BYTES - skip);
+            let rounded = (skip + wanted).next_multiple_of(DIRECT_ALIGN);
+            let got = with_bounce(rounded, |bounce| -> io::Result<usize> {
+                let read = retry(|| direct.read_at(bounce, at - skip as u64))?;
+                let got = read.saturating_sub(skip).min(wanted);
+                buffer[done..done + got].copy_from_slice(&bounce[skip..skip + got]);
+                self.counters.read.fetch_add(read as u64, Relaxed);
+                Ok(got)
+            })?;
+            if got == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done += got;
+        }
+        Ok(())
+    }
+
+    fn write_direct(&self, direct: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if is_aligned(bytes) {
+            return direct.write_all_at(bytes, offset);
+        }
+        for (index, piece) in bytes.chunks(BOUNCE_BYTES).enumerate() {
+            with_bounce(piece.len(), |bounce| {
+                bounce.copy_from_slice(piece);
+                direct.write_all_at(bounce, offset + (index * BOUNCE_BYTES) as u64)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Repeats `call` while a signal interrupts it.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+impl File for RealFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.buffered.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) => self.read_direct(direct, buffer, offset),
+            None => {
+                self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
+                self.buffered.read_exact_at(buffer, offset)
+            }
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let whole_blocks = offset.is_multiple_of(DIRECT_ALIGN as u64) && bytes.len().is_multiple_of(DIRECT_ALIGN);
+        match &self.direct {
+            Some(direct) if whole_blocks => {
+                self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
+                self.write_direct(direct, bytes, offset)
+            }
+            _ => self.write_buffered_at(bytes, offset),
+        }
+    }
+
+    fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
+        self.buffered.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.buffered.sync_data()
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let old = self.len()?;
+        if len <= old {
+            return Ok(());
+        }
+        let grown = retry(|| Ok(rustix::fs::fallocate(&self.buffered, FallocateFlags::empty(), old, len - old)?));
+        match grown {
+            Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => self.buffered.set_len(len),
+            Err(error) => {
+                self.buffered.set_len(old)?;
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters {
+            bytes_read: self.counters.read.load(Relaxed),
+            bytes_written: self.counters.written.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "real_tests.rs"]
+mod tests;

@@ -1,0 +1,65 @@
+//! Tests of the real disk, on whatever file system the temporary directory is.
+
+use super::*;
+
+fn disk() -> (tempfile::TempDir, RealDisk) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let disk = RealDisk::open(dir.path().join("data")).expect("a directory can be made");
+    (dir, disk)
+}
+
+#[test]
+fn both_ways_of_writing_are_read_back_whole() {
+    let (_dir, disk) = disk();
+    let file = disk.open("volume").unwrap();
+    file.allocate(1 << 20).unwrap();
+    assert_eq!(file.len().unwrap(), 1 << 20);
+    let big: Vec<u8> = (0..600_000u32).map(|at| (at % 251) as u8).collect();
+    file.write_at(&big[..524_288], 8192).unwrap();
+    file.write_buffered_at(&big[..777], 100).unwrap();
+    file.write_buffered_at(&[9; 10], 8192 + 4000).unwrap();
+    file.sync().unwrap();
+    let mut back = vec![0; 524_288];
+    file.read_at(&mut back, 8192).unwrap();
+    assert_eq!(back[..4000], big[..4000]);
+    assert_eq!(back[4000..4010], [9; 10]);
+    assert_eq!(back[4010..], big[4010..524_288]);
+    let mut back = vec![0; 777];
+    file.read_at(&mut back, 100).unwrap();
+    assert_eq!(back, big[..777]);
+    assert!(file.counters().bytes_written >= 524_288 + 777);
+    assert!(file.counters().bytes_read >= 524_288 + 777);
+}
+
+#[test]
+fn reading_past_the_end_is_an_error() {
+    let (_dir, disk) = disk();
+    let file = disk.open("short").unwrap();
+    assert!(file.is_empty().unwrap());
+    file.write_buffered_at(b"hello", 0).unwrap();
+    let mut back = [0; 5];
+    file.read_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"hello");
+    let error = file.read_at(&mut [0; 6], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn one_lock_at_a_time() {
+    let (_dir, disk) = disk();
+    let held = disk.lock().unwrap();
+    assert_eq!(disk.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(held);
+    disk.lock().unwrap();
+}
+
+#[test]
+fn files_come_and_go() {
+    let (_dir, disk) = disk();
+    assert!(!disk.exists("a").unwrap());
+    disk.remove("a").unwrap();
+    disk.open("a").unwrap();
+    assert!(disk.exists("a").unwrap());
+    disk.remove("a").unwrap();
+    assert!(!disk.exists("a").unwrap());
+}

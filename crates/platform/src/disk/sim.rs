@@ -1,0 +1,358 @@
+//! A disk in memory that loses power, runs full and fails on command, the same way for the same seed.
+//!
+//! For every 512-byte sector that was written since the last sync it remembers what stood there before; a power loss
+//! then chooses, sector by sector, which version the platters got. A sector is never torn inside, as on real devices.
+
+use super::{DeviceCounters, Disk, DiskLock, File, Held};
+use crate::Rng;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// What a power loss cannot tear, in bytes.
+pub const SECTOR_BYTES: usize = 512;
+/// Versions of a sector remembered between two syncs, the durable one included.
+const MAX_VERSIONS: usize = 4;
+
+/// What goes wrong with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails, the process goes on.
+    Fail,
+    /// The process dies in it: of a write, the first sectors may be written; it and every later operation by handles
+    /// opened before fail.
+    Kill,
+}
+
+/// When something goes wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Operations, counted from [`SimDisk::set_faults`] and from 1, and what happens to them.
+    pub at: Vec<(u64, Fault)>,
+    /// One in this many reads fails; 0 for none.
+    pub read_errors_one_in: u64,
+    /// One in this many writes and syncs fails; 0 for none.
+    pub write_errors_one_in: u64,
+}
+
+/// A simulated disk. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    files: BTreeMap<String, Contents>,
+    capacity: u64,
+    plan: FaultPlan,
+    ops: u64,
+    /// Raised by a kill; handles of an older life are dead.
+    life: u64,
+    locked: bool,
+    rng: Rng,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    bytes: Vec<u8>,
+    durable_len: usize,
+    /// Older versions of the sectors written since the last sync, the durable one first.
+    unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
+    counters: DeviceCounters,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpKind {
+    Read,
+    Write,
+    Sync,
+    Allocate,
+}
+
+impl SimDisk {
+    /// An empty disk of `capacity` bytes. `seed` decides random faults and how far a killed write got.
+    pub fn new(seed: u64, capacity: u64) -> SimDisk {
+        SimDisk {
+            state: Arc::new(Mutex::new(State {
+                files: BTreeMap::new(),
+                capacity,
+                plan: FaultPlan::default(),
+                ops: 0,
+                life: 0,
+                locked: false,
+                rng: Rng::new(seed),
+            })),
+        }
+    }
+
+    /// Replaces the fault plan; operations are counted anew from here.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let mut state = self.state.lock();
+        state.plan = plan;
+        state.ops = 0;
+    }
+
+    /// Operations since the last [`SimDisk::set_faults`].
+    pub fn ops(&self) -> u64 {
+        self.state.lock().ops
+    }
+
+    /// Changes the capacity, in bytes.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state.lock().capacity = bytes;
+    }
+
+    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since `life` was answered by [`SimDisk::life`].
+    pub fn died_since(&self, life: u64) -> bool {
+        self.state.lock().life != life
+    }
+
+    /// A number that changes with every kill.
+    pub fn life(&self) -> u64 {
+        self.state.lock().life
+    }
+
+    /// The process dies: everything written stays, every operation by handles opened before fails from now on.
+    pub fn kill_process(&self) {
+        self.state.lock().kill();
+    }
+
+    /// The machine dies, and the process with it: of the writes since the last sync, sector by sector, any version that
+    /// stood there may be what is left. Some losses take everything or nothing, for good measure.
+    pub fn lose_power(&self, rng: &mut Rng) {
+        let mut state = self.state.lock();
+        state.kill();
+        for contents in state.files.values_mut() {
+            let mode = rng.below(4);
+            for (sector, versions) in std::mem::take(&mut contents.unsynced) {
+                let choice = match mode {
+                    0 => 0,
+                    1 => versions.len(),
+                    _ => rng.index(versions.len() + 1),
+                };
+                if let Some(version) = versions.get(choice) {
+                    let start = sector * SECTOR_BYTES;
+                    let end = contents.bytes.len().min(start + SECTOR_BYTES);
+                    contents.bytes[start..end].copy_from_slice(&version[..end - start]);
+                }
+            }
+            if mode == 0 || (mode > 1 && rng.one_in(2)) {
+                contents.bytes.truncate(contents.durable_len);
+            }
+            contents.durable_len = contents.bytes.len();
+        }
+    }
+
+    /// Flips bit `bit` (0 to 7) of the byte at `offset` of `name`, durably: decay. Nothing happens past the end.
+    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) {
+        let mut state = self.state.lock();
+        let Some(contents) = state.files.get_mut(name) else { return };
+        if let Some(byte) = contents.bytes.get_mut(offset as usize) {
+            *byte ^= 1 << bit;
+        }
+    }
+
+    /// All bytes of `name` as a process would read them; empty if there is no such file.
+    pub fn contents(&self, name: &str) -> Vec<u8> {
+        self.state.lock().files.get(name).map_or_else(Vec::new, |contents| contents.bytes.clone())
+    }
+}
+
+impl State {
+    fn kill(&mut self) {
+        self.life += 1;
+        self.locked = false;
+    }
+
+    /// Counts an operation of a handle of `life`, and decides its fate.
+    fn begin(&mut self, life: u64, kind: OpKind) -> io::Result<Option<Fault>> {
+        if life != self.life {
+            return Err(io::Error::other("the simulated process is dead"));
+        }
+        self.ops += 1;
+        let planned = self.plan.at.iter().find(|(op, _)| *op == self.ops).map(|(_, fault)| *fault);
+        let one_in = if kind == OpKind::Read { self.plan.read_errors_one_in } else { self.plan.write_errors_one_in };
+        let random = self.rng.one_in(one_in).then_some(Fault::Fail);
+        match planned.or(random) {
+            Some(Fault::Fail) => Err(io::Error::other("a simulated error")),
+            Some(Fault::Kill) if kind == OpKind::Write => Ok(Some(Fault::Kill)),
+            Some(Fault::Kill) => {
+                self.kill();
+                Err(io::Error::other("the simulated process died"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().map(|contents| contents.bytes.len() as u64).sum()
+    }
+
+    fn grow(&mut self, name: &str, len: usize) -> io::Result<()> {
+        let others = self.used() - self.files[name].bytes.len() as u64;
+        if others + len as u64 > self.capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let contents = self.files.get_mut(name).expect("open files exist");
+        contents.bytes.resize(len.max(contents.bytes.len()), 0);
+        Ok(())
+    }
+}
+
+impl Contents {
+    fn write(&mut self, bytes: &[u8], offset: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        for sector in offset / SECTOR_BYTES..=(offset + bytes.len() - 1) / SECTOR_BYTES {
+            let mut version = [0; SECTOR_BYTES];
+            let start = sector * SECTOR_BYTES;
+            let end = self.bytes.len().min(start + SECTOR_BYTES);
+            version[..end - start].copy_from_slice(&self.bytes[start..end]);
+            let versions = self.unsynced.entry(sector).or_default();
+            if versions.len() < MAX_VERSIONS {
+                versions.push(version);
+            }
+        }
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.counters.bytes_written += bytes.len() as u64;
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let mut state = self.state.lock();
+        state.files.entry(name.to_owned()).or_default();
+        Ok(Arc::new(SimFile { state: self.state.clone(), name: name.to_owned(), life: state.life }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.state.lock().files.contains_key(name))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.state.lock().files.remove(name);
+        Ok(())
+    }
+
+    fn lock(&self) -> io::Result<DiskLock> {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.locked, true) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let lock = SimLock { state: self.state.clone(), life: state.life };
+        Ok(DiskLock { _held: Held::Sim { _lock: lock } })
+    }
+}
+
+/// Lets go of the disk when dropped, unless its process was killed before.
+#[derive(Debug)]
+pub(super) struct SimLock {
+    state: Arc<Mutex<State>>,
+    life: u64,
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        if state.life == self.life {
+            state.locked = false;
+        }
+    }
+}
+
+/// A handle of one life of the process.
+struct SimFile {
+    state: Arc<Mutex<State>>,
+    name: String,
+    life: u64,
+}
+
+impl std::fmt::Debug for SimFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimFile").field("name", &self.name).field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+impl SimFile {
+    fn with<T>(&self, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
+        let mut state = self.state.lock();
+        state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl File for SimFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|contents| contents.bytes.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.state.lock().begin(self.life, OpKind::Read)?;
+        self.with(|contents| {
+            let start = offset as usize;
+            let bytes = contents.bytes.get(start..start + buffer.len());
+            buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+            contents.counters.bytes_read += buffer.len() as u64;
+            Ok(())
+        })?
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_buffered_at(bytes, offset)
+    }
+
+    fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let fault = state.begin(self.life, OpKind::Write)?;
+        let end = offset as usize + bytes.len();
+        if !state.files.contains_key(&self.name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if end > state.files[&self.name].bytes.len() {
+            state.grow(&self.name, end)?;
+        }
+        let sectors = bytes.len() / SECTOR_BYTES;
+        let written = match fault {
+            None => bytes.len(),
+            Some(_) => state.rng.index(sectors + 1) * SECTOR_BYTES,
+        };
+        let contents = state.files.get_mut(&self.name).expect("looked up above");
+        contents.write(&bytes[..written], offset as usize);
+        if fault.is_some() {
+            state.kill();
+            return Err(io::Error::other("the simulated process died"));
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.state.lock().begin(self.life, OpKind::Sync)?;
+        self.with(|contents| {
+            contents.unsynced.clear();
+            contents.durable_len = contents.bytes.len();
+        })
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.begin(self.life, OpKind::Allocate)?;
+        if !state.files.contains_key(&self.name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.grow(&self.name, len as usize)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.with(|contents| contents.counters).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[path = "sim_tests.rs"]
+mod tests;

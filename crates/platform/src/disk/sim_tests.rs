@@ -1,0 +1,105 @@
+//! Tests of the simulated disk: what it keeps, what it may lose, and that it does so by the seed.
+
+use super::*;
+
+fn written(seed: u64) -> (SimDisk, Arc<dyn File>) {
+    let disk = SimDisk::new(seed, 1 << 20);
+    let file = disk.open("f").unwrap();
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.sync().unwrap();
+    file.write_buffered_at(&[2; 4096], 0).unwrap();
+    (disk, file)
+}
+
+#[test]
+fn a_killed_process_loses_nothing_and_its_handles_are_dead() {
+    let (disk, file) = written(1);
+    disk.kill_process();
+    assert!(file.read_at(&mut [0; 1], 0).is_err());
+    assert_eq!(disk.contents("f"), vec![2; 4096]);
+    let again = disk.open("f").unwrap();
+    again.read_at(&mut [0; 4096], 0).unwrap();
+}
+
+#[test]
+fn power_loss_chooses_a_version_for_each_sector() {
+    let (mut lost, mut mixed) = (0, 0);
+    for seed in 0..200 {
+        let (disk, _file) = written(seed);
+        disk.lose_power(&mut Rng::new(seed));
+        let bytes = disk.contents("f");
+        assert_eq!(bytes.len(), 4096);
+        let firsts: Vec<u8> = bytes.chunks(SECTOR_BYTES).map(|sector| sector[0]).collect();
+        for (sector, first) in bytes.chunks(SECTOR_BYTES).zip(&firsts) {
+            assert!(sector.iter().all(|byte| byte == first) && [1, 2].contains(first));
+        }
+        lost += usize::from(firsts.iter().all(|first| *first == 1));
+        mixed += usize::from(firsts.contains(&1) && firsts.contains(&2));
+    }
+    assert!(lost > 20 && mixed > 50, "{lost} {mixed}");
+}
+
+#[test]
+fn synced_writes_survive_power_loss() {
+    let (disk, file) = written(3);
+    file.sync().unwrap();
+    disk.lose_power(&mut Rng::new(3));
+    assert_eq!(disk.contents("f"), vec![2; 4096]);
+}
+
+#[test]
+fn faults_strike_the_planned_operation() {
+    let (disk, file) = written(4);
+    disk.set_faults(FaultPlan { at: vec![(2, Fault::Fail), (3, Fault::Kill)], ..FaultPlan::default() });
+    file.write_at(&[3; 512], 0).unwrap();
+    assert!(file.sync().is_err());
+    let life = disk.life();
+    assert!(file.write_at(&[4; 2048], 0).is_err());
+    assert!(disk.died_since(life));
+    assert!(file.sync().is_err(), "the handle is dead");
+    let bytes = disk.contents("f");
+    assert!(bytes.chunks(512).skip(4).all(|sector| sector[0] == 2));
+}
+
+#[test]
+fn random_faults_follow_the_seed() {
+    let run = |seed| {
+        let (disk, file) = written(seed);
+        disk.set_faults(FaultPlan { read_errors_one_in: 3, ..FaultPlan::default() });
+        (0..50).map(|_| file.read_at(&mut [0; 8], 0).is_ok()).collect::<Vec<_>>()
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}
+
+#[test]
+fn a_full_disk_says_so() {
+    let disk = SimDisk::new(0, 8192);
+    let file = disk.open("f").unwrap();
+    file.allocate(8192).unwrap();
+    assert_eq!(file.allocate(8193).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(file.len().unwrap(), 8192);
+    disk.set_capacity(16384);
+    file.allocate(8193).unwrap();
+}
+
+#[test]
+fn the_lock_dies_with_the_process() {
+    let disk = SimDisk::new(0, 0);
+    let held = disk.lock().unwrap();
+    assert!(disk.lock().is_err());
+    disk.kill_process();
+    let second = disk.lock().unwrap();
+    drop(held);
+    assert!(disk.lock().is_err(), "a dead process's lock lets go of nothing");
+    drop(second);
+    disk.lock().unwrap();
+}
+
+#[test]
+fn decay_flips_one_bit() {
+    let (disk, _file) = written(0);
+    disk.flip_bit("f", 7, 3);
+    assert_eq!(disk.contents("f")[7], 2 ^ 8);
+    disk.flip_bit("f", 1 << 40, 0);
+}

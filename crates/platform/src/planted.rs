@@ -1,0 +1,69 @@
+//! Rules of the design that a test can break on purpose, to prove that the simulator finds the breach.
+//!
+//! Without the feature `planted-bugs`, [`planted`] is the constant `false` and costs nothing. With it, at most one bug
+//! is planted per thread: the simulator runs a whole cluster on one thread, so seeds can be tried in parallel.
+
+/// One broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bug {
+    /// Records are taken without looking at their checksum.
+    SkipChecksum,
+    /// A write is acknowledged before the backups' completions.
+    AcknowledgeBeforeCompletion,
+    /// The lease is not looked at after the last completion.
+    SkipLeaseCheck,
+    /// A write is acknowledged while a failed backup is still a member.
+    AcknowledgeWithFailedMember,
+    /// A restarted incarnation is promoted as if it were in sync.
+    PromoteRestarted,
+    /// Longer tails are not cut to the promoted prefix.
+    PromoteWithoutCut,
+    /// Records of the L0 are served before they are committed.
+    ServeUncommitted,
+    /// Replay stops at the end of one log only; what the other log holds beyond a gap is taken.
+    StopReplayAtOneLog,
+    /// A compaction is installed before the log bytes that it refers to are durable.
+    InstallBeforeLogDurable,
+    /// A mirror buffer is filled again before its flush was answered.
+    ReuseTailBeforeFlush,
+}
+
+impl Bug {
+    /// Every bug.
+    pub const ALL: [Bug; 10] = [
+        Bug::SkipChecksum,
+        Bug::AcknowledgeBeforeCompletion,
+        Bug::SkipLeaseCheck,
+        Bug::AcknowledgeWithFailedMember,
+        Bug::PromoteRestarted,
+        Bug::PromoteWithoutCut,
+        Bug::ServeUncommitted,
+        Bug::StopReplayAtOneLog,
+        Bug::InstallBeforeLogDurable,
+        Bug::ReuseTailBeforeFlush,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether `bug` is planted on this thread.
+#[cfg(feature = "planted-bugs")]
+pub fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether `bug` is planted: never, without the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn planted(_bug: Bug) -> bool {
+    false
+}
+
+/// Plants `bug` on this thread in place of any other; `None` mends everything.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}

@@ -1,0 +1,235 @@
+//! A backup's own side of a replica group: which primary it follows, and the work its messages ask for, one piece at a
+//! time in their order.
+//!
+//! It follows the primary of the highest term that it has heard of, and joins a newer term only after its last promise
+//! to an older one has run out ([`crate::lease::Grants`]). Joining gives up the buffers that the old primary wrote into,
+//! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device.
+
+mod work;
+
+pub use work::{Done, Mounted, Work};
+
+use crate::lease::Grants;
+use leeward_format::cluster::TableOptions;
+use leeward_format::control::{ToBackup, ToPrimary};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A primary's attempt to bring this copy in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Office {
+    /// The primary.
+    pub primary: ServerId,
+    /// Epoch at which it took office.
+    pub term: Epoch,
+    /// Its attempt.
+    pub session: u64,
+}
+
+/// What a backup wants done.
+#[derive(Debug)]
+pub enum BackupAction {
+    /// Run a piece of work on the replica; answer with [`Backup::done`]. Never two at a time.
+    Start(Work),
+    /// Answer a primary.
+    Send(Office, ToPrimary),
+}
+
+/// Figures of a backup, totals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BackupCounters {
+    /// Bytes of compactions' segments received.
+    pub index_bytes_received: u64,
+    /// Bytes of them that were rewritten.
+    pub index_bytes_rewritten: u64,
+    /// Compactions installed.
+    pub installs: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Backup {
+    region: RegionId,
+    incarnation: Incarnation,
+    joined: Option<Office>,
+    /// A newer office whose `Open` waits for a promise to run out.
+    waiting: Option<(Office, TableOptions)>,
+    queue: VecDeque<Work>,
+    busy: Option<Office>,
+    mounted: Option<Arc<Mounted>>,
+    in_sync: bool,
+    counters: BackupCounters,
+    actions: Vec<BackupAction>,
+}
+
+impl Backup {
+    /// A copy that follows nobody yet; `mounted` are buffers that an earlier primary may have written into.
+    pub fn new(region: RegionId, incarnation: Incarnation) -> Backup {
+        Backup {
+            region,
+            incarnation,
+            joined: None,
+            waiting: None,
+            queue: VecDeque::new(),
+            busy: None,
+            mounted: None,
+            in_sync: false,
+            counters: BackupCounters::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Actions since the last call.
+    pub fn take_actions(&mut self) -> Vec<BackupAction> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// A message came.
+    pub fn message(&mut self, now: Nanos, office: Office, message: ToBackup, grants: &Grants) {
+        let newest = self.waiting.as_ref().map(|(office, _)| *office).or(self.joined);
+        let stale = newest.is_some_and(|known| (office.term, office.session) < (known.term, known.session));
+        if stale || newest.is_some_and(|known| known.term == office.term && known.primary != office.primary) {
+            return;
+        }
+        match message {
+            ToBackup::Open { options } => {
+                self.waiting = Some((office, options));
+                self.join_when_allowed(now, grants);
+            }
+            _ if self.joined != Some(office) => {}
+            message => self.enqueue(message),
+        }
+    }
+
+    fn enqueue(&mut self, message: ToBackup) {
+        self.queue.push_back(match message {
+            ToBackup::Open { .. } => Work::Join,
+            ToBackup::Base(base) => Work::BeginBase(base),
+            ToBackup::OpenTail { log, index, id, segment } => Work::OpenTail { log, index, id, segment },
+            ToBackup::Flush { log, index, id, bytes, last_lsn } => Work::Flush { log, index, id, bytes, last_lsn },
+            ToBackup::Ship { slot, shipped, bytes } => Work::Store { slot, shipped, bytes },
+            ToBackup::InstallBase => Work::InstallBase,
+            ToBackup::Install(edit) => Work::Install(edit),
+        });
+        self.start_next();
+    }
+
+    /// Time passed: joins an office that was waiting for a promise to run out.
+    pub fn join_when_allowed(&mut self, now: Nanos, grants: &Grants) {
+        let Some((office, _)) = &self.waiting else { return };
+        if grants.blocked_until(now, self.region, office.term).is_some() {
+            return;
+        }
+        let (office, options) = self.waiting.take().expect("just seen");
+        self.joined = Some(office);
+        self.in_sync = false;
+        self.queue.clear();
+        self.enqueue(ToBackup::Open { options });
+    }
+
+    /// Persists what the mirror buffers hold, if nothing else is going on: so that quiet tails do not stay in memory.
+    pub fn save_tails(&mut self) {
+        if self.in_sync && self.busy.is_none() && self.queue.is_empty() {
+            self.queue.push_back(Work::SaveTails);
+            self.start_next();
+        }
+    }
+
+    fn start_next(&mut self) {
+        if let (None, Some(joined)) = (self.busy, self.joined)
+            && let Some(work) = self.queue.pop_front()
+        {
+            self.busy = Some(joined);
+            self.actions.push(BackupAction::Start(work));
+        }
+    }
+
+    /// The piece of work ended.
+    pub fn done(&mut self, outcome: Result<Done, String>) {
+        let office = self.busy.take().expect("work ends once");
+        let current = self.joined == Some(office);
+        match outcome {
+            Ok(done) => {
+                if let Some(answer) = self.account(done, current)
+                    && current
+                {
+                    self.actions.push(BackupAction::Send(office, answer));
+                }
+            }
+            Err(reason) if current => {
+                tracing::warn!(region = %self.region, primary = %office.primary, reason, "cannot follow the primary");
+                self.queue.clear();
+                self.in_sync = false;
+                self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
+            }
+            Err(_) => {}
+        }
+        self.start_next();
+    }
+
+    fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
+        Some(match done {
+            Done::Joined(mounted) => {
+                let answer = mounted.opened(self.incarnation);
+                self.mounted = Some(Arc::new(mounted));
+                answer
+            }
+            Done::Compared(missing) => ToPrimary::Missing(missing),
+            Done::Flushed { log, index } => ToPrimary::Flushed { log, index },
+            Done::Stored { slot, index_bytes, rewritten } => {
+                self.counters.index_bytes_received += index_bytes;
+                self.counters.index_bytes_rewritten += rewritten;
+                ToPrimary::Stored { slot, rewritten }
+            }
+            Done::BaseInstalled => {
+                self.in_sync = current;
+                ToPrimary::BaseInstalled
+            }
+            Done::Installed => {
+                self.counters.installs += 1;
+                ToPrimary::Installed
+            }
+            Done::Quiet => return None,
+        })
+    }
+
+    /// Whether the primary of `office` may be promised that no newer term is joined for a while.
+    pub fn may_grant(&self, primary: ServerId, term: Epoch) -> bool {
+        self.waiting.is_none() && self.joined.is_some_and(|office| office.primary == primary && office.term == term)
+    }
+
+    /// Follows nobody any more: what was queued is void. The buffers are handed over once no work is running.
+    pub fn retire(&mut self) {
+        self.queue.clear();
+        self.waiting = None;
+        self.joined = None;
+        self.in_sync = false;
+    }
+
+    /// No work is running.
+    pub fn is_idle(&self) -> bool {
+        self.busy.is_none()
+    }
+    /// The buffers that the primary writes into, for the work to be done.
+    pub fn mounted(&self) -> Option<&Arc<Mounted>> {
+        self.mounted.as_ref()
+    }
+    /// Whom it follows.
+    pub fn office(&self) -> Option<Office> {
+        self.joined
+    }
+    /// Its base is installed and nothing failed since.
+    pub fn is_in_sync(&self) -> bool {
+        self.in_sync
+    }
+    /// Figures.
+    pub fn counters(&self) -> BackupCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+#[path = "backup_tests.rs"]
+mod tests;

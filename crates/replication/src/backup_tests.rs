@@ -1,0 +1,79 @@
+use super::*;
+use crate::Timing;
+
+const REGION: RegionId = RegionId(3);
+
+fn office(primary: u32, term: u32, session: u64) -> Office {
+    Office { primary: ServerId(primary), term: Epoch(term), session }
+}
+
+fn open() -> ToBackup {
+    ToBackup::Open { options: TableOptions::default() }
+}
+
+fn started(backup: &mut Backup) -> Vec<Work> {
+    let actions = backup.take_actions().into_iter();
+    actions.filter_map(|action| if let BackupAction::Start(work) = action { Some(work) } else { None }).collect()
+}
+
+#[test]
+fn work_is_done_one_piece_at_a_time_in_order() {
+    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let now = Nanos::from_secs(1);
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Join]));
+    backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
+    assert!(started(&mut backup).is_empty());
+    backup.done(Ok(Done::Quiet));
+    assert!(matches!(started(&mut backup)[..], [Work::InstallBase]));
+    backup.done(Ok(Done::BaseInstalled));
+    assert!(backup.is_in_sync());
+    let answers = backup.take_actions();
+    assert!(matches!(answers[..], [BackupAction::Send(_, ToPrimary::BaseInstalled)]));
+}
+
+#[test]
+fn a_newer_term_waits_for_the_promise_to_the_older() {
+    let (mut backup, mut grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let timing = Timing::default();
+    let now = Nanos::from_secs(1);
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    assert!(backup.may_grant(ServerId(1), Epoch(5)));
+    grants.grant(now, REGION, Epoch(5), &timing);
+    backup.message(now, office(2, 6, 1), open(), &grants);
+    assert!(!backup.may_grant(ServerId(1), Epoch(5)), "no promise is renewed once a newer term is known");
+    assert_eq!(backup.office(), Some(office(1, 5, 1)));
+    backup.join_when_allowed(now + timing.lease, &grants);
+    assert_eq!(backup.office(), Some(office(1, 5, 1)));
+    backup.join_when_allowed(now + timing.lease + Nanos(1), &grants);
+    assert_eq!(backup.office(), Some(office(2, 6, 1)));
+}
+
+#[test]
+fn stale_offices_are_not_heard() {
+    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let now = Nanos::from_secs(1);
+    backup.message(now, office(2, 6, 4), open(), &grants);
+    started(&mut backup);
+    for stale in [office(1, 5, 9), office(2, 6, 3), office(1, 6, 9)] {
+        backup.message(now, stale, open(), &grants);
+        backup.message(now, stale, ToBackup::InstallBase, &grants);
+        assert_eq!(backup.office(), Some(office(2, 6, 4)));
+    }
+    backup.done(Ok(Done::Quiet));
+    assert!(started(&mut backup).is_empty(), "nothing of a stale office was queued");
+}
+
+#[test]
+fn a_failure_is_told_and_ends_the_session() {
+    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let now = Nanos::from_secs(1);
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
+    started(&mut backup);
+    backup.done(Err("the disk is full".into()));
+    let answers = backup.take_actions();
+    assert!(matches!(&answers[..], [BackupAction::Send(_, ToPrimary::Failed(why))] if why.contains("full")));
+    backup.message(now, office(1, 5, 2), open(), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Join]), "a new session starts afresh");
+}

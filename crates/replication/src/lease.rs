@@ -1,0 +1,92 @@
+//! Leases between a primary and its backups: while it holds the promise of every other member, no other primary can
+//! have taken office, so what it reads is current and what it acknowledges will be found by its successor.
+//!
+//! Backups grant them, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a
+//! granter's promise ends after the holder has stopped relying on it, since the holder counts from when it asked,
+//! less a margin, and the granter from when it answered. Both use a clock that runs through suspends.
+
+use crate::Timing;
+use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::Nanos;
+use std::collections::BTreeMap;
+
+/// Promises that this node gave as a backup: for each region the latest, and until when.
+#[derive(Debug, Default)]
+pub struct Grants {
+    until: BTreeMap<RegionId, (Epoch, Nanos)>,
+}
+
+impl Grants {
+    /// Promises the primary of `term` not to join a newer term of `region` for `timing.lease` from now.
+    pub fn grant(&mut self, now: Nanos, region: RegionId, term: Epoch, timing: &Timing) {
+        let entry = self.until.entry(region).or_insert((term, now));
+        assert!(entry.0 <= term, "a promise is never given to an older term");
+        *entry = (term, entry.1.max(now + timing.lease));
+    }
+    /// Until when `region` must stay out of `term`; `None` if it may join now.
+    pub fn blocked_until(&self, now: Nanos, region: RegionId, term: Epoch) -> Option<Nanos> {
+        let &(granted, until) = self.until.get(&region)?;
+        (granted < term && now <= until).then_some(until)
+    }
+}
+
+/// The lease of one region's primary: until when each backup promised.
+#[derive(Debug, Default)]
+pub struct Lease {
+    until: BTreeMap<ServerId, Nanos>,
+}
+
+impl Lease {
+    /// `backup` granted the request that was sent at `sent`.
+    pub fn granted(&mut self, backup: ServerId, sent: Nanos, timing: &Timing) {
+        let until = Nanos((sent + timing.lease).0.saturating_sub(timing.lease_margin.0));
+        let entry = self.until.entry(backup).or_default();
+        *entry = (*entry).max(until);
+    }
+    /// Forgets what `backup` promised: its process may have lost the promise.
+    pub fn forget(&mut self, backup: ServerId) {
+        self.until.remove(&backup);
+    }
+    /// Every one of `backups` promised beyond `now`.
+    pub fn valid(&self, now: Nanos, mut backups: impl Iterator<Item = ServerId>) -> bool {
+        backups.all(|backup| self.until.get(&backup).is_some_and(|until| now < *until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: RegionId = RegionId(1);
+
+    #[test]
+    fn a_granter_stays_out_longer_than_the_holder_relies_on_it() {
+        let timing = Timing::default();
+        let (mut grants, mut lease) = (Grants::default(), Lease::default());
+        let (asked, answered) = (Nanos::from_millis(100), Nanos::from_millis(105));
+        grants.grant(answered, REGION, Epoch(1), &timing);
+        lease.granted(ServerId(2), asked, &timing);
+        let mut now = asked;
+        let mut relied_on = 0;
+        while grants.blocked_until(now, REGION, Epoch(2)).is_some() {
+            relied_on += usize::from(lease.valid(now, [ServerId(2)].into_iter()));
+            now = now + Nanos::from_millis(1);
+        }
+        assert!(relied_on > 500);
+        assert!(!lease.valid(now, [ServerId(2)].into_iter()));
+        assert!(grants.blocked_until(asked, REGION, Epoch(1)).is_none(), "the same term is not kept out");
+    }
+
+    #[test]
+    fn every_backup_counts() {
+        let timing = Timing::default();
+        let mut lease = Lease::default();
+        lease.granted(ServerId(2), Nanos::from_millis(1), &timing);
+        let now = Nanos::from_millis(2);
+        assert!(lease.valid(now, [ServerId(2)].into_iter()));
+        assert!(!lease.valid(now, [ServerId(2), ServerId(3)].into_iter()));
+        assert!(lease.valid(now, std::iter::empty()), "a primary without backups needs nobody's promise");
+        lease.forget(ServerId(2));
+        assert!(!lease.valid(now, [ServerId(2)].into_iter()));
+    }
+}

@@ -1,0 +1,54 @@
+//! How a region is kept on several nodes: the primary's and the backup's side of one replica group, as state
+//! machines.
+//!
+//! Each takes an event and the time, and answers what to do as a list of actions; there is no thread, clock, socket
+//! or file in here. [`server`](../leeward_server/index.html) carries the actions out, in production over real
+//! devices and in the simulator over simulated ones.
+//!
+//! - [`mirror`]: the log tails of one backup, written one-sided in LSN order (Tebis 3.2, Anthus 3.1).
+//! - [`ship`]: segments on their way to one backup (Tebis 3.3), of a compaction or to bring it in sync.
+//! - [`peer`]: one backup as its primary sees it: a session from the first contact to being in sync.
+//! - [`primary`]: the group as its primary sees it: commit, membership, leases.
+//! - [`backup`]: a backup's own side.
+//! - [`lease`]: promises between the two.
+//!
+//! It never knows who elected whom, nor what a key means.
+#![forbid(unsafe_code)]
+
+pub mod backup;
+pub mod lease;
+pub mod mirror;
+pub mod peer;
+pub mod primary;
+pub mod ship;
+
+use leeward_platform::Nanos;
+
+/// Timing of a replica group. The same on every node of a cluster: a lease that is granted for less than its holder
+/// counts on would be unsafe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long a backup's promise lasts, counted at the backup from when it answers.
+    pub lease: Nanos,
+    /// How much earlier the holder, who counts from when it asked, stops relying on it: clock drift.
+    pub lease_margin: Nanos,
+    /// How often leases are renewed.
+    pub lease_interval: Nanos,
+    /// A member whose link is down for so long is proposed for removal.
+    pub link_patience: Nanos,
+    /// A member that owes an answer for so long is proposed for removal. More than `lease`: a backup that joins a
+    /// new term first lets its last promise run out.
+    pub answer_patience: Nanos,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            lease: Nanos::from_millis(600),
+            lease_margin: Nanos::from_millis(30),
+            lease_interval: Nanos::from_millis(150),
+            link_patience: Nanos::from_millis(200),
+            answer_patience: Nanos::from_millis(2_000),
+        }
+    }
+}

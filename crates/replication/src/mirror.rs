@@ -1,0 +1,252 @@
+//! The log tails of one backup: what was written into its mirror buffers, what of it is confirmed, which buffers may
+//! be written again.
+//!
+//! ```text
+//!   tail n    [========== sealed, written, confirmed ==========]  -> Flush sent -> Flushed: buffer n % 2 is free
+//!   tail n+1  [=== written ===|-- posted --|      room         ]     tail n+2 must not open before that
+//! ```
+//! Writes are posted in LSN order, each ending at a record's end, one a log and batch. They may complete in any order;
+//! [`Mirror::completed_lsn`] is the last LSN of the longest prefix of batches all of whose writes have completed.
+//! A `Flush` is sent only after every write of its tail has completed: nothing orders the fabric and the control
+//! channel but that. Invariant: a buffer is never written for a tail while the flush of an earlier tail in it has not
+//! been answered.
+
+use leeward_format::control::{MIRROR_BUFFERS, ToBackup};
+use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
+use leeward_platform::planted::{Bug, planted};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+/// A log tail of the primary, as far as mirroring must know it.
+#[derive(Clone, Copy, Debug)]
+pub struct TailView {
+    /// Its log.
+    pub log: LogKind,
+    /// Ordinal among the tails of its log in this term.
+    pub index: u64,
+    /// Its identity.
+    pub id: SegmentId,
+    /// Its number on the primary's volume.
+    pub segment: SegmentNo,
+    /// Bytes in it, header included.
+    pub filled: usize,
+    /// Last LSN in it, once nothing more will be appended.
+    pub sealed: Option<Lsn>,
+}
+
+/// A one-sided write to be posted: bytes of a tail to the same offset of its mirror buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorWrite {
+    /// The log.
+    pub log: LogKind,
+    /// Ordinal of the tail.
+    pub index: u64,
+    /// Bytes of the tail.
+    pub range: Range<usize>,
+    /// Names the write in its completion.
+    pub op: u64,
+}
+
+impl MirrorWrite {
+    /// Which of the backup's mirror buffers it goes to.
+    pub fn buffer(&self) -> usize {
+        buffer_of(self.log, self.index)
+    }
+}
+
+/// The mirror buffer of a tail.
+pub fn buffer_of(log: LogKind, index: u64) -> usize {
+    log.index() * MIRROR_BUFFERS as usize + (index % MIRROR_BUFFERS) as usize
+}
+
+#[derive(Debug)]
+struct MirroredTail {
+    view: TailView,
+    posted: usize,
+    outstanding: u32,
+    flush_sent: bool,
+}
+
+#[derive(Debug)]
+struct Batch {
+    number: u64,
+    last: Lsn,
+    outstanding: u32,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    log: LogKind,
+    index: u64,
+    batch: u64,
+    bytes: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Mirror {
+    tails: [VecDeque<MirroredTail>; 2],
+    /// Every tail below this index was flushed at the backup, or was sealed before mirroring began.
+    flushed_below: [u64; 2],
+    batches: VecDeque<Batch>,
+    /// Writes in flight by op.
+    writes: HashMap<u64, InFlight>,
+    next_batch: u64,
+    posted: Lsn,
+    completed: Lsn,
+}
+
+impl Mirror {
+    /// Begins after `base`, the last LSN that the backup gets by other means, with the tails from `first_index` on.
+    pub fn new(base: Lsn, first_index: [u64; 2]) -> Mirror {
+        Mirror {
+            tails: Default::default(),
+            flushed_below: first_index,
+            batches: VecDeque::new(),
+            writes: HashMap::new(),
+            next_batch: 0,
+            posted: base,
+            completed: base,
+        }
+    }
+
+    /// Posts all that is new in `tails` (oldest first within a log) up to `last`: fills `writes`, and `messages` for
+    /// tails that begin.
+    pub fn post(
+        &mut self,
+        tails: &[TailView],
+        last: Lsn,
+        mut next_op: impl FnMut() -> u64,
+        writes: &mut Vec<MirrorWrite>,
+        messages: &mut Vec<ToBackup>,
+    ) {
+        let batch = self.next_batch;
+        let mut outstanding = 0;
+        let flushed_below = self.flushed_below;
+        for view in tails.iter().filter(|view| view.index >= flushed_below[view.log.index()]) {
+            let tail = self.tail(view, messages);
+            tail.view = *view;
+            if view.filled == tail.posted {
+                continue;
+            }
+            let range = std::mem::replace(&mut tail.posted, view.filled)..view.filled;
+            tail.outstanding += 1;
+            outstanding += 1;
+            let write = MirrorWrite { log: view.log, index: view.index, range, op: next_op() };
+            self.writes.insert(
+                write.op,
+                InFlight { log: view.log, index: view.index, batch, bytes: write.range.len() },
+            );
+            writes.push(write);
+        }
+        if outstanding > 0 {
+            assert!(last >= self.posted, "batches are posted in LSN order");
+            self.next_batch += 1;
+            self.posted = last;
+            self.batches.push_back(Batch { number: batch, last, outstanding });
+        }
+        self.flush_what_is_complete(messages);
+    }
+
+    fn tail(&mut self, view: &TailView, messages: &mut Vec<ToBackup>) -> &mut MirroredTail {
+        let log = view.log.index();
+        let first = self.flushed_below[log];
+        if view.index >= first + self.tails[log].len() as u64 {
+            assert_eq!(view.index, first + self.tails[log].len() as u64, "tails open in order");
+            assert!(
+                self.tails[log].len() < MIRROR_BUFFERS as usize || planted(Bug::ReuseTailBeforeFlush),
+                "a mirror buffer is reused only after its flush was answered"
+            );
+            messages.push(ToBackup::OpenTail {
+                log: view.log,
+                index: view.index,
+                id: view.id,
+                segment: view.segment,
+            });
+            self.tails[log].push_back(MirroredTail { view: *view, posted: 0, outstanding: 0, flush_sent: false });
+        }
+        &mut self.tails[log][(view.index - first) as usize]
+    }
+
+    /// A write completed: its bytes are in the backup's memory. Answers whether it was one of this mirror's; fills
+    /// `messages` with flushes that have become possible.
+    pub fn complete(&mut self, op: u64, messages: &mut Vec<ToBackup>) -> bool {
+        let Some(InFlight { log, index, batch, .. }) = self.writes.remove(&op) else {
+            return false;
+        };
+        if let Some(tail) = self.tails[log.index()].iter_mut().find(|tail| tail.view.index == index) {
+            tail.outstanding -= 1;
+        }
+        let first = self.batches.front().map_or(batch, |batch| batch.number);
+        self.batches[(batch - first) as usize].outstanding -= 1;
+        while self.batches.front().is_some_and(|batch| batch.outstanding == 0) {
+            self.completed = self.batches.pop_front().expect("just seen").last;
+        }
+        self.flush_what_is_complete(messages);
+        true
+    }
+
+    fn flush_what_is_complete(&mut self, messages: &mut Vec<ToBackup>) {
+        for tail in self.tails.iter_mut().flatten() {
+            let Some(last_lsn) = tail.view.sealed else { continue };
+            if tail.flush_sent || tail.outstanding > 0 || tail.posted < tail.view.filled {
+                continue;
+            }
+            tail.flush_sent = true;
+            messages.push(ToBackup::Flush {
+                log: tail.view.log,
+                index: tail.view.index,
+                id: tail.view.id,
+                bytes: u32::try_from(tail.view.filled).expect("a tail is at most one segment"),
+                last_lsn,
+            });
+        }
+    }
+
+    /// The backup persisted a tail. Answers false if it was not asked to: the peer is confused.
+    pub fn flushed(&mut self, log: LogKind, index: u64) -> bool {
+        let tails = &mut self.tails[log.index()];
+        if tails.front().is_none_or(|tail| tail.view.index != index || !tail.flush_sent) {
+            return false;
+        }
+        tails.pop_front();
+        self.flushed_below[log.index()] = index + 1;
+        true
+    }
+
+    /// The write is one of this mirror's, in flight.
+    pub fn owns(&self, op: u64) -> bool {
+        self.writes.contains_key(&op)
+    }
+    /// Last LSN that the backup certainly holds, with all before it.
+    pub fn completed_lsn(&self) -> Lsn {
+        self.completed
+    }
+    /// Last LSN posted.
+    pub fn posted_lsn(&self) -> Lsn {
+        self.posted
+    }
+    /// Highest index of a tail that may open without overwriting a buffer whose flush was not answered.
+    pub fn window(&self, log: LogKind) -> u64 {
+        if planted(Bug::ReuseTailBeforeFlush) {
+            return u64::MAX;
+        }
+        self.flushed_below[log.index()] + MIRROR_BUFFERS - 1
+    }
+    /// Every tail of `log` below this index is durable at the backup.
+    pub fn flushed_below(&self, log: LogKind) -> u64 {
+        self.flushed_below[log.index()]
+    }
+    /// The backup owes an answer: a completion or the end of a flush.
+    pub fn owes_answer(&self) -> bool {
+        !self.writes.is_empty() || self.tails.iter().flatten().any(|tail| tail.flush_sent)
+    }
+    /// Bytes posted and not confirmed.
+    pub fn lag_bytes(&self) -> u64 {
+        self.writes.values().map(|write| write.bytes as u64).sum()
+    }
+}
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+mod tests;

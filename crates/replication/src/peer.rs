@@ -1,0 +1,364 @@
+//! One backup or learner, as its primary sees it: a session from the first contact to being in sync, and beyond.
+//!
+//! ```text
+//!   Away --link up--> Opening --Opened--> Basing --base pinned, Base sent, Missing answered--> Syncing
+//!     ^                                                       --BaseInstalled, tails confirmed--> InSync
+//!     '-- link down, Failed, or an answer owed for too long: the session ends, a new one begins with the link --'
+//! ```
+//! There is one way to bring a copy in sync, whether its holder survived a failover, returns after a crash or is new:
+//! pin a version, ship the segments of it that the copy lacks by id, mirror the logs from there.
+
+use crate::mirror::{Mirror, MirrorWrite, TailView};
+use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
+use leeward_format::cluster::{Member, TableOptions};
+use leeward_format::control::{ToBackup, ToPrimary};
+use leeward_format::manifest::{Base, InstallEdit};
+use leeward_format::{Incarnation, Lsn, SegmentId};
+use leeward_platform::Nanos;
+
+/// What a primary wants done for one peer.
+#[derive(Debug)]
+pub enum PeerAction {
+    /// Send a message of the session.
+    Send(ToBackup),
+    /// Post a one-sided write of tail bytes to the mirror buffer `buffers[write.buffer()]`.
+    Mirror(MirrorWrite),
+    /// Post a one-sided write to `slots[write.slot]`.
+    Slot(SlotWrite),
+    /// Pin a base for it, between compactions; answer with [`Peer::base`].
+    PinBase,
+    /// Read a segment of the pinned base; answer with [`Peer::loaded`].
+    Load(SegmentId),
+    /// Let go of the pinned base.
+    UnpinBase,
+}
+
+/// How far a peer's session has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerState {
+    /// No session: the link is down, or about to be used.
+    Away,
+    /// Asked to join the term.
+    Opening,
+    /// Joined; a base is being pinned, or it compares the base with what it has.
+    Basing,
+    /// Segments are being shipped, tails are mirrored.
+    Syncing,
+    /// Holds everything up to the last confirmed batch.
+    InSync,
+}
+
+#[derive(Debug)]
+struct Session {
+    buffers: Vec<Vec<u8>>,
+    slots: Vec<Vec<u8>>,
+    mirror: Mirror,
+    ship: Ship,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Peer {
+    /// Who.
+    pub member: Member,
+    /// No write is acknowledged without it.
+    pub counted: bool,
+    state: PeerState,
+    link_up: bool,
+    session_number: u64,
+    session: Option<Session>,
+    based: bool,
+    heard: Nanos,
+    away_since: Nanos,
+    failures: u32,
+}
+
+impl Peer {
+    /// A peer without a session yet.
+    pub fn new(now: Nanos, member: Member, counted: bool) -> Peer {
+        Peer {
+            member,
+            counted,
+            state: PeerState::Away,
+            link_up: false,
+            session_number: 0,
+            session: None,
+            based: false,
+            heard: now,
+            away_since: now,
+            failures: 0,
+        }
+    }
+
+    /// The link to it came up: begins session `number`.
+    pub fn link_up(&mut self, now: Nanos, number: u64, options: &TableOptions, out: &mut Vec<PeerAction>) {
+        self.end_session(now, out);
+        self.link_up = true;
+        self.session_number = number;
+        self.state = PeerState::Opening;
+        self.heard = now;
+        out.push(PeerAction::Send(ToBackup::Open { options: options.clone() }));
+    }
+
+    /// The link went down.
+    pub fn link_down(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
+        if self.link_up {
+            self.link_up = false;
+            self.end_session(now, out);
+        }
+    }
+
+    fn end_session(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
+        if self.state != PeerState::Away {
+            self.state = PeerState::Away;
+            self.away_since = now;
+            self.failures += 1;
+            self.session = None;
+            self.based = false;
+            out.push(PeerAction::UnpinBase);
+        }
+    }
+
+    /// Gives up the session; a new one should begin if the link is up.
+    pub fn fail(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
+        self.end_session(now, out);
+    }
+
+    /// The peer refused a write. If it was one of this session, the session is over.
+    pub fn refused(&mut self, now: Nanos, op: u64, out: &mut Vec<PeerAction>) {
+        if self.session.as_ref().is_some_and(|session| session.mirror.owns(op) || session.ship.owns(op)) {
+            self.end_session(now, out);
+        }
+    }
+
+    /// A message of session `number` came. An error means that the peer is confused or gave up: end the session.
+    ///
+    /// # Errors
+    /// Says why the session cannot go on.
+    pub fn message(
+        &mut self,
+        now: Nanos,
+        number: u64,
+        message: ToPrimary,
+        next_op: &mut dyn FnMut() -> u64,
+        out: &mut Vec<PeerAction>,
+    ) -> Result<(), String> {
+        if number != self.session_number || self.state == PeerState::Away {
+            return Ok(());
+        }
+        self.heard = now;
+        if let ToPrimary::Opened { incarnation, buffers, slots } = message {
+            return self.opened(incarnation, buffers, slots, out);
+        }
+        if let ToPrimary::Failed(reason) = message {
+            return Err(reason);
+        }
+        let Some(session) = &mut self.session else {
+            return Err(format!("{message:?} before Opened"));
+        };
+        let expected = match message {
+            ToPrimary::Missing(missing) => {
+                let asked = self.based && session.ship.compared(missing);
+                self.state = PeerState::Syncing;
+                asked
+            }
+            ToPrimary::Flushed { log, index } => session.mirror.flushed(log, index),
+            ToPrimary::Stored { slot, .. } => session.ship.stored(slot),
+            ToPrimary::BaseInstalled => session.ship.base_installed(),
+            ToPrimary::Installed => session.ship.installed(),
+            ToPrimary::Opened { .. } | ToPrimary::Failed(_) => unreachable!("answered above"),
+        };
+        if !expected {
+            return Err("an answer to nothing that was asked".into());
+        }
+        self.pump(next_op, out);
+        Ok(())
+    }
+
+    fn opened(
+        &mut self,
+        incarnation: Incarnation,
+        buffers: Vec<Vec<u8>>,
+        slots: Vec<Vec<u8>>,
+        out: &mut Vec<PeerAction>,
+    ) -> Result<(), String> {
+        if incarnation != self.member.incarnation {
+            return Err(format!("it is incarnation {incarnation} of server {}", self.member.server));
+        }
+        let buffers_needed = 2 * leeward_format::control::MIRROR_BUFFERS as usize;
+        if self.state != PeerState::Opening || buffers.len() != buffers_needed || slots.is_empty() {
+            return Err(format!("Opened out of turn or with {} buffers, {} slots", buffers.len(), slots.len()));
+        }
+        self.state = PeerState::Basing;
+        let mirror = Mirror::new(Lsn(0), [0, 0]);
+        let ship = Ship::new(slots.len());
+        self.session = Some(Session { buffers, slots, mirror, ship });
+        out.push(PeerAction::PinBase);
+        Ok(())
+    }
+
+    /// A base was pinned: everything up to `last`; tails from `first_index` on are to be mirrored.
+    pub fn base(&mut self, base: Base, last: Lsn, first_index: [u64; 2], out: &mut Vec<PeerAction>) {
+        let Some(session) = self.session.as_mut().filter(|_| self.state == PeerState::Basing && !self.based) else {
+            out.push(PeerAction::UnpinBase);
+            return;
+        };
+        self.based = true;
+        session.mirror = Mirror::new(last, first_index);
+        out.push(PeerAction::Send(ToBackup::Base(base)));
+    }
+
+    /// A segment of the base was read.
+    pub fn loaded(&mut self, parcel: Parcel, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+        if let Some(session) = &mut self.session {
+            session.ship.loaded(parcel);
+            self.pump(next_op, out);
+        }
+    }
+
+    /// Whether compactions that start now must be shipped to it: its base is pinned already.
+    pub fn is_based(&self) -> bool {
+        self.based
+    }
+    /// A base is to be pinned for it.
+    pub fn wants_base(&self) -> bool {
+        self.state == PeerState::Basing && !self.based
+    }
+    /// It is away while its link is up: a session may begin.
+    pub fn may_begin(&self) -> bool {
+        self.state == PeerState::Away && self.link_up
+    }
+
+    /// Ships a segment that a compaction built.
+    pub fn ship(&mut self, parcel: Parcel, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+            session.ship.segment(parcel);
+            self.pump(next_op, out);
+        }
+    }
+
+    /// Ships the edit that ends a compaction.
+    pub fn install(&mut self, edit: InstallEdit, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+            session.ship.install(edit);
+            self.pump(next_op, out);
+        }
+    }
+
+    /// Posts what is new in the tails.
+    pub fn post(
+        &mut self,
+        tails: &[TailView],
+        last: Lsn,
+        next_op: &mut dyn FnMut() -> u64,
+        out: &mut Vec<PeerAction>,
+    ) {
+        let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
+        let (mut writes, mut messages) = (Vec::new(), Vec::new());
+        session.mirror.post(tails, last, next_op, &mut writes, &mut messages);
+        out.extend(messages.into_iter().map(PeerAction::Send));
+        out.extend(writes.into_iter().map(PeerAction::Mirror));
+    }
+
+    /// A write completed; answers whether it was one of this peer's session.
+    pub fn complete(
+        &mut self,
+        now: Nanos,
+        op: u64,
+        next_op: &mut dyn FnMut() -> u64,
+        out: &mut Vec<PeerAction>,
+    ) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        let mut messages = Vec::new();
+        let mine = session.mirror.complete(op, &mut messages) || {
+            messages.extend(session.ship.complete(op));
+            !messages.is_empty()
+        };
+        out.extend(messages.into_iter().map(PeerAction::Send));
+        if mine {
+            self.heard = now;
+            self.pump(next_op, out);
+        }
+        mine
+    }
+
+    fn pump(&mut self, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+        let Some(session) = &mut self.session else { return };
+        if !matches!(self.state, PeerState::Syncing | PeerState::InSync) {
+            return;
+        }
+        out.extend(session.ship.pump(next_op).into_iter().map(|step| match step {
+            ShipStep::Write(write) => PeerAction::Slot(write),
+            ShipStep::Send(message) => PeerAction::Send(message),
+            ShipStep::Load(id) => PeerAction::Load(id),
+        }));
+        if self.state == PeerState::Syncing && session.ship.is_base_installed() {
+            self.state = PeerState::InSync;
+            self.failures = 0;
+            out.push(PeerAction::UnpinBase);
+        }
+    }
+
+    /// How far its session has come.
+    pub fn state(&self) -> PeerState {
+        self.state
+    }
+    /// The session that messages to it belong to.
+    pub fn session_number(&self) -> u64 {
+        self.session_number
+    }
+    /// Descriptor of a mirror buffer.
+    pub fn buffer(&self, index: usize) -> Option<&[u8]> {
+        self.session.as_ref()?.buffers.get(index).map(Vec::as_slice)
+    }
+    /// Descriptor of a ship slot.
+    pub fn slot(&self, index: usize) -> Option<&[u8]> {
+        self.session.as_ref()?.slots.get(index).map(Vec::as_slice)
+    }
+    /// The mirror of its tails, once its base is pinned.
+    pub fn mirror(&self) -> Option<&Mirror> {
+        self.session.as_ref().filter(|_| self.based).map(|session| &session.mirror)
+    }
+    /// The last LSN that it holds as a part of the group: 0 until it is in sync.
+    pub fn confirmed(&self) -> Lsn {
+        match (&self.session, self.state) {
+            (Some(session), PeerState::InSync) => session.mirror.completed_lsn(),
+            _ => Lsn(0),
+        }
+    }
+    /// A compaction may go on as far as this peer is concerned.
+    pub fn has_room(&self) -> bool {
+        self.session.as_ref().filter(|_| self.based).is_none_or(|session| session.ship.has_room())
+    }
+    /// Segments that it has not stored yet.
+    pub fn segments_to_ship(&self) -> u64 {
+        self.session.as_ref().map_or(0, |session| session.ship.pending())
+    }
+    /// Notes the time: a peer that owes nothing is as good as heard of. Answers how long it has been silent while it
+    /// owed an answer, or away.
+    pub fn silence(&mut self, now: Nanos) -> Nanos {
+        let owes = match (self.state, &self.session) {
+            (PeerState::Away, _) => return now - self.away_since,
+            (PeerState::Opening, _) => true,
+            (PeerState::Basing, _) => self.based,
+            (_, Some(session)) => session.mirror.owes_answer() || session.ship.owes_answer(),
+            (_, None) => unreachable!("a peer that is syncing has a session"),
+        };
+        if !owes {
+            self.heard = now;
+        }
+        now - self.heard
+    }
+    /// Its link is up.
+    pub fn is_linked(&self) -> bool {
+        self.link_up
+    }
+    /// Sessions that ended since it was last in sync.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+#[path = "peer_tests.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+use super::*;
+use leeward_format::{Epoch, LogKind, SegmentNo, ServerId};
+
+const MEMBER: Member = Member { server: ServerId(2), incarnation: Incarnation(9) };
+const NOW: Nanos = Nanos::from_secs(1);
+
+fn opened() -> ToPrimary {
+    ToPrimary::Opened { incarnation: MEMBER.incarnation, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2] }
+}
+
+fn base() -> Base {
+    Base {
+        options: TableOptions::default(),
+        term: Epoch(5),
+        replay_from: Lsn(1),
+        last_lsn: Lsn(10),
+        commit: Lsn(10),
+        levels: Vec::new(),
+        segments: Vec::new(),
+    }
+}
+
+fn message(peer: &mut Peer, session: u64, message: ToPrimary, out: &mut Vec<PeerAction>) -> Result<(), String> {
+    peer.message(NOW, session, message, &mut || 1, out)
+}
+
+#[test]
+fn a_session_goes_from_contact_to_in_sync() {
+    let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
+    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Open { .. }))));
+    message(&mut peer, 1, opened(), &mut out).unwrap();
+    assert!(peer.wants_base() && !peer.is_based());
+    peer.base(base(), Lsn(10), [0, 0], &mut out);
+    assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Base(_)))));
+    message(&mut peer, 1, ToPrimary::Missing(vec![SegmentId(4)]), &mut out).unwrap();
+    assert!(matches!(out.pop(), Some(PeerAction::Load(SegmentId(4)))));
+    assert_eq!((peer.state(), peer.confirmed()), (PeerState::Syncing, Lsn(0)));
+}
+
+#[test]
+fn messages_of_another_session_are_void_and_nonsense_is_an_error() {
+    let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
+    peer.link_up(NOW, 7, &TableOptions::default(), &mut out);
+    message(&mut peer, 6, ToPrimary::BaseInstalled, &mut out).unwrap();
+    assert!(message(&mut peer, 7, ToPrimary::BaseInstalled, &mut out).is_err());
+    message(&mut peer, 7, opened(), &mut out).unwrap();
+    let flushed = ToPrimary::Flushed { log: LogKind::Large, index: 3 };
+    assert!(message(&mut peer, 7, flushed, &mut out).is_err());
+    assert!(message(&mut peer, 7, opened(), &mut out).is_err(), "opened twice");
+}
+
+#[test]
+fn a_base_for_a_session_that_ended_is_let_go() {
+    let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
+    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    message(&mut peer, 1, opened(), &mut out).unwrap();
+    peer.link_down(NOW, &mut out);
+    out.clear();
+    peer.base(base(), Lsn(10), [0, 0], &mut out);
+    assert!(matches!(out[..], [PeerAction::UnpinBase]));
+    assert!(!peer.is_linked() && peer.failures() == 1);
+}
+
+#[test]
+fn a_refused_write_of_this_session_ends_it() {
+    let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
+    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    message(&mut peer, 1, opened(), &mut out).unwrap();
+    peer.base(base(), Lsn(10), [0, 0], &mut out);
+    let id = SegmentId(1);
+    let view =
+        TailView { log: LogKind::Large, index: 0, id, segment: SegmentNo(1), filled: 99, sealed: None };
+    peer.post(&[view], Lsn(11), &mut || 42, &mut out);
+    peer.refused(NOW, 41, &mut out);
+    assert_eq!(peer.state(), PeerState::Basing, "a write of an earlier session says nothing");
+    peer.refused(NOW, 42, &mut out);
+    assert_eq!(peer.state(), PeerState::Away);
+}

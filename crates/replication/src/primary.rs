@@ -1,0 +1,354 @@
+//! A replica group as its primary sees it: who must confirm a write, who may be counted on, what is to be changed.
+//!
+//! Invariants, each a rule of PacificA as the design takes it:
+//! - A write is committed when every *counted* peer has confirmed it. Counted is every backup of the configuration, and
+//!   a learner from the moment its admission is *proposed*, until a configuration of a higher epoch says otherwise: an
+//!   unanswered compare-and-set may still succeed.
+//! - A failed backup goes on being counted until the compare-and-set that removes it has succeeded.
+//! - A primary that took office serves nothing until every counted peer has installed its base: what it then exposes
+//!   cannot be undone by another promotion.
+//! - While it serves it holds the promise of every counted peer ([`crate::lease`]).
+
+use crate::Timing;
+use crate::lease::Lease;
+use crate::mirror::TailView;
+use crate::peer::{Peer, PeerAction, PeerState};
+use crate::ship::Parcel;
+use leeward_format::cluster::{GroupConfig, Member, TableOptions};
+use leeward_format::control::ToPrimary;
+use leeward_format::manifest::{Base, InstallEdit};
+use leeward_format::{LogKind, Lsn, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+use std::collections::BTreeMap;
+
+/// What a primary wants done.
+#[derive(Debug)]
+pub enum PrimaryAction {
+    /// For one peer.
+    Peer {
+        /// Which.
+        server: ServerId,
+        /// The session that the action belongs to.
+        session: u64,
+        /// What.
+        action: PeerAction,
+    },
+    /// Ask the coordinator to replace the configuration, by compare-and-set.
+    Propose(GroupConfig),
+}
+
+/// Names one-sided writes: unique on a node, with the region in the high bits so that completions find their way.
+#[derive(Debug, Default)]
+pub struct Ops {
+    next: u64,
+}
+
+const OP_COUNTER_BITS: u32 = 40;
+
+impl Ops {
+    /// The next name, for a write of `region`.
+    pub fn next(&mut self, region: leeward_format::RegionId) -> u64 {
+        self.next += 1;
+        assert!(self.next < 1 << OP_COUNTER_BITS && region.0 < 1 << 24, "op names are used up");
+        u64::from(region.0) << OP_COUNTER_BITS | self.next
+    }
+    /// The region that a completion belongs to.
+    pub fn region_of(op: u64) -> leeward_format::RegionId {
+        leeward_format::RegionId((op >> OP_COUNTER_BITS) as u32)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Primary {
+    config: GroupConfig,
+    options: TableOptions,
+    timing: Timing,
+    peers: BTreeMap<ServerId, Peer>,
+    lease: Lease,
+    next_session: u64,
+    proposing: bool,
+    actions: Vec<PrimaryAction>,
+}
+
+/// Sessions in a row that may fail before a counted peer is proposed for removal.
+const MAX_FAILED_SESSIONS: u32 = 3;
+
+impl Primary {
+    /// Takes office in `config`; the outgoing links to `linked` are up.
+    pub fn new(
+        now: Nanos,
+        config: GroupConfig,
+        options: TableOptions,
+        timing: Timing,
+        linked: &[ServerId],
+    ) -> Primary {
+        let mut primary = Primary {
+            config,
+            options,
+            timing,
+            peers: BTreeMap::new(),
+            lease: Lease::default(),
+            next_session: 1,
+            proposing: false,
+            actions: Vec::new(),
+        };
+        primary.follow_config(now, linked);
+        primary
+    }
+
+    /// Actions since the last call.
+    pub fn take_actions(&mut self) -> Vec<PrimaryAction> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// A newer configuration of the same term was read; the outgoing links to `linked` are up.
+    pub fn reconfigure(&mut self, now: Nanos, config: GroupConfig, linked: &[ServerId]) {
+        assert_eq!(config.term, self.config.term, "another term is another primary");
+        if config.epoch > self.config.epoch {
+            self.config = config;
+            self.follow_config(now, linked);
+        }
+    }
+
+    fn follow_config(&mut self, now: Nanos, linked: &[ServerId]) {
+        let wanted: BTreeMap<ServerId, (Member, bool)> = (self.config.learners.iter().map(|m| (m.server, (*m, false))))
+            .chain(self.config.backups.iter().map(|m| (m.server, (*m, true))))
+            .collect();
+        let gone: Vec<ServerId> = self
+            .peers
+            .iter()
+            .filter(|(server, peer)| wanted.get(server).is_none_or(|(member, _)| *member != peer.member))
+            .map(|(server, _)| *server)
+            .collect();
+        for server in gone {
+            self.with_peer(server, |peer, _, out| peer.fail(now, out));
+            self.peers.remove(&server);
+            self.lease.forget(server);
+        }
+        for (server, (member, counted)) in wanted {
+            self.peers.entry(server).or_insert_with(|| Peer::new(now, member, counted)).counted = counted;
+        }
+        for server in linked {
+            if self.peers.get(server).is_some_and(|peer| !peer.is_linked()) {
+                self.link(now, *server, true);
+            }
+        }
+    }
+
+    fn with_peer<T>(
+        &mut self,
+        server: ServerId,
+        act: impl FnOnce(&mut Peer, &TableOptions, &mut Vec<PeerAction>) -> T,
+    ) -> Option<T> {
+        let peer = self.peers.get_mut(&server)?;
+        let mut out = Vec::new();
+        let before = peer.session_number();
+        let answer = act(peer, &self.options, &mut out);
+        let after = peer.session_number();
+        self.actions.extend(out.into_iter().map(|action| {
+            let session = if matches!(action, PeerAction::UnpinBase) { before } else { after };
+            PrimaryAction::Peer { server, session, action }
+        }));
+        Some(answer)
+    }
+
+    /// The outgoing link to `server` came up or went down.
+    pub fn link(&mut self, now: Nanos, server: ServerId, up: bool) {
+        let session = self.next_session;
+        self.next_session += 1;
+        self.with_peer(server, |peer, options, out| match up {
+            true => peer.link_up(now, session, options, out),
+            false => peer.link_down(now, out),
+        });
+    }
+
+    /// A message of a peer.
+    pub fn message(&mut self, now: Nanos, from: ServerId, session: u64, message: ToPrimary, ops: &mut Ops) {
+        let region = self.config.region;
+        let failed = self.with_peer(from, |peer, _, out| {
+            let outcome = peer.message(now, session, message, &mut || ops.next(region), out);
+            outcome.inspect_err(|_| peer.fail(now, out)).err()
+        });
+        if let Some(Some(reason)) = failed {
+            tracing::warn!(%region, server = %from, reason, "session with a backup ended");
+        }
+    }
+
+    /// A one-sided write completed.
+    pub fn complete(&mut self, now: Nanos, from: ServerId, op: u64, ops: &mut Ops) {
+        let region = self.config.region;
+        self.with_peer(from, |peer, _, out| peer.complete(now, op, &mut || ops.next(region), out));
+    }
+
+    /// A peer refused a write: it has given up the buffers of this session.
+    pub fn refused(&mut self, now: Nanos, from: ServerId, op: u64) {
+        self.with_peer(from, |peer, _, out| peer.refused(now, op, out));
+    }
+
+    /// A base was pinned for a peer. See [`Peer::base`].
+    pub fn base(&mut self, server: ServerId, base: Base, last: Lsn, first_index: [u64; 2]) {
+        self.with_peer(server, |peer, _, out| peer.base(base, last, first_index, out));
+    }
+
+    /// A segment of a base was read for a session of a peer.
+    pub fn loaded(&mut self, server: ServerId, session: u64, parcel: Parcel, ops: &mut Ops) {
+        let region = self.config.region;
+        self.with_peer(server, |peer, _, out| {
+            if peer.session_number() == session {
+                peer.loaded(parcel, &mut || ops.next(region), out);
+            }
+        });
+    }
+
+    /// Peers that wait for a base.
+    pub fn wants_base(&self) -> Vec<ServerId> {
+        self.peers.iter().filter(|(_, peer)| peer.wants_base()).map(|(server, _)| *server).collect()
+    }
+
+    /// Ships a segment that a compaction built to every peer whose base is pinned; answers to how many.
+    pub fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) -> u64 {
+        let region = self.config.region;
+        let based: Vec<ServerId> = self.peers.iter().filter(|(_, p)| p.is_based()).map(|(server, _)| *server).collect();
+        for server in &based {
+            self.with_peer(*server, |peer, _, out| peer.ship(parcel.clone(), &mut || ops.next(region), out));
+        }
+        based.len() as u64
+    }
+
+    /// Ships the edit that ends a compaction.
+    pub fn ship_install(&mut self, edit: &InstallEdit, ops: &mut Ops) {
+        let region = self.config.region;
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.with_peer(server, |peer, _, out| peer.install(edit.clone(), &mut || ops.next(region), out));
+        }
+    }
+
+    /// Posts what is new in the tails to every peer.
+    pub fn post(&mut self, tails: &[TailView], last: Lsn, ops: &mut Ops) {
+        let region = self.config.region;
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.with_peer(server, |peer, _, out| peer.post(tails, last, &mut || ops.next(region), out));
+        }
+    }
+
+    /// Time passed: begins sessions, gives up silent ones, proposes changes.
+    pub fn tick(&mut self, now: Nanos) {
+        let mut remove = None;
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
+            let peer = self.peers.get_mut(&server).expect("the keys were just listed");
+            let silence = peer.silence(now);
+            let patience = if peer.is_linked() { self.timing.answer_patience } else { self.timing.link_patience };
+            let failed = silence > patience || peer.failures() >= MAX_FAILED_SESSIONS;
+            if failed && peer.counted {
+                remove = remove.or(Some(peer.member));
+            }
+            if silence > patience && peer.state() != PeerState::Away {
+                tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
+                self.with_peer(server, |peer, _, out| peer.fail(now, out));
+            }
+            if self.peers[&server].may_begin() {
+                self.link(now, server, true);
+            }
+        }
+        match remove {
+            Some(member) => self.propose_without(member),
+            // What this primary took over was made durable before it was made.
+            None if !self.config.former.is_empty() => self.propose(self.config.settled()),
+            None => self.propose_a_learner_in_sync(),
+        }
+    }
+
+    fn propose_without(&mut self, member: Member) {
+        self.propose(self.config.without(member));
+    }
+
+    fn propose_a_learner_in_sync(&mut self) {
+        let ready = |member: &Member| self.peers.get(&member.server).is_some_and(|p| p.state() == PeerState::InSync);
+        let Some(learner) = self.config.learners.iter().copied().find(ready) else { return };
+        if !self.proposing {
+            self.peers.get_mut(&learner.server).expect("found by the peer").counted = true;
+            self.propose(self.config.with_backup(learner));
+        }
+    }
+
+    fn propose(&mut self, config: GroupConfig) {
+        if !self.proposing {
+            self.proposing = true;
+            self.actions.push(PrimaryAction::Propose(config));
+        }
+    }
+
+    /// The coordinator answered a proposal, or will not: what came of it is told by [`Primary::reconfigure`] alone.
+    pub fn proposal_ended(&mut self) {
+        self.proposing = false;
+    }
+
+    /// A peer promised, answering a request sent at `sent`.
+    pub fn lease_granted(&mut self, server: ServerId, sent: Nanos) {
+        if self.peers.contains_key(&server) {
+            self.lease.granted(server, sent, &self.timing);
+        }
+    }
+
+    /// No other primary can have taken office before now.
+    pub fn holds_lease(&self, now: Nanos) -> bool {
+        self.lease.valid(now, self.peers.values().filter(|peer| peer.counted).map(|peer| peer.member.server))
+    }
+
+    /// Last LSN that every counted peer holds; `appended` if there is none.
+    pub fn commit(&self, appended: Lsn) -> Lsn {
+        if planted(Bug::AcknowledgeBeforeCompletion) {
+            return appended;
+        }
+        let counted = self.peers.values().filter(|peer| peer.counted);
+        let counted = counted.filter(|peer| !(planted(Bug::AcknowledgeWithFailedMember) && !peer.is_linked()));
+        counted.map(Peer::confirmed).min().unwrap_or(appended).min(appended)
+    }
+
+    /// Every counted peer has installed its base.
+    pub fn is_complete(&self) -> bool {
+        self.peers.values().filter(|peer| peer.counted).all(|peer| peer.state() == PeerState::InSync)
+    }
+
+    /// Highest index of a tail of `log` that may open; `own_flushed_below` is the primary's own flushing.
+    pub fn window(&self, log: LogKind, own_flushed_below: u64) -> u64 {
+        let own = own_flushed_below + leeward_format::control::MIRROR_BUFFERS - 1;
+        self.peers.values().filter_map(Peer::mirror).map(|mirror| mirror.window(log)).min().unwrap_or(own).min(
+            if planted(Bug::ReuseTailBeforeFlush) { u64::MAX } else { own },
+        )
+    }
+
+    /// Tails of `log` below this index are durable at every peer that mirrors.
+    pub fn flushed_below(&self, log: LogKind) -> u64 {
+        self.peers.values().filter_map(Peer::mirror).map(|m| m.flushed_below(log)).min().unwrap_or(u64::MAX)
+    }
+
+    /// A compaction may build its next segment.
+    pub fn has_room(&self) -> bool {
+        self.peers.values().all(Peer::has_room)
+    }
+
+    /// Members in sync, this one included, and how many a write needs.
+    pub fn in_sync(&self) -> (u32, u32) {
+        (1 + self.config.backups.len() as u32, self.options.min_in_sync)
+    }
+
+    /// The configuration that it serves in.
+    pub fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+    /// Its peers.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values()
+    }
+    /// One of them.
+    pub fn peer(&self, server: ServerId) -> Option<&Peer> {
+        self.peers.get(&server)
+    }
+}
+
+#[cfg(test)]
+#[path = "primary_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+use super::*;
+use crate::peer::PeerAction;
+use bytes::Bytes;
+use leeward_format::control::ToBackup;
+use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo};
+
+const ONE: Member = Member { server: ServerId(1), incarnation: Incarnation(11) };
+const TWO: Member = Member { server: ServerId(2), incarnation: Incarnation(22) };
+const THREE: Member = Member { server: ServerId(3), incarnation: Incarnation(33) };
+
+fn config(backups: &[Member], learners: &[Member]) -> GroupConfig {
+    GroupConfig {
+        region: RegionId(4),
+        table: "default".into(),
+        start: Bytes::new(),
+        end: None,
+        epoch: Epoch(5),
+        term: Epoch(5),
+        primary: Some(ONE),
+        backups: backups.to_vec(),
+        learners: learners.to_vec(),
+        former: Vec::new(),
+    }
+}
+
+fn base() -> Base {
+    Base {
+        options: TableOptions::default(),
+        term: Epoch(5),
+        replay_from: Lsn(1),
+        last_lsn: Lsn(10),
+        commit: Lsn(10),
+        levels: Vec::new(),
+        segments: Vec::new(),
+    }
+}
+
+/// A primary whose peers answer at once, unless told otherwise.
+struct Group {
+    now: Nanos,
+    primary: Primary,
+    ops: Ops,
+    proposals: Vec<GroupConfig>,
+    writes: Vec<(ServerId, u64)>,
+}
+
+impl Group {
+    fn new(backups: &[Member], learners: &[Member]) -> Group {
+        let now = Nanos::from_secs(1);
+        let primary = Primary::new(now, config(backups, learners), TableOptions::default(), Timing::default(), &[]);
+        Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new() }
+    }
+
+    fn answer(&mut self, member: Member, session: u64, message: &ToBackup) {
+        let answer = match message {
+            ToBackup::Open { .. } => ToPrimary::Opened {
+                incarnation: member.incarnation,
+                buffers: vec![vec![1]; 4],
+                slots: vec![vec![2]; 2],
+            },
+            ToBackup::Base(_) => ToPrimary::Missing(Vec::new()),
+            ToBackup::InstallBase => ToPrimary::BaseInstalled,
+            _ => return,
+        };
+        self.primary.message(self.now, member.server, session, answer, &mut self.ops);
+    }
+
+    /// Carries out what the primary wants; `members` answer.
+    fn run(&mut self, members: &[Member]) {
+        loop {
+            for server in self.primary.wants_base() {
+                self.primary.base(server, base(), Lsn(10), [0, 0]);
+            }
+            let actions = self.primary.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    PrimaryAction::Propose(config) => self.proposals.push(config),
+                    PrimaryAction::Peer { server, session, action: PeerAction::Send(message) } => {
+                        if let Some(member) = members.iter().find(|member| member.server == server) {
+                            self.answer(*member, session, &message);
+                        }
+                    }
+                    PrimaryAction::Peer { server, action: PeerAction::Mirror(write), .. } => {
+                        self.writes.push((server, write.op));
+                    }
+                    PrimaryAction::Peer { .. } => {}
+                }
+            }
+        }
+    }
+
+    fn link(&mut self, member: Member, up: bool) {
+        self.primary.link(self.now, member.server, up);
+    }
+
+    fn append(&mut self, last: u64) {
+        let log = LogKind::Recovery;
+        let filled = (last as usize) * 100;
+        let view = TailView { log, index: 0, id: SegmentId(1), segment: SegmentNo(1), filled, sealed: None };
+        self.primary.post(&[view], Lsn(last), &mut self.ops);
+        self.run(&[]);
+    }
+
+    fn complete(&mut self, member: Member) {
+        for (server, op) in self.writes.clone() {
+            if server == member.server {
+                self.primary.complete(self.now, server, op, &mut self.ops);
+            }
+        }
+    }
+
+    fn wait(&mut self, millis: u64) {
+        for _ in 0..millis / 50 {
+            self.now = self.now + Nanos::from_millis(50);
+            self.primary.tick(self.now);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_served_before_every_member_has_its_base() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    group.link(TWO, true);
+    group.run(&[TWO]);
+    assert!(!group.primary.is_complete());
+    assert_eq!(group.primary.commit(Lsn(10)), Lsn(0));
+    group.link(THREE, true);
+    group.run(&[THREE]);
+    assert!(group.primary.is_complete());
+    assert_eq!(group.primary.commit(Lsn(10)), Lsn(10));
+}
+
+#[test]
+fn a_write_is_committed_when_every_member_has_it() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    group.append(12);
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(10));
+    group.complete(THREE);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(12));
+}
+
+#[test]
+fn a_failed_backup_counts_until_it_is_removed() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    group.append(11);
+    group.complete(TWO);
+    group.link(THREE, false);
+    group.wait(400);
+    group.run(&[]);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(0), "it is gone, but still a member");
+    assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
+    let next = group.proposals[0].clone();
+    group.primary.reconfigure(group.now, next, &[]);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
+    assert_eq!(group.primary.in_sync(), (2, 2));
+}
+
+#[test]
+fn a_silent_backup_is_given_up_and_proposed_for_removal() {
+    let mut group = Group::new(&[TWO], &[]);
+    group.link(TWO, true);
+    group.run(&[TWO]);
+    group.wait(5_000);
+    group.run(&[]);
+    assert!(group.proposals.is_empty(), "a backup that owes nothing may be silent");
+    group.append(11);
+    group.wait(5_000);
+    group.run(&[]);
+    assert_eq!(group.proposals, [group.primary.config().without(TWO)]);
+}
+
+#[test]
+fn a_learner_counts_from_its_proposal_on() {
+    let mut group = Group::new(&[TWO], &[THREE]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    group.append(11);
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(11), "a learner does not count");
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals, [group.primary.config().with_backup(THREE)]);
+    group.append(12);
+    group.writes.retain(|(server, _)| *server != THREE.server);
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(10), "its admission may have succeeded");
+    group.primary.proposal_ended();
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(10), "an answer alone settles nothing");
+}
+
+#[test]
+fn another_life_of_a_server_is_not_the_member() {
+    let mut group = Group::new(&[TWO], &[]);
+    group.link(TWO, true);
+    group.run(&[Member { incarnation: Incarnation(23), ..TWO }]);
+    assert!(!group.primary.is_complete());
+    assert_eq!(group.primary.peer(TWO.server).map(Peer::state), Some(PeerState::Away));
+}
+
+#[test]
+fn the_lease_needs_every_counted_peer() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    group.primary.lease_granted(TWO.server, group.now);
+    assert!(!group.primary.holds_lease(group.now));
+    group.primary.lease_granted(THREE.server, group.now);
+    assert!(group.primary.holds_lease(group.now));
+    let mut alone = Group::new(&[], &[THREE]);
+    alone.run(&[]);
+    assert!(alone.primary.holds_lease(alone.now), "a learner is nobody's successor");
+}

@@ -1,0 +1,237 @@
+//! Segments on their way to one backup, through ship slots: registered buffers of one segment each.
+//!
+//! ```text
+//!   slot:  Free -> Writing (one-sided) -> completed, Ship sent, Storing -> Stored answered -> Free
+//! ```
+//! Two sources share the slots. Segments of a compaction come as they are built and go first, since the primary's next
+//! step waits for them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by
+//! which a backup is brought in sync, are loaded one at a time in the gaps. Edits follow in order: `InstallBase` once
+//! all of the base was shipped; an `Install` once that was sent and its own segments were.
+
+use bytes::Bytes;
+use leeward_format::SegmentId;
+use leeward_format::control::ToBackup;
+use leeward_format::manifest::{InstallEdit, Shipped};
+use std::collections::VecDeque;
+
+/// A segment with its bytes, shared by all backups that it goes to.
+#[derive(Clone, Debug)]
+pub struct Parcel {
+    /// What it is.
+    pub shipped: Shipped,
+    /// Its bytes, as long as they are used.
+    pub bytes: Bytes,
+}
+
+/// A one-sided write to be posted: a parcel to the start of a ship slot.
+#[derive(Clone, Debug)]
+pub struct SlotWrite {
+    /// The slot.
+    pub slot: usize,
+    /// What goes there.
+    pub parcel: Parcel,
+    /// Names the write in its completion.
+    pub op: u64,
+}
+
+/// What is to be done for one backup's shipments.
+#[derive(Debug)]
+pub enum ShipStep {
+    /// Post a write.
+    Write(SlotWrite),
+    /// Send a message.
+    Send(ToBackup),
+    /// Read a segment of the base; answer with [`Ship::loaded`].
+    Load(SegmentId),
+}
+
+#[derive(Debug)]
+enum Slot {
+    Free,
+    Writing { op: u64, number: u64, shipped: Shipped, bytes: u32 },
+    Storing,
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum BaseState {
+    Comparing,
+    Shipping,
+    Installing,
+    Installed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ship {
+    slots: Vec<Slot>,
+    urgent: VecDeque<(u64, Parcel)>,
+    next_number: u64,
+    base: VecDeque<SegmentId>,
+    loading: Option<SegmentId>,
+    loaded: Option<Parcel>,
+    base_state: BaseState,
+    edits: VecDeque<(u64, InstallEdit)>,
+    installs_owed: usize,
+}
+
+/// Number of a parcel that belongs to the base: it precedes every edit.
+const BASE: u64 = 0;
+
+impl Ship {
+    /// Begins a session with a backup that offers `slots` slots.
+    pub fn new(slots: usize) -> Ship {
+        Ship {
+            slots: (0..slots).map(|_| Slot::Free).collect(),
+            urgent: VecDeque::new(),
+            next_number: BASE + 1,
+            base: VecDeque::new(),
+            loading: None,
+            loaded: None,
+            base_state: BaseState::Comparing,
+            edits: VecDeque::new(),
+            installs_owed: 0,
+        }
+    }
+
+    /// The backup compared the base with what it has: it lacks `missing`. Answers false if that was known already.
+    pub fn compared(&mut self, missing: Vec<SegmentId>) -> bool {
+        let asked = self.base_state == BaseState::Comparing;
+        if asked {
+            self.base = missing.into();
+            self.base_state = BaseState::Shipping;
+        }
+        asked
+    }
+
+    /// Queues a segment that a compaction built.
+    pub fn segment(&mut self, parcel: Parcel) {
+        self.urgent.push_back((self.next_number, parcel));
+        self.next_number += 1;
+    }
+
+    /// Queues the edit that makes the segments queued before it visible.
+    pub fn install(&mut self, edit: InstallEdit) {
+        self.edits.push_back((self.next_number, edit));
+    }
+
+    /// A base segment asked for by [`ShipStep::Load`] was read.
+    pub fn loaded(&mut self, parcel: Parcel) {
+        if self.loading == Some(parcel.shipped.id) {
+            self.loading = None;
+            self.loaded = Some(parcel);
+        }
+    }
+
+    /// Answers what can be done now.
+    pub fn pump(&mut self, mut next_op: impl FnMut() -> u64) -> Vec<ShipStep> {
+        let mut steps = Vec::new();
+        while let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+            let taken = self.urgent.pop_front().or_else(|| self.loaded.take().map(|parcel| (BASE, parcel)));
+            let Some((number, parcel)) = taken else { break };
+            let op = next_op();
+            let bytes = u32::try_from(parcel.bytes.len()).expect("a parcel is at most one segment");
+            self.slots[slot] = Slot::Writing { op, number, shipped: parcel.shipped, bytes };
+            steps.push(ShipStep::Write(SlotWrite { slot, parcel, op }));
+        }
+        if self.loading.is_none() && self.loaded.is_none() {
+            self.loading = self.base.pop_front();
+            steps.extend(self.loading.map(ShipStep::Load));
+        }
+        self.edits_that_are_due(&mut steps);
+        steps
+    }
+
+    fn edits_that_are_due(&mut self, steps: &mut Vec<ShipStep>) {
+        if self.base_state == BaseState::Shipping && self.base_is_sent() {
+            self.base_state = BaseState::Installing;
+            steps.push(ShipStep::Send(ToBackup::InstallBase));
+        }
+        while matches!(self.base_state, BaseState::Installing | BaseState::Installed) {
+            let unsent = self.oldest_unsent();
+            let Some((_, edit)) = self.edits.pop_front_if(|(number, _)| *number <= unsent) else { break };
+            self.installs_owed += 1;
+            steps.push(ShipStep::Send(ToBackup::Install(edit)));
+        }
+    }
+
+    fn base_is_sent(&self) -> bool {
+        self.base.is_empty()
+            && self.loading.is_none()
+            && self.loaded.is_none()
+            && !self.slots.iter().any(|slot| matches!(slot, Slot::Writing { number: BASE, .. }))
+    }
+
+    fn oldest_unsent(&self) -> u64 {
+        let writing = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Writing { number, .. } if *number != BASE => Some(*number),
+            _ => None,
+        });
+        writing.chain(self.urgent.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
+    }
+
+    /// A write completed; `None` if it is none of these, otherwise the message that tells of it.
+    pub fn complete(&mut self, op: u64) -> Option<ToBackup> {
+        let index = self.slots.iter().position(|slot| matches!(slot, Slot::Writing { op: o, .. } if *o == op))?;
+        let Slot::Writing { shipped, bytes, .. } = std::mem::replace(&mut self.slots[index], Slot::Storing) else {
+            unreachable!("the position was found by its variant");
+        };
+        Some(ToBackup::Ship { slot: index as u32, shipped, bytes })
+    }
+
+    /// The backup has stored what was in a slot. Answers false if nothing was: the peer is confused.
+    pub fn stored(&mut self, slot: u32) -> bool {
+        match self.slots.get_mut(slot as usize) {
+            Some(state @ Slot::Storing) => {
+                *state = Slot::Free;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The backup has installed the base. Answers false if it was not asked to.
+    pub fn base_installed(&mut self) -> bool {
+        let asked = self.base_state == BaseState::Installing;
+        if asked {
+            self.base_state = BaseState::Installed;
+        }
+        asked
+    }
+
+    /// The backup has installed a compaction. Answers false if it was not asked to.
+    pub fn installed(&mut self) -> bool {
+        let asked = self.installs_owed > 0;
+        self.installs_owed -= usize::from(asked);
+        asked
+    }
+
+    /// The write is one of these, in flight.
+    pub fn owns(&self, op: u64) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Writing { op: writing, .. } if *writing == op))
+    }
+    /// The base is the backup's state.
+    pub fn is_base_installed(&self) -> bool {
+        self.base_state == BaseState::Installed
+    }
+    /// A compaction may go on to its next segment.
+    pub fn has_room(&self) -> bool {
+        self.urgent.len() < self.slots.len().max(1)
+    }
+    /// The backup owes an answer.
+    pub fn owes_answer(&self) -> bool {
+        self.installs_owed > 0
+            || matches!(self.base_state, BaseState::Comparing | BaseState::Installing)
+            || self.slots.iter().any(|slot| !matches!(slot, Slot::Free))
+    }
+    /// Segments that have not been stored yet.
+    pub fn pending(&self) -> u64 {
+        let in_slots = self.slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count();
+        (self.urgent.len() + self.base.len() + in_slots) as u64
+            + u64::from(self.loading.is_some())
+            + u64::from(self.loaded.is_some())
+    }
+}
+
+#[cfg(test)]
+#[path = "ship_tests.rs"]
+mod tests;

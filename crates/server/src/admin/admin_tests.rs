@@ -1,0 +1,64 @@
+//! Readiness and the page, from snapshots; the port itself is tested with a whole node.
+
+use super::*;
+use crate::node::status::{RegionStatus, Role};
+use leeward_format::RegionId;
+use leeward_format::cluster::GroupConfig;
+use leeward_format::{Epoch, ServerId};
+
+fn snapshot() -> Snapshot {
+    let group = GroupConfig {
+        region: RegionId(1),
+        table: "default".into(),
+        start: "<b>".into(),
+        end: None,
+        epoch: Epoch(3),
+        term: Epoch(2),
+        primary: None,
+        backups: Vec::new(),
+        learners: Vec::new(),
+        former: Vec::new(),
+    };
+    let region = RegionStatus {
+        region: RegionId(1),
+        role: Role::Primary,
+        state: "serving".into(),
+        start: "<b>".into(),
+        ..RegionStatus::default()
+    };
+    let status =
+        NodeStatus { server: ServerId(2), coordinator_up: true, regions: vec![region], ..NodeStatus::default() };
+    Snapshot { status, map: Arc::new(RegionMap { version: 8, regions: vec![group], servers: Vec::new() }) }
+}
+
+#[test]
+fn readiness_names_what_is_missing() {
+    assert_eq!(view::not_ready(&snapshot()), None);
+    let mut waiting = snapshot();
+    waiting.status.regions[0].state = "recovering".into();
+    assert_eq!(view::not_ready(&waiting).as_deref(), Some("region 1 is recovering"));
+    waiting.status.regions[0].role = Role::Backup;
+    assert_eq!(view::not_ready(&waiting), None, "a backup serves nobody");
+    waiting.map = Arc::default();
+    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the cluster has no regions yet"));
+    waiting.status.coordinator_up = false;
+    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator cannot be reached"));
+    waiting.status.volume_failure = Some("fsync".into());
+    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the volume takes no writes: fsync"));
+}
+
+#[test]
+fn the_page_escapes_what_users_chose() {
+    let page = page::render(&snapshot());
+    assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"), "{page}");
+}
+
+#[test]
+fn the_status_has_the_figures_and_the_map() {
+    let json: serde_json::Value = serde_json::from_str(&view::json(&snapshot())).expect("JSON");
+    assert_eq!(json["server"], 2);
+    assert_eq!(json["regions"][0]["role"], "primary");
+    assert_eq!(json["regions"][0]["counters"]["compactions"], 0);
+    assert_eq!(json["map"]["version"], 8);
+    assert_eq!(json["map"]["regions"][0]["start"], "<b>");
+}

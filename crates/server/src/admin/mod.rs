@@ -1,0 +1,158 @@
+//! The admin port: HTTP for operators and their tools.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/` | a page for people |
+//! | `/status` | JSON: the node's figures ([`NodeStatus`]) and, as `map`, the cluster as it knows it |
+//! | `/metrics` | Prometheus's text format |
+//! | `/livez` | 200 while the event loop turns, else 503 |
+//! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
+//!
+//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads. It holds no state
+//! of the node: it asks the event loop, and a loop that does not answer in time is the finding of `/livez`.
+
+mod page;
+mod view;
+
+use crate::metrics::Metrics;
+use crate::node::status::NodeStatus;
+use crate::runtime::channel::{Doorbell, Event};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use leeward_format::cluster::RegionMap;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long the event loop may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the event loop knows, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The node's figures.
+    pub status: NodeStatus,
+    /// The cluster as the node knows it.
+    pub map: Arc<RegionMap>,
+}
+
+/// The running admin port. Dropping it closes the port.
+pub(crate) struct Admin {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    doorbell: Doorbell,
+    metrics: Arc<Metrics>,
+}
+
+impl Admin {
+    /// Serves `listener`, which must be non-blocking.
+    pub(crate) fn start(listener: TcpListener, doorbell: Doorbell, metrics: Arc<Metrics>) -> io::Result<Admin> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let router = Router::new()
+            .route("/", get(home))
+            .route("/status", get(status))
+            .route("/metrics", get(metrics_text))
+            .route("/livez", get(livez))
+            .route("/readyz", get(readyz))
+            .with_state(Shared { doorbell, metrics });
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
+            let server = axum::serve(listener, router);
+            // Connections that are open when the node stops are cut: nothing on them is worth waiting for.
+            let served = runtime.block_on(async {
+                tokio::select! {
+                    served = server.into_future() => served,
+                    _ = stopped => Ok(()),
+                }
+            });
+            if let Err(error) = served {
+                tracing::error!(%error, "the admin port is closed");
+            }
+        })?;
+        Ok(Admin { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        // Dropping the sender is the signal.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Asks the event loop; `None` if it does not answer in time.
+async fn ask(doorbell: &Doorbell) -> Option<Snapshot> {
+    let (reply, answer) = oneshot::channel();
+    doorbell.send(Event::Snapshot(reply));
+    tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+}
+
+/// As [`ask`], for callers without an async runtime.
+pub(crate) fn ask_blocking(doorbell: &Doorbell) -> Option<Snapshot> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    runtime.block_on(ask(doorbell))
+}
+
+fn unanswered() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "the event loop does not answer\n").into_response()
+}
+
+async fn home(State(shared): State<Shared>) -> Response {
+    match ask(&shared.doorbell).await {
+        Some(snapshot) => Html(page::render(&snapshot)).into_response(),
+        None => unanswered(),
+    }
+}
+
+async fn status(State(shared): State<Shared>) -> Response {
+    match ask(&shared.doorbell).await {
+        Some(snapshot) => ([(header::CONTENT_TYPE, "application/json")], view::json(&snapshot)).into_response(),
+        None => unanswered(),
+    }
+}
+
+async fn metrics_text(State(shared): State<Shared>) -> Response {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match ask(&shared.doorbell).await {
+        Some(snapshot) => {
+            ([(header::CONTENT_TYPE, OPEN_METRICS)], shared.metrics.encode(&snapshot.status)).into_response()
+        }
+        None => unanswered(),
+    }
+}
+
+async fn livez(State(shared): State<Shared>) -> Response {
+    match ask(&shared.doorbell).await {
+        Some(_) => "ok\n".into_response(),
+        None => unanswered(),
+    }
+}
+
+async fn readyz(State(shared): State<Shared>) -> Response {
+    match ask(&shared.doorbell).await.map(|snapshot| view::not_ready(&snapshot)) {
+        Some(None) => "ok\n".into_response(),
+        Some(Some(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+        None => unanswered(),
+    }
+}
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! What `/status` and `/readyz` say of a snapshot.
+
+use super::Snapshot;
+use crate::node::status::{NodeStatus, Role};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap};
+use serde::Serialize;
+
+/// The body of `/status`.
+#[derive(Serialize)]
+struct Status<'a> {
+    #[serde(flatten)]
+    node: &'a NodeStatus,
+    map: Map<'a>,
+}
+
+/// The cluster as the node knows it; keys as text, servers by number.
+#[derive(Serialize)]
+struct Map<'a> {
+    version: u64,
+    regions: Vec<Region<'a>>,
+    servers: Vec<Server<'a>>,
+}
+
+#[derive(Serialize)]
+struct Region<'a> {
+    region: u32,
+    table: &'a str,
+    start: String,
+    end: Option<String>,
+    epoch: u32,
+    term: u32,
+    primary: Option<u32>,
+    backups: Vec<u32>,
+    learners: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    server: u32,
+    incarnation: u64,
+    resp_address: &'a str,
+    native_address: &'a str,
+    admin_address: &'a str,
+    fabric_address: &'a str,
+}
+
+/// `/status` as JSON.
+pub(super) fn json(snapshot: &Snapshot) -> String {
+    let status = Status { node: &snapshot.status, map: map(&snapshot.map) };
+    serde_json::to_string_pretty(&status).expect("structs of numbers and strings are JSON")
+}
+
+fn map(map: &RegionMap) -> Map<'_> {
+    let servers = map.servers.iter().map(|info| Server {
+        server: info.member.server.0,
+        incarnation: info.member.incarnation.0,
+        resp_address: &info.resp_address,
+        native_address: &info.native_address,
+        admin_address: &info.admin_address,
+        fabric_address: &info.fabric_address,
+    });
+    Map { version: map.version, regions: map.regions.iter().map(region).collect(), servers: servers.collect() }
+}
+
+fn region(group: &GroupConfig) -> Region<'_> {
+    let servers = |members: &[Member]| members.iter().map(|member| member.server.0).collect();
+    Region {
+        region: group.region.0,
+        table: &group.table,
+        start: String::from_utf8_lossy(&group.start).into_owned(),
+        end: group.end.as_ref().map(|end| String::from_utf8_lossy(end).into_owned()),
+        epoch: group.epoch.0,
+        term: group.term.0,
+        primary: group.primary.map(|member| member.server.0),
+        backups: servers(&group.backups),
+        learners: servers(&group.learners),
+    }
+}
+
+/// Why the node should get no traffic; `None` if it should.
+pub(super) fn not_ready(snapshot: &Snapshot) -> Option<String> {
+    let status = &snapshot.status;
+    if let Some(failure) = &status.volume_failure {
+        return Some(format!("the volume takes no writes: {failure}"));
+    }
+    if !status.coordinator_up {
+        return Some("the coordinator cannot be reached".into());
+    }
+    if snapshot.map.regions.is_empty() {
+        return Some("the cluster has no regions yet".into());
+    }
+    let waiting = status.regions.iter().find(|region| region.role == Role::Primary && region.state != "serving")?;
+    Some(format!("region {} is {}", waiting.region, waiting.state))
+}

@@ -1,0 +1,99 @@
+//! Who is connected: what `CLIENT LIST` and `INFO clients` tell.
+
+use crate::resp::Protocol;
+use leeward_platform::Nanos;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// One connection.
+#[derive(Clone, Debug, Default)]
+pub struct Client {
+    /// Address of the peer.
+    pub address: String,
+    /// Address it connected to.
+    pub local_address: String,
+    /// When it connected.
+    pub connected: Nanos,
+    /// When it last sent a command.
+    pub active: Nanos,
+    /// Name given by `CLIENT SETNAME`, or by a native client's hello.
+    pub name: String,
+    /// Name of its library (`CLIENT SETINFO`).
+    pub library: String,
+    /// Version of its library.
+    pub library_version: String,
+    /// Its last command, `NULL` before the first.
+    pub command: &'static str,
+    /// RESP version; `None` for the native protocol.
+    pub protocol: Option<Protocol>,
+}
+
+/// All connections of a node, by id.
+#[derive(Debug, Default)]
+pub struct Clients {
+    by_id: BTreeMap<u64, Client>,
+}
+
+impl Clients {
+    /// Adds a connection.
+    pub fn add(&mut self, id: u64, client: Client) {
+        self.by_id.insert(id, client);
+    }
+
+    /// Removes a connection.
+    pub fn remove(&mut self, id: u64) {
+        self.by_id.remove(&id);
+    }
+
+    /// The connection `id`, to be changed. Answers `None` for one that was removed.
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Client> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// The connection `id`.
+    pub(super) fn get(&self, id: u64) -> Option<&Client> {
+        self.by_id.get(&id)
+    }
+
+    /// Number of connections.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The line of `CLIENT INFO` for connection `id`, in Redis's format; fields without a meaning here are left out.
+    pub(super) fn line(&self, id: u64, now: Nanos) -> String {
+        let mut out = String::new();
+        let Some(client) = self.by_id.get(&id) else { return out };
+        let seconds = |since: Nanos| now.0.saturating_sub(since.0) / 1_000_000_000;
+        let protocol = match client.protocol {
+            Some(Protocol::Resp2) => "2",
+            Some(Protocol::Resp3) => "3",
+            None => "native",
+        };
+        write!(
+            out,
+            "id={id} addr={} laddr={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 multi=-1 cmd={} user=default \
+             resp={protocol} lib-name={} lib-ver={}",
+            client.address,
+            client.local_address,
+            client.name,
+            seconds(client.connected),
+            seconds(client.active),
+            client.command,
+            client.library,
+            client.library_version,
+        )
+        .expect("writing to a string cannot fail");
+        out
+    }
+
+    /// Ids of all connections, oldest first.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_id.keys().copied()
+    }
+}

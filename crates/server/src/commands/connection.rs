@@ -1,0 +1,183 @@
+//! Commands about the connection itself.
+
+use super::session::Session;
+use super::work::Work;
+use super::{Context, table};
+use crate::conversation::Conversation;
+use crate::resp::{Protocol, Reply, parse_integer};
+use bytes::Bytes;
+
+const NO_USERS: &str = "AUTH was sent, but this server has no users: connect without a user name and a password";
+
+fn error(text: impl std::fmt::Display) -> Work {
+    Work::Ready(Reply::err(text))
+}
+
+/// `PING [message]`
+pub(super) fn ping(args: &[Bytes]) -> Work {
+    match args {
+        [_] => Work::Ready(Reply::Simple("PONG")),
+        [_, message] => Work::Ready(Reply::Bulk(message.clone())),
+        _ => error("wrong number of arguments for 'ping' command"),
+    }
+}
+
+/// `ECHO message`
+pub(super) fn echo(args: &[Bytes]) -> Work {
+    Work::Ready(Reply::Bulk(args[1].clone()))
+}
+
+/// `QUIT`
+pub(super) fn quit(session: &mut Session) -> Work {
+    session.stop();
+    Work::Ready(Reply::OK)
+}
+
+/// `RESET`
+pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
+    session.protocol = Protocol::Resp2;
+    if let Some(client) = context.shared.clients.get_mut(session.id()) {
+        client.name.clear();
+    }
+    Work::Ready(Reply::Simple("RESET"))
+}
+
+/// `AUTH [username] password`
+pub(super) fn auth(args: &[Bytes]) -> Work {
+    if args.len() > 3 { error("syntax error") } else { error(NO_USERS) }
+}
+
+/// `SELECT index`
+pub(super) fn select(args: &[Bytes]) -> Work {
+    match parse_integer(&args[1]) {
+        Some(0) => Work::Ready(Reply::OK),
+        Some(_) => error("DB index is out of range"),
+        None => error("value is not an integer or out of range"),
+    }
+}
+
+/// `HELLO [version [AUTH username password] [SETNAME name]]`
+pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    let mut protocol = session.protocol;
+    if let Some(version) = args.get(1) {
+        protocol = match parse_integer(version) {
+            Some(2) => Protocol::Resp2,
+            Some(3) => Protocol::Resp3,
+            Some(_) => return Work::Ready(Reply::Error("NOPROTO unsupported protocol version".into())),
+            None => return error("Protocol version is not an integer or out of range"),
+        };
+    }
+    let mut name = None;
+    let mut options = args.get(2..).unwrap_or_default();
+    while let Some((option, rest)) = options.split_first() {
+        if option.eq_ignore_ascii_case(b"AUTH") && rest.len() >= 2 {
+            return error(NO_USERS);
+        } else if option.eq_ignore_ascii_case(b"SETNAME") && !rest.is_empty() {
+            match checked_name(&rest[0]) {
+                Some(checked) => name = Some(checked),
+                None => return bad_name("Client names"),
+            }
+            options = &rest[1..];
+        } else {
+            return error(format_args!("Syntax error in HELLO option '{}'", option.escape_ascii()));
+        }
+    }
+    session.protocol = protocol;
+    if let Some(client) = context.shared.clients.get_mut(session.id()) {
+        client.protocol = Some(protocol);
+        if let Some(name) = name {
+            client.name = name;
+        }
+    }
+    let pair = |key: &str, value: Reply| (Reply::text(key), value);
+    Work::Ready(Reply::Map(vec![
+        pair("server", Reply::text("leeward")),
+        pair("version", Reply::text(env!("CARGO_PKG_VERSION"))),
+        pair("proto", Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
+        pair("id", Reply::Integer(session.id() as i64)),
+        pair("mode", Reply::text("standalone")),
+        pair("role", Reply::text("master")),
+        pair("modules", Reply::Array(Vec::new())),
+    ]))
+}
+
+/// `CLIENT ...`
+pub(super) fn client(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    let id = session.id();
+    let clients = &mut context.shared.clients;
+    let subcommand = args[1].to_ascii_lowercase();
+    match (&subcommand[..], &args[2..]) {
+        (b"id", []) => Work::Ready(Reply::Integer(id as i64)),
+        (b"getname", []) => {
+            let name = clients.get(id).map(|client| client.name.clone()).filter(|name| !name.is_empty());
+            Work::Ready(name.map_or(Reply::Null, Reply::text))
+        }
+        (b"setname", [name]) => match checked_name(name) {
+            Some(name) => {
+                clients.get_mut(id).into_iter().for_each(|client| client.name.clone_from(&name));
+                Work::Ready(Reply::OK)
+            }
+            None => bad_name("Client names"),
+        },
+        (b"setinfo", [attribute, text]) => set_info(attribute, text, id, context),
+        (b"info", []) => Work::Ready(Reply::Verbatim(clients.line(id, context.now) + "\n")),
+        (b"list", options) => list(options, context),
+        (b"id" | b"getname" | b"setname" | b"setinfo" | b"info", _) => {
+            let name = String::from_utf8_lossy(&subcommand).into_owned();
+            error(format_args!("wrong number of arguments for 'client|{name}' command"))
+        }
+        _ => table::unknown_subcommand("CLIENT", &args[1]),
+    }
+}
+
+fn set_info(attribute: &[u8], text: &[u8], id: u64, context: &mut Context) -> Work {
+    let attribute = attribute.to_ascii_lowercase();
+    let what = match &attribute[..] {
+        b"lib-name" => "lib-name",
+        b"lib-ver" => "lib-ver",
+        other => return error(format_args!("Unrecognized option '{}'", other.escape_ascii())),
+    };
+    let Some(text) = checked_name(text) else { return bad_name(what) };
+    if let Some(client) = context.shared.clients.get_mut(id) {
+        *(if what == "lib-name" { &mut client.library } else { &mut client.library_version }) = text;
+    }
+    Work::Ready(Reply::OK)
+}
+
+/// `CLIENT LIST [TYPE normal] [ID id ...]`
+fn list(options: &[Bytes], context: &mut Context) -> Work {
+    let clients = &context.shared.clients;
+    let wanted: Vec<u64> = match options {
+        [] => clients.ids().collect(),
+        [option, kind] if option.eq_ignore_ascii_case(b"TYPE") => {
+            if kind.eq_ignore_ascii_case(b"normal") {
+                clients.ids().collect()
+            } else if [&b"master"[..], b"replica", b"slave", b"pubsub"].iter().any(|k| kind.eq_ignore_ascii_case(k)) {
+                Vec::new()
+            } else {
+                return error(format_args!("Unknown client type '{}'", kind.escape_ascii()));
+            }
+        }
+        [option, ids @ ..] if option.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
+            let ids: Option<Vec<u64>> =
+                ids.iter().map(|id| parse_integer(id).and_then(|id| u64::try_from(id).ok())).collect();
+            match ids {
+                Some(ids) => ids.into_iter().filter(|id| clients.get(*id).is_some()).collect(),
+                None => return error("Invalid client ID"),
+            }
+        }
+        _ => return error("syntax error"),
+    };
+    let lines = wanted.into_iter().map(|id| clients.line(id, context.now) + "\n").collect();
+    Work::Ready(Reply::Verbatim(lines))
+}
+
+/// A name that may stand in a line of `CLIENT LIST`: printable ASCII without spaces (as Redis), of bounded length.
+fn checked_name(name: &[u8]) -> Option<String> {
+    let fits = name.len() <= 256 && name.iter().all(u8::is_ascii_graphic);
+    fits.then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+fn bad_name(what: &str) -> Work {
+    error(format_args!("{what} cannot contain spaces, newlines or special characters, nor be over 256 bytes long."))
+}

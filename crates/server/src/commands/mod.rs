@@ -1,0 +1,149 @@
+//! Redis commands: a table of them, and the session that turns a connection's bytes into operations and their results
+//! into replies.
+//!
+//! Nothing here touches a socket, a thread or a clock, so all of it is tested by feeding bytes. A command is checked
+//! and turned into [`Work`]: a reply that is known already, or operations ([`leeward_format::op::Op`]) for the node
+//! with what to make of their results. [`Session`] keeps the replies in the order of the commands, whatever the order
+//! in which the node answers. `docs/resp.md` tells users what each command does and where it differs from Redis.
+//!
+//! All of it belongs to the event loop's thread.
+
+mod clients;
+mod connection;
+mod cursors;
+mod glob;
+mod info;
+mod scan;
+mod session;
+mod strings;
+mod table;
+mod window;
+mod work;
+
+pub use clients::{Client, Clients};
+pub use cursors::Cursors;
+pub use session::Session;
+pub use table::{Class, Spec, all};
+pub(crate) use work::result_bytes;
+
+use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::node::status::NodeStatus;
+use crate::resp::Reply;
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{Op, OpError};
+use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES};
+use leeward_platform::Nanos;
+use std::sync::Arc;
+
+/// Most bytes of keys and values that one reply may hold: 64 MiB. Beyond it the command is answered by an error that
+/// says how to ask for less.
+pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
+
+/// What commands may know about the node, for one turn of the event loop.
+pub struct Context<'a> {
+    /// Now.
+    pub now: Nanos,
+    /// Regions as the node knows them.
+    pub map: &'a RegionMap,
+    /// The node's figures.
+    pub figures: &'a dyn Figures,
+    /// What all connections share.
+    pub shared: &'a mut Shared,
+}
+
+/// Who knows the node's figures; gathering them costs something, so it is done on demand only.
+pub trait Figures {
+    /// The figures, as of now.
+    fn status(&self) -> NodeStatus;
+}
+
+impl Figures for Node {
+    fn status(&self) -> NodeStatus {
+        Node::status(self)
+    }
+}
+
+/// What all connections of a node share.
+pub struct Shared {
+    /// Constants of the process.
+    pub facts: Facts,
+    /// Connected clients.
+    pub clients: Clients,
+    /// Open `SCAN` cursors.
+    pub cursors: Cursors,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Constants of the process, for `INFO`, `HELLO` and `CONFIG GET`.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Port for Redis clients.
+    pub resp_port: u16,
+    /// Address that Redis clients connect to.
+    pub bind: String,
+    /// Names this life of the process: 40 hexadecimal digits.
+    pub run_id: String,
+    /// When the process started.
+    pub started: Nanos,
+    /// Most connections.
+    pub max_connections: usize,
+    /// Data directory.
+    pub data_dir: String,
+}
+
+/// The reply for an operation that has no result.
+pub(crate) fn error_reply(error: &OpError) -> Reply {
+    Reply::Error(match error {
+        OpError::Invalid(reason) => format!("ERR {reason}"),
+        OpError::Recovering(region) => format!("LOADING region {region} is recovering; try again"),
+        OpError::NotPrimary { region, .. } => format!("LOADING region {region} is changing its primary; try again"),
+        OpError::NotEnoughReplicas { region, in_sync, needed } => format!(
+            "NOREPLICAS region {region} has {in_sync} replicas in sync, {needed} are needed to write; nothing was written"
+        ),
+        OpError::Unknown(reason) => format!("UNKNOWN the command may or may not have been carried out: {reason}"),
+        OpError::Unavailable(reason) => format!("UNAVAILABLE {reason}"),
+    })
+}
+
+/// Checks what the store could never hold, before anything is submitted.
+///
+/// # Errors
+/// The reason, as a sentence for the client.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), OpError> {
+    match key.len() {
+        0 => Err(OpError::Invalid("the key is empty".into())),
+        MIN_KEY_BYTES..=MAX_KEY_BYTES => Ok(()),
+        len => Err(OpError::Invalid(format!("the key is {len} bytes long, the limit is {MAX_KEY_BYTES}"))),
+    }
+}
+
+/// As [`check_key`], for a value.
+pub(crate) fn check_value(value: &[u8]) -> Result<(), OpError> {
+    match value.len() {
+        0..=MAX_VALUE_BYTES => Ok(()),
+        len => Err(OpError::Invalid(format!("the value is {len} bytes long, the limit is {MAX_VALUE_BYTES}"))),
+    }
+}
+
+/// As [`check_key`], for everything an operation holds.
+pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
+    match op {
+        Op::Get { key } | Op::Delete { key } | Op::Add { key, .. } => check_key(key),
+        Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
+        Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
+        Op::Scan { start, end, .. } => {
+            let longest = start.len().max(end.as_ref().map_or(0, |end| end.len()));
+            // A bound may be one byte longer than a key: the successor of the longest key is a bound.
+            if longest > MAX_KEY_BYTES + 1 {
+                return Err(OpError::Invalid(format!("a bound is {longest} bytes long, the limit is {MAX_KEY_BYTES}")));
+            }
+            Ok(())
+        }
+        Op::Count { .. } => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

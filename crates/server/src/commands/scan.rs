@@ -1,0 +1,248 @@
+//! Commands over ranges of keys: `KRANGE`, `KPREFIX`, `KEYS`, `SCAN`.
+//!
+//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on.
+//! Every region is seen at one instant; different regions may be seen at different ones.
+
+use super::work::{Work, too_long, unexpected};
+use super::{Context, MAX_REPLY_BYTES, check_op, error_reply, glob};
+use crate::resp::Reply;
+use bytes::Bytes;
+use leeward_format::op::{Op, OpError, OpResult};
+
+/// Most entries asked for in one operation.
+const STEP_ENTRIES: u64 = 1024;
+/// `COUNT` of a `SCAN` that does not say.
+const DEFAULT_COUNT: u64 = 10;
+
+/// A scan under way.
+pub(super) struct ScanWork {
+    start: Bytes,
+    end: Option<Bytes>,
+    reverse: bool,
+    shape: Shape,
+    /// Entries still wanted (before the pattern is applied).
+    remaining: u64,
+    pattern: Option<Bytes>,
+    found: Vec<(Bytes, Bytes)>,
+    bytes: usize,
+    in_flight: bool,
+}
+
+/// What the reply looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Entries,
+    Keys,
+    /// Keys and the cursor to go on from.
+    Cursor,
+}
+
+impl ScanWork {
+    fn start(self) -> Work {
+        if self.remaining == 0 || self.end.as_ref().is_some_and(|end| *end <= self.start) {
+            return Work::Ready(self.reply());
+        }
+        match check_op(&self.op()) {
+            Ok(()) => Work::Scan(Box::new(self)),
+            Err(error) => Work::Ready(error_reply(&error)),
+        }
+    }
+
+    fn op(&self) -> Op {
+        Op::Scan {
+            start: self.start.clone(),
+            end: self.end.clone(),
+            reverse: self.reverse,
+            limit: self.remaining.min(STEP_ENTRIES) as u32,
+            keys_only: self.shape != Shape::Entries,
+        }
+    }
+
+    pub(super) fn has_op(&self) -> bool {
+        !self.in_flight
+    }
+
+    pub(super) fn take_op(&mut self) -> Option<Op> {
+        (!std::mem::replace(&mut self.in_flight, true)).then(|| self.op())
+    }
+
+    pub(super) fn answered(&mut self, result: OpResult, context: &mut Context) -> Option<Reply> {
+        self.in_flight = false;
+        let (entries, resume) = match result {
+            OpResult::Entries { entries, resume } => (entries, resume),
+            other => return Some(unexpected(&other)),
+        };
+        self.remaining = self.remaining.saturating_sub(entries.len() as u64);
+        for (key, value) in entries {
+            if self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, &key)) {
+                self.bytes += key.len() + value.len();
+                self.found.push((key, value));
+            }
+        }
+        if self.bytes > MAX_REPLY_BYTES {
+            return Some(too_long());
+        }
+        let resume = match resume {
+            Some(next) if self.reverse && next <= self.start => None,
+            Some(next) if !self.reverse && self.end.as_ref().is_some_and(|end| next >= *end) => None,
+            other => other,
+        };
+        let stuck = resume.as_ref().is_some_and(|next| match self.reverse {
+            true => self.end.as_ref().is_some_and(|end| next >= end),
+            false => *next <= self.start,
+        });
+        if stuck {
+            let reason = "the primary's answer to a scan does not advance".into();
+            return Some(error_reply(&OpError::Unavailable(reason)));
+        }
+        match resume {
+            Some(next) if self.remaining > 0 => {
+                if self.reverse {
+                    self.end = Some(next);
+                } else {
+                    self.start = next;
+                }
+                None
+            }
+            Some(next) if self.shape == Shape::Cursor => {
+                let cursor = context.shared.cursors.open(&next);
+                Some(cursor_reply(cursor, std::mem::take(&mut self.found)))
+            }
+            _ => Some(self.take_reply()),
+        }
+    }
+
+    fn take_reply(&mut self) -> Reply {
+        let found = std::mem::take(&mut self.found);
+        match self.shape {
+            Shape::Entries => Reply::Entries(found),
+            Shape::Keys => Reply::Keys(found.into_iter().map(|(key, _)| key).collect()),
+            Shape::Cursor => cursor_reply(0, found),
+        }
+    }
+
+    fn reply(mut self) -> Reply {
+        self.take_reply()
+    }
+}
+
+fn cursor_reply(cursor: u64, found: Vec<(Bytes, Bytes)>) -> Reply {
+    let keys = found.into_iter().map(|(key, _)| key).collect();
+    Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Keys(keys)])
+}
+
+/// Key after the last one with `prefix`; `None` if there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(Bytes::from(end))
+}
+
+fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
+    ScanWork {
+        start,
+        end,
+        reverse: false,
+        shape,
+        remaining: u64::MAX,
+        pattern: None,
+        found: Vec::new(),
+        bytes: 0,
+        in_flight: false,
+    }
+}
+
+fn with_prefix(prefix: &[u8], shape: Shape) -> ScanWork {
+    range(Bytes::copy_from_slice(prefix), after_prefix(prefix), shape)
+}
+
+/// `KRANGE start end [REV] [LIMIT n] [KEYS]`
+pub(super) fn krange(args: &[Bytes]) -> Work {
+    let start = if &args[1][..] == b"-" { Bytes::new() } else { args[1].clone() };
+    let end = Some(args[2].clone()).filter(|end| !end.is_empty() && &end[..] != b"+");
+    options(range(start, end, Shape::Entries), &args[3..])
+}
+
+/// `KPREFIX prefix [REV] [LIMIT n] [KEYS]`
+pub(super) fn kprefix(args: &[Bytes]) -> Work {
+    options(with_prefix(&args[1], Shape::Entries), &args[2..])
+}
+
+fn options(mut scan: ScanWork, mut options: &[Bytes]) -> Work {
+    while let Some((option, rest)) = options.split_first() {
+        options = rest;
+        if option.eq_ignore_ascii_case(b"REV") {
+            scan.reverse = true;
+        } else if option.eq_ignore_ascii_case(b"KEYS") {
+            scan.shape = Shape::Keys;
+        } else if option.eq_ignore_ascii_case(b"LIMIT") && !rest.is_empty() {
+            let Some(limit) = crate::resp::parse_integer(&rest[0]).and_then(|limit| u64::try_from(limit).ok()) else {
+                return Work::Ready(Reply::err("LIMIT must be an integer of at least 0"));
+            };
+            scan.remaining = limit;
+            options = &rest[1..];
+        } else {
+            return Work::Ready(Reply::err("syntax error"));
+        }
+    }
+    scan.start()
+}
+
+/// `KEYS pattern`
+pub(super) fn keys(args: &[Bytes]) -> Work {
+    let mut scan = with_prefix(glob::literal_prefix(&args[1]), Shape::Keys);
+    scan.pattern = Some(args[1].clone());
+    scan.start()
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`
+pub(super) fn scan(args: &[Bytes], context: &mut Context) -> Work {
+    let Some(cursor) = std::str::from_utf8(&args[1]).ok().and_then(|text| text.parse::<u64>().ok()) else {
+        return Work::Ready(Reply::err("invalid cursor"));
+    };
+    let (mut pattern, mut count, mut has_type) = (None, DEFAULT_COUNT, true);
+    for option in args[2..].chunks(2) {
+        let [name, value] = option else { return Work::Ready(Reply::err("syntax error")) };
+        if name.eq_ignore_ascii_case(b"MATCH") {
+            pattern = Some(value.clone());
+        } else if name.eq_ignore_ascii_case(b"TYPE") {
+            has_type = value.eq_ignore_ascii_case(b"string");
+        } else if name.eq_ignore_ascii_case(b"COUNT") {
+            match crate::resp::parse_integer(value) {
+                None => return Work::Ready(Reply::err("value is not an integer or out of range")),
+                Some(wanted) if wanted < 1 => return Work::Ready(Reply::err("syntax error")),
+                Some(wanted) => count = wanted as u64,
+            }
+        } else {
+            return Work::Ready(Reply::err("syntax error"));
+        }
+    }
+    let mut scan = with_prefix(pattern.as_ref().map_or(b"", |pattern| glob::literal_prefix(pattern)), Shape::Cursor);
+    if cursor != 0 {
+        match context.shared.cursors.key(cursor) {
+            Some(key) => scan.start = scan.start.max(key),
+            None => {
+                return Work::Ready(Reply::err(
+                    "this cursor is unknown to this node (cursors end when the node restarts): start again at 0",
+                ));
+            }
+        }
+    }
+    scan.remaining = if has_type { count } else { 0 };
+    scan.pattern = pattern;
+    scan.start()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_its_successor() {
+        assert_eq!(after_prefix(b"ab").as_deref(), Some(&b"ac"[..]));
+        assert_eq!(after_prefix(b"a\xff").as_deref(), Some(&b"b"[..]));
+        assert_eq!(after_prefix(b"\xff\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+}

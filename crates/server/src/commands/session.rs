@@ -1,0 +1,251 @@
+//! One Redis connection, without its socket: bytes in, operations out, results in, bytes out.
+//!
+//! ```text
+//!  feed ----> input --parse--> commands (in order) --submit--> operations for the node
+//!                                  |  ^                               |
+//!  output <---encode---(head only)-+  +------- complete --------------+
+//! ```
+//! Invariants:
+//! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
+//! - All commands of one read are submitted before any is waited for, so a pipeline is one batch; only a scan waits
+//!   for the writes before it, and a write for the scans before it.
+//! - Memory is bounded: at most [`MAX_COMMANDS`] commands are held, the window (see `window.rs`) bounds
+//!   operations in flight, and while the client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it.
+
+use super::window::Window;
+use super::work::{Kind, Work, result_bytes};
+use super::{Client, Context, table};
+use crate::conversation::{Conversation, Submission};
+use crate::resp::{Parsed, Parser, Protocol, Reply};
+use bytes::{Bytes, BytesMut};
+use leeward_format::op::OpResult;
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+
+/// Most commands of one connection that are parsed but not answered.
+pub(super) const MAX_COMMANDS: usize = 4096;
+/// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
+pub(super) const OUTPUT_PAUSE_BYTES: usize = 1024 * 1024;
+
+/// State of one connection. Belongs to the event loop's thread.
+pub struct Session {
+    id: u64,
+    pub(super) protocol: Protocol,
+    parser: Parser,
+    input: BytesMut,
+    output: BytesMut,
+    /// Commands that are not answered, in order; `first_command` numbers the first.
+    commands: VecDeque<Command>,
+    first_command: u64,
+    /// The first command that still has operations to submit.
+    next_command: u64,
+    /// Operations in flight, in order of submission; `first_op` numbers the first.
+    ops: VecDeque<InFlight>,
+    first_op: u64,
+    window: Window,
+    writes_in_flight: usize,
+    scans: usize,
+    /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
+    stopped: bool,
+}
+
+struct Command {
+    /// Position in the table; `None` for one that is not in it.
+    spec: Option<usize>,
+    protocol: Protocol,
+    begun: Nanos,
+    work: Work,
+}
+
+struct InFlight {
+    command: u64,
+    position: usize,
+    kind: Kind,
+    answered: bool,
+}
+
+impl Session {
+    /// A new connection, made known to `CLIENT LIST` under `id`.
+    pub fn new(id: u64, address: String, local_address: String, context: &mut Context) -> Session {
+        let client = Client {
+            address,
+            local_address,
+            connected: context.now,
+            active: context.now,
+            command: "NULL",
+            protocol: Some(Protocol::Resp2),
+            ..Client::default()
+        };
+        context.shared.clients.add(id, client);
+        Session {
+            id,
+            protocol: Protocol::Resp2,
+            parser: Parser::default(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            commands: VecDeque::new(),
+            first_command: 0,
+            next_command: 0,
+            ops: VecDeque::new(),
+            first_op: 0,
+            window: Window::default(),
+            writes_in_flight: 0,
+            scans: 0,
+            stopped: false,
+        }
+    }
+
+    /// Id of the connection.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn parse(&mut self, context: &mut Context) {
+        let mut name = None;
+        while self.wants_input() {
+            match self.parser.next(&mut self.input) {
+                Ok(None) => break,
+                Ok(Some(Parsed::Command(args))) => name = Some(self.begin(&args, context)),
+                Ok(Some(Parsed::TooLarge { name, reason })) => {
+                    let spec = table::position(&name);
+                    let reply = if spec.is_some() { Reply::err(reason) } else { table::unknown(&[name]) };
+                    self.push(spec, self.protocol, Work::Ready(reply), context.now);
+                }
+                Err(error) => {
+                    context.shared.metrics.protocol_error();
+                    self.push(None, self.protocol, Work::Ready(Reply::err(error)), context.now);
+                    self.stop();
+                }
+            }
+        }
+        if self.stopped {
+            self.input = BytesMut::new();
+        }
+        if let Some((name, client)) = name.zip(context.shared.clients.get_mut(self.id)) {
+            client.command = name;
+            client.active = context.now;
+            client.protocol = Some(self.protocol);
+        }
+    }
+
+    fn begin(&mut self, args: &[Bytes], context: &mut Context) -> &'static str {
+        let Some(position) = table::position(&args[0]) else {
+            self.push(None, self.protocol, Work::Ready(table::unknown(args)), context.now);
+            return "unknown";
+        };
+        let spec = &table::all()[position];
+        let work = spec.start(args, self, context);
+        // HELLO answers in the version that it chose.
+        self.push(Some(position), self.protocol, work, context.now);
+        spec.name
+    }
+
+    fn push(&mut self, spec: Option<usize>, protocol: Protocol, work: Work, begun: Nanos) {
+        self.commands.push_back(Command { spec, protocol, begun, work });
+    }
+
+    fn submit(&mut self, submit: &mut Vec<Submission>) {
+        self.next_command = self.next_command.max(self.first_command);
+        while let Some(command) = self.commands.get_mut((self.next_command - self.first_command) as usize) {
+            while let Some(kind) = command.work.next_kind() {
+                let blocked = match kind {
+                    Kind::Read => false,
+                    Kind::Write => self.scans > 0,
+                    Kind::Scan => self.writes_in_flight > 0,
+                };
+                if blocked || !self.window.is_open() {
+                    return;
+                }
+                let (position, op) = command.work.next_op().expect("its kind was told above");
+                self.window.submitted();
+                match kind {
+                    Kind::Write => self.writes_in_flight += 1,
+                    Kind::Scan => self.scans += 1,
+                    Kind::Read => {}
+                }
+                let number = self.first_op + self.ops.len() as u64;
+                submit.push(Submission { number, op, direct: false });
+                self.ops.push_back(InFlight { command: self.next_command, position, kind, answered: false });
+            }
+            self.next_command += 1;
+        }
+    }
+
+    fn answer(&mut self, context: &mut Context) {
+        while let Some(head) = self.commands.front_mut() {
+            if let Work::InTurn(reply) = &head.work {
+                head.work = Work::Ready(reply(context));
+            }
+            let Work::Ready(reply) = &head.work else { return };
+            reply.encode(head.protocol, &mut self.output);
+            let nanos = context.now.0.saturating_sub(head.begun.0);
+            context.shared.metrics.command(head.spec, nanos, matches!(reply, Reply::Error(_)));
+            self.commands.pop_front();
+            self.first_command += 1;
+        }
+    }
+}
+
+impl Conversation for Session {
+    fn feed(&mut self, bytes: &[u8]) {
+        if !self.stopped {
+            self.input.extend_from_slice(bytes);
+        }
+    }
+
+    fn complete(&mut self, number: u64, result: OpResult, context: &mut Context) {
+        let Some(in_flight) = number.checked_sub(self.first_op).and_then(|at| self.ops.get_mut(at as usize)) else {
+            return;
+        };
+        if std::mem::replace(&mut in_flight.answered, true) {
+            return;
+        }
+        self.window.answered(result_bytes(&result));
+        let (command, position, kind) = (in_flight.command, in_flight.position, in_flight.kind);
+        while self.ops.front().is_some_and(|op| op.answered) {
+            self.ops.pop_front();
+            self.first_op += 1;
+        }
+        match kind {
+            Kind::Write => self.writes_in_flight -= 1,
+            Kind::Scan => self.scans -= 1,
+            Kind::Read => {}
+        }
+        // A command that was answered early is gone; what is left of its operations has nobody to tell.
+        let Some(at) = command.checked_sub(self.first_command) else { return };
+        let work = &mut self.commands[at as usize].work;
+        work.answered(position, result, context);
+        if kind == Kind::Scan && work.next_kind().is_some() {
+            // The scan goes on: what waits for it must wait for its next step too.
+            self.next_command = self.next_command.min(command);
+        }
+    }
+
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+        loop {
+            let before = (self.input.len(), self.commands.len(), self.first_command);
+            self.parse(context);
+            self.submit(submit);
+            self.answer(context);
+            if before == (self.input.len(), self.commands.len(), self.first_command) {
+                return;
+            }
+        }
+    }
+
+    fn output(&mut self) -> &mut BytesMut {
+        &mut self.output
+    }
+
+    fn wants_input(&self) -> bool {
+        !self.stopped && self.commands.len() < MAX_COMMANDS && self.output.len() < OUTPUT_PAUSE_BYTES
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stopped && self.commands.is_empty() && self.output.is_empty()
+    }
+}

@@ -1,0 +1,194 @@
+//! The table of commands: names, arity, what `COMMAND` tells of them, and what carries them out.
+//!
+//! Sorted by name, so that a command is found by bisection; a test holds that true.
+
+use super::session::Session;
+use super::work::Work;
+use super::{Context, connection, info, scan, strings};
+use crate::resp::Reply;
+use bytes::Bytes;
+
+/// What a command asks of the store, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reads of single keys.
+    Read,
+    /// Writes.
+    Write,
+    /// Reads of ranges.
+    Scan,
+    /// Nothing of the store.
+    Other,
+}
+
+impl Class {
+    /// Label in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Class::Read => "read",
+            Class::Write => "write",
+            Class::Scan => "scan",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// What carries a command out. Its arguments, name included, were checked against its arity.
+pub(super) enum Run {
+    /// Looks at its arguments only.
+    Args(fn(&[Bytes]) -> Work),
+    /// Looks at the node too.
+    Context(fn(&[Bytes], &mut Context) -> Work),
+    /// Looks at and changes its connection too.
+    Session(fn(&[Bytes], &mut Session, &mut Context) -> Work),
+}
+
+/// One command.
+pub struct Spec {
+    /// Name, in lower case.
+    pub name: &'static str,
+    /// Number of arguments, the name included; negative: at least that many.
+    pub arity: i32,
+    /// What it asks of the store.
+    pub class: Class,
+    /// Position of its first key, of its last (negative: from the end) and the step; zeros: no keys.
+    pub keys: (i32, i32, i32),
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// Arguments as one would write them.
+    pub usage: &'static str,
+    pub(super) run: Run,
+}
+
+const NO_KEY: (i32, i32, i32) = (0, 0, 0);
+const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
+const KEYS: (i32, i32, i32) = (1, -1, 1);
+const PAIRS: (i32, i32, i32) = (1, -1, 2);
+
+macro_rules! commands {
+    ($($name:literal $usage:literal $arity:literal $class:ident $keys:ident $run:ident($function:expr) $summary:literal;)*) => {
+        static COMMANDS: &[Spec] = &[$(Spec {
+            name: $name,
+            arity: $arity,
+            class: Class::$class,
+            keys: $keys,
+            summary: $summary,
+            usage: $usage,
+            run: Run::$run($function),
+        }),*];
+    };
+}
+
+#[rustfmt::skip]
+commands! {
+    "append" "key value" 3 Write ONE_KEY Args(strings::append) "Appends to a value; answers its new length";
+    "auth" "[username] password" -2 Other NO_KEY Args(connection::auth) "Always refused: there are no users yet";
+    "client" "subcommand [argument ...]" -2 Other NO_KEY Session(connection::client) "SETINFO, SETNAME, GETNAME, ID, INFO, LIST";
+    "command" "[subcommand [name ...]]" -1 Other NO_KEY Args(info::command) "Tells of commands: COUNT, INFO, DOCS, LIST";
+    "config" "GET pattern [pattern ...]" -2 Other NO_KEY Context(info::config) "Tells the settings that Redis tools ask for";
+    "dbsize" "" 1 Read NO_KEY Context(|_, context| strings::dbsize(context)) "Estimates the number of keys";
+    "decr" "key" 2 Write ONE_KEY Args(strings::decr) "Subtracts 1 from an integer";
+    "decrby" "key decrement" 3 Write ONE_KEY Args(strings::decrby) "Subtracts from an integer";
+    "del" "key [key ...]" -2 Write KEYS Args(strings::del) "Removes keys; answers how many there were";
+    "echo" "message" 2 Other NO_KEY Args(connection::echo) "Answers its argument";
+    "exists" "key [key ...]" -2 Read KEYS Args(strings::exists) "Counts how many of the keys exist";
+    "get" "key" 2 Read ONE_KEY Args(strings::get) "Answers a value";
+    "getdel" "key" 2 Write ONE_KEY Args(strings::getdel) "Removes a key; answers its value";
+    "hello" "[version [AUTH username password] [SETNAME name]]" -1 Other NO_KEY Session(connection::hello) "Chooses the protocol version";
+    "incr" "key" 2 Write ONE_KEY Args(strings::incr) "Adds 1 to an integer";
+    "incrby" "key increment" 3 Write ONE_KEY Args(strings::incrby) "Adds to an integer";
+    "info" "[section ...]" -1 Other NO_KEY Context(info::info) "Tells of the node";
+    "keys" "pattern" 2 Scan NO_KEY Args(scan::keys) "Answers the keys that match a pattern, in order";
+    "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Args(scan::kprefix) "Answers the entries whose keys begin with a prefix, in order";
+    "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Args(scan::krange) "Answers the entries from start to before end, in order";
+    "mget" "key [key ...]" -2 Read KEYS Args(strings::mget) "Answers the values of several keys";
+    "mset" "key value [key value ...]" -3 Write PAIRS Args(strings::mset) "Sets several keys";
+    "ping" "[message]" -1 Other NO_KEY Args(connection::ping) "Answers PONG, or the message";
+    "quit" "" -1 Other NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
+    "reset" "" 1 Other NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
+    "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Context(scan::scan) "Goes through the keys, in order";
+    "select" "index" 2 Other NO_KEY Args(connection::select) "Accepts database 0, the only one";
+    "set" "key value [NX | XX] [GET]" -3 Write ONE_KEY Args(strings::set) "Sets a key";
+    "setnx" "key value" 3 Write ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
+    "strlen" "key" 2 Read ONE_KEY Args(strings::strlen) "Answers the length of a value";
+    "type" "key" 2 Read ONE_KEY Args(strings::type_of) "Answers string, or none";
+    "unlink" "key [key ...]" -2 Write KEYS Args(strings::del) "As DEL";
+    "wait" "numreplicas timeout" 3 Other NO_KEY Args(strings::wait) "Answers the number of backups in sync, which hold every answered write";
+}
+
+/// Every command, sorted by name.
+pub fn all() -> &'static [Spec] {
+    COMMANDS
+}
+
+/// Position in [`all`] of the command called `name`, in any case.
+pub(super) fn position(name: &[u8]) -> Option<usize> {
+    let mut lower = [0; 16];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    COMMANDS.binary_search_by(|spec| spec.name.as_bytes().cmp(lower)).ok()
+}
+
+impl Spec {
+    /// Checks the number of arguments and begins the command.
+    pub(super) fn start(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+        let given = args.len() as i64;
+        let wanted = i64::from(self.arity);
+        if given < wanted.abs() || (wanted > 0 && given > wanted) {
+            return Work::Ready(Reply::err(format_args!("wrong number of arguments for '{}' command", self.name)));
+        }
+        match self.run {
+            Run::Args(run) => run(args),
+            Run::Context(run) => run(args, context),
+            Run::Session(run) => run(args, session, context),
+        }
+    }
+}
+
+/// The reply to a command that is not in the table, worded as by Redis.
+pub(super) fn unknown(args: &[Bytes]) -> Reply {
+    const SHOWN_BYTES: usize = 128;
+    let shown = |bytes: &[u8], most: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned();
+    let mut text = format!("unknown command '{}', with args beginning with: ", shown(&args[0], SHOWN_BYTES));
+    let start = text.len();
+    for arg in &args[1..] {
+        let used = text.len() - start;
+        if used >= SHOWN_BYTES {
+            break;
+        }
+        text += &format!("'{}' ", shown(arg, SHOWN_BYTES - used));
+    }
+    Reply::err(text)
+}
+
+/// The reply to `CLIENT NOSUCH` and its like.
+pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Work {
+    let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]).into_owned();
+    Work::Ready(Reply::err(format_args!(
+        "unknown subcommand '{shown}' of {command}: see docs/resp.md for those there are"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_every_command_is_found_in_any_case() {
+        assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
+        for (index, spec) in COMMANDS.iter().enumerate() {
+            assert_eq!(position(spec.name.to_uppercase().as_bytes()), Some(index));
+        }
+        assert_eq!(position(b""), None);
+        assert_eq!(position(b"averyveryverylongcommandname"), None);
+    }
+
+    #[test]
+    fn every_command_is_documented() {
+        let page = include_str!("../../../../docs/resp.md");
+        for spec in COMMANDS {
+            assert!(page.contains(&format!("`{}", spec.name.to_uppercase())), "docs/resp.md lacks {}", spec.name);
+        }
+    }
+}

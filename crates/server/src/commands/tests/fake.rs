@@ -1,0 +1,200 @@
+//! A node of a map: answers operations as the real one does, region by region.
+
+use crate::commands::{Clients, Context, Cursors, Facts, Figures, Session, Shared, check_op};
+use crate::conversation::{Conversation, Submission};
+use crate::metrics::Metrics;
+use crate::node::status::NodeStatus;
+use bytes::{Buf, Bytes};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap};
+use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_platform::Nanos;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) struct FakeNode {
+    pub(super) keys: BTreeMap<Bytes, Bytes>,
+    pub(super) map: RegionMap,
+    /// Instead of carrying the next operation out.
+    pub(super) error: Option<OpError>,
+}
+
+impl Figures for FakeNode {
+    fn status(&self) -> NodeStatus {
+        NodeStatus { server: ServerId(1), coordinator_up: true, ..NodeStatus::default() }
+    }
+}
+
+impl FakeNode {
+    /// Regions split before each of `splits`.
+    pub(super) fn new(splits: &[&str]) -> FakeNode {
+        let starts: Vec<Bytes> =
+            [Bytes::new()].into_iter().chain(splits.iter().map(|s| Bytes::copy_from_slice(s.as_bytes()))).collect();
+        let member = |server| Member { server: ServerId(server), incarnation: Incarnation(1) };
+        let regions = starts.iter().enumerate().map(|(index, start)| GroupConfig {
+            region: RegionId(index as u32 + 1),
+            table: "default".into(),
+            start: start.clone(),
+            end: starts.get(index + 1).cloned(),
+            epoch: Epoch(1),
+            term: Epoch(1),
+            primary: Some(member(1)),
+            backups: vec![member(2), member(3)],
+            learners: Vec::new(),
+            former: Vec::new(),
+        });
+        let map = RegionMap { version: 1, regions: regions.collect(), servers: Vec::new() };
+        FakeNode { keys: BTreeMap::new(), map, error: None }
+    }
+
+    pub(super) fn execute(&mut self, op: Op) -> OpResult {
+        assert_eq!(check_op(&op), Ok(()), "commands check before they submit");
+        if let Some(error) = self.error.take() {
+            return OpResult::Error(error);
+        }
+        match op {
+            Op::Get { key } => OpResult::Value(self.keys.get(&key).cloned()),
+            Op::Put { key, value, when, want_old } => {
+                let old = self.keys.get(&key).cloned();
+                let done = match when {
+                    PutIf::Always => true,
+                    PutIf::Absent => old.is_none(),
+                    PutIf::Present => old.is_some(),
+                };
+                if done {
+                    self.keys.insert(key, value);
+                }
+                OpResult::Put { done, old: old.filter(|_| want_old) }
+            }
+            Op::Delete { key } => OpResult::Deleted { old: self.keys.remove(&key) },
+            Op::Add { key, delta } => {
+                let old =
+                    self.keys.get(&key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
+                match old.and_then(|old| old.checked_add(delta)) {
+                    Some(sum) => {
+                        self.keys.insert(key, sum.to_string().into());
+                        OpResult::Integer(sum)
+                    }
+                    None => OpResult::Error(OpError::Invalid("value is not an integer or out of range".into())),
+                }
+            }
+            Op::Append { key, suffix } => {
+                let value = [&self.keys.get(&key).cloned().unwrap_or_default()[..], &suffix].concat();
+                let len = value.len() as i64;
+                self.keys.insert(key, value.into());
+                OpResult::Integer(len)
+            }
+            Op::Count { region } => {
+                let group = self.map.regions.iter().find(|group| group.region == region).expect("a region");
+                OpResult::Integer(self.keys.keys().filter(|key| group.contains(key)).count() as i64)
+            }
+            Op::Scan { start, end, reverse, limit, keys_only } => self.scan(start, end, reverse, limit, keys_only),
+        }
+    }
+
+    fn scan(&self, start: Bytes, end: Option<Bytes>, reverse: bool, limit: u32, keys_only: bool) -> OpResult {
+        let regions = &self.map.regions;
+        let group = if reverse {
+            let below = end.as_ref().map_or(regions.len(), |end| regions.partition_point(|group| group.start < *end));
+            &regions[below - 1]
+        } else {
+            self.map.region_of(&start).expect("regions cover all keys")
+        };
+        let wanted = |key: &Bytes| group.contains(key) && *key >= start && end.as_ref().is_none_or(|end| key < end);
+        let mut entries: Vec<(Bytes, Bytes)> =
+            self.keys.iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        if reverse {
+            entries.reverse();
+        }
+        let is_cut = entries.len() > limit as usize;
+        entries.truncate(limit as usize);
+        let resume = match (is_cut, reverse) {
+            (true, false) => entries.last().map(|(key, _)| Bytes::from([key, &b"\0"[..]].concat())),
+            (true, true) => entries.last().map(|(key, _)| key.clone()),
+            (false, false) => group.end.clone().filter(|next| end.as_ref().is_none_or(|end| next < end)),
+            (false, true) => Some(group.start.clone()).filter(|next| *next > start),
+        };
+        if keys_only {
+            entries.iter_mut().for_each(|(_, value)| value.clear());
+        }
+        OpResult::Entries { entries, resume }
+    }
+}
+
+/// A connection to a fake node.
+pub(super) struct Fake {
+    pub(super) node: FakeNode,
+    pub(super) shared: Shared,
+    pub(super) session: Session,
+    /// Operations that were submitted and not carried out.
+    pub(super) waiting: Vec<Submission>,
+    now: Nanos,
+}
+
+impl Fake {
+    pub(super) fn new(splits: &[&str]) -> Fake {
+        let node = FakeNode::new(splits);
+        let facts = Facts {
+            resp_port: 7379,
+            bind: "127.0.0.1".into(),
+            run_id: "0".repeat(40),
+            max_connections: 10,
+            data_dir: "data".into(),
+            ..Facts::default()
+        };
+        let metrics = Arc::new(Metrics::default());
+        let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
+        let now = Nanos::from_secs(100);
+        let mut context = Context { now, map: &node.map, figures: &node, shared: &mut shared };
+        let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
+        Fake { node, shared, session, waiting: Vec::new(), now }
+    }
+
+    /// Feeds bytes; operations are left waiting.
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.session.feed(bytes);
+        self.advance();
+    }
+
+    pub(super) fn advance(&mut self) {
+        let mut context = Context { now: self.now, map: &self.node.map, figures: &self.node, shared: &mut self.shared };
+        self.session.advance(&mut context, &mut self.waiting);
+    }
+
+    /// Carries out the waiting operation at `index` and answers it.
+    pub(super) fn answer(&mut self, index: usize) {
+        let Submission { number, op, direct } = self.waiting.remove(index);
+        assert!(!direct, "a Redis client's operations are forwarded");
+        let result = self.node.execute(op);
+        self.complete(number, result);
+    }
+
+    pub(super) fn complete(&mut self, number: u64, result: OpResult) {
+        let mut context = Context { now: self.now, map: &self.node.map, figures: &self.node, shared: &mut self.shared };
+        self.session.complete(number, result, &mut context);
+        self.advance();
+    }
+
+    /// What the client has received so far.
+    pub(super) fn take_output(&mut self) -> String {
+        let output = self.session.output();
+        let text = output.escape_ascii().to_string().replace("\\r\\n", "|").replace("\\'", "'");
+        output.advance(output.len());
+        self.advance();
+        text
+    }
+
+    /// Feeds bytes, answers every operation, and takes the output, with `|` for line ends.
+    pub(super) fn run_bytes(&mut self, bytes: &[u8]) -> String {
+        self.feed(bytes);
+        while !self.waiting.is_empty() {
+            self.answer(0);
+        }
+        self.take_output()
+    }
+
+    /// Runs one command, typed as into a terminal.
+    pub(super) fn run(&mut self, line: &str) -> String {
+        self.run_bytes(format!("{line}\r\n").as_bytes())
+    }
+}

@@ -1,0 +1,5 @@
+//! The commands against a fake of the node: bytes in, bytes out.
+
+mod fake;
+mod golden;
+mod pipeline;

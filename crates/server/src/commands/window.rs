@@ -1,0 +1,76 @@
+//! How many operations of one connection may be in flight.
+//!
+//! The size of a reply is not known before it is there, and a pipeline of a thousand reads may answer a gigabyte. The
+//! window opens as replies turn out small: in flight may be as many as fit [`REPLY_BUDGET_BYTES`] if all are as large
+//! as the largest seen of late.
+
+/// What the replies in flight may take, in bytes.
+const REPLY_BUDGET_BYTES: usize = 16 * 1024 * 1024;
+/// Before any reply was seen.
+const FIRST: usize = 64;
+/// However large the replies are.
+const LEAST: usize = 16;
+/// However small the replies are.
+const MOST: usize = 1024;
+
+/// The window of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    in_flight: usize,
+    /// Size of the largest reply; what was seen long ago fades.
+    largest: usize,
+}
+
+impl Window {
+    /// Another operation may be submitted.
+    pub(super) fn is_open(&self) -> bool {
+        let limit = match self.largest {
+            0 => FIRST,
+            largest => (REPLY_BUDGET_BYTES / largest).clamp(LEAST, MOST),
+        };
+        self.in_flight < limit
+    }
+
+    /// An operation was submitted.
+    pub(super) fn submitted(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// An operation was answered with `bytes` of keys and values.
+    pub(super) fn answered(&mut self, bytes: usize) {
+        self.in_flight -= 1;
+        self.largest = (self.largest - self.largest / 16).max(bytes).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(window: &mut Window) -> usize {
+        let mut count = 0;
+        while window.is_open() {
+            window.submitted();
+            count += 1;
+        }
+        (0..count).for_each(|_| window.in_flight -= 1);
+        count
+    }
+
+    #[test]
+    fn the_window_follows_the_size_of_replies() {
+        let mut window = Window::default();
+        assert_eq!(room(&mut window), FIRST);
+        window.submitted();
+        window.answered(10);
+        assert_eq!(room(&mut window), MOST);
+        window.submitted();
+        window.answered(1 << 20);
+        assert_eq!(room(&mut window), LEAST);
+        for _ in 0..200 {
+            window.submitted();
+            window.answered(10);
+        }
+        assert_eq!(room(&mut window), MOST);
+    }
+}

@@ -1,0 +1,178 @@
+//! What is left to do for a command that was understood.
+
+use super::scan::ScanWork;
+use super::{Context, MAX_REPLY_BYTES, error_reply};
+use crate::resp::Reply;
+use leeward_format::op::{Op, OpError, OpResult};
+
+/// A command under way.
+pub(super) enum Work {
+    /// Its reply is known.
+    Ready(Reply),
+    /// One operation.
+    One(One),
+    /// Several operations at once; they may be answered in any order.
+    Many(Many),
+    /// A scan: one operation after the other.
+    Scan(Box<ScanWork>),
+    /// Its reply is made when all earlier commands are answered.
+    InTurn(fn(&mut Context) -> Reply),
+}
+
+/// One operation and what to make of its result.
+pub(super) struct One {
+    op: Option<Op>,
+    finish: fn(OpResult) -> Reply,
+}
+
+/// Several operations and what to make of their results, which are handed over in the order of the operations.
+pub(super) struct Many {
+    ops: std::vec::IntoIter<Op>,
+    results: Vec<Option<OpResult>>,
+    waiting: usize,
+    bytes: usize,
+    keeps_errors: bool,
+    finish: Option<Box<dyn FnOnce(Vec<OpResult>) -> Reply + Send>>,
+}
+
+impl Work {
+    /// One operation. `finish` never sees [`OpResult::Error`].
+    pub(super) fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
+        Work::One(One { op: Some(op), finish })
+    }
+
+    /// Several operations. `finish` never sees [`OpResult::Error`]: the first error is the reply.
+    pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
+        Work::all(ops, false, finish)
+    }
+
+    /// As [`Work::many`], but errors are handed to `finish` like other results.
+    pub(super) fn many_with_errors(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
+        Work::all(ops, true, finish)
+    }
+
+    fn all(ops: Vec<Op>, keeps_errors: bool, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
+        if ops.is_empty() {
+            return Work::Ready(finish(Vec::new()));
+        }
+        let count = ops.len();
+        Work::Many(Many {
+            ops: ops.into_iter(),
+            results: vec![None; count],
+            waiting: count,
+            bytes: 0,
+            keeps_errors,
+            finish: Some(Box::new(finish)),
+        })
+    }
+
+    /// The next operation can be submitted, and it is a write, or a scan.
+    pub(super) fn next_kind(&self) -> Option<Kind> {
+        match self {
+            Work::One(one) => one.op.as_ref().map(Kind::of),
+            Work::Many(many) => many.ops.as_slice().first().map(Kind::of),
+            Work::Scan(scan) => scan.has_op().then_some(Kind::Scan),
+            Work::Ready(_) | Work::InTurn(_) => None,
+        }
+    }
+
+    /// Takes the operation that [`Work::next_kind`] announced, and its position among those of the command.
+    pub(super) fn next_op(&mut self) -> Option<(usize, Op)> {
+        match self {
+            Work::One(one) => one.op.take().map(|op| (0, op)),
+            Work::Many(many) => {
+                let position = many.results.len() - many.ops.len();
+                many.ops.next().map(|op| (position, op))
+            }
+            Work::Scan(scan) => scan.take_op().map(|op| (0, op)),
+            Work::Ready(_) | Work::InTurn(_) => None,
+        }
+    }
+
+    /// The operation at `position` was answered.
+    pub(super) fn answered(&mut self, position: usize, result: OpResult, context: &mut Context) {
+        let reply = match self {
+            Work::One(one) => Some(match result {
+                OpResult::Error(error) => error_reply(&error),
+                result => (one.finish)(result),
+            }),
+            Work::Many(many) => many.answered(position, result),
+            Work::Scan(scan) => scan.answered(result, context),
+            // Its reply was decided while other operations of it were still under way.
+            Work::Ready(_) | Work::InTurn(_) => None,
+        };
+        if let Some(reply) = reply {
+            *self = Work::Ready(reply);
+        }
+    }
+}
+
+impl Many {
+    fn answered(&mut self, position: usize, result: OpResult) -> Option<Reply> {
+        self.bytes += result_bytes(&result);
+        self.results[position] = Some(result);
+        self.waiting -= 1;
+        if self.bytes > MAX_REPLY_BYTES {
+            return Some(too_long());
+        }
+        if self.waiting > 0 {
+            return None;
+        }
+        let results: Vec<OpResult> = std::mem::take(&mut self.results).into_iter().flatten().collect();
+        let failed = results.iter().find_map(|result| match result {
+            OpResult::Error(error) if !self.keeps_errors => Some(error_reply(error)),
+            _ => None,
+        });
+        failed.or_else(|| self.finish.take().map(|finish| finish(results)))
+    }
+}
+
+/// What an operation must wait for on its own connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing.
+    Read,
+    /// Earlier scans, which must not see it.
+    Write,
+    /// Earlier writes, which it must see.
+    Scan,
+}
+
+impl Kind {
+    fn of(op: &Op) -> Kind {
+        match op {
+            Op::Scan { .. } => Kind::Scan,
+            op if op.is_write() => Kind::Write,
+            _ => Kind::Read,
+        }
+    }
+}
+
+/// Bytes of keys and values in a result.
+pub(crate) fn result_bytes(result: &OpResult) -> usize {
+    let len = |value: &Option<bytes::Bytes>| value.as_ref().map_or(0, |value| value.len());
+    match result {
+        OpResult::Value(value) => len(value),
+        OpResult::Put { old, .. } | OpResult::Deleted { old } => len(old),
+        OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        OpResult::Integer(_) | OpResult::Error(_) => 0,
+    }
+}
+
+/// The reply to a command whose reply would be longer than [`MAX_REPLY_BYTES`].
+pub(super) fn too_long() -> Reply {
+    Reply::err(format_args!("the reply would be longer than {MAX_REPLY_BYTES} bytes: ask for less (LIMIT, SCAN)"))
+}
+
+/// The reply when a node answers with a result that does not belong to the operation.
+pub(super) fn unexpected(result: &OpResult) -> Reply {
+    let kind = match result {
+        OpResult::Value(_) => "value",
+        OpResult::Put { .. } => "put",
+        OpResult::Deleted { .. } => "deleted",
+        OpResult::Integer(_) => "integer",
+        OpResult::Entries { .. } => "entries",
+        OpResult::Error(error) => return error_reply(error),
+    };
+    error_reply(&OpError::Unavailable(format!("the primary answered with a result of another kind ({kind})")))
+}

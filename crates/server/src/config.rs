@@ -1,0 +1,326 @@
+//! What an operator may set for one node: a TOML file, and single settings on top of it.
+//!
+//! Options of the cluster (of its tables) are not here: they are kept by the coordinator. A name that is not known and
+//! a value out of its range are refused, with the reason and the range, before anything is opened.
+//!
+//! ```
+//! use leeward_server::NodeConfig;
+//!
+//! let config = NodeConfig::from_toml("server_id = 2\ncache_bytes = 134217728", "node.toml")?;
+//! assert_eq!(config.resp_listen(), "127.0.0.1:7380");
+//! let refused = NodeConfig::from_toml("cache_bytes = 5", "node.toml").unwrap_err();
+//! assert_eq!(refused.to_string(), "node.toml: cache_bytes is 5: it must be from 1048576 to 1099511627776");
+//! # Ok::<(), leeward_server::config::ConfigError>(())
+//! ```
+
+use leeward_format::MAX_SEGMENT_BYTES;
+use leeward_format::superblock::MIN_SEGMENT_BYTES;
+use serde::Deserialize;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// How nodes reach each other's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricKind {
+    /// TCP, between any hosts.
+    #[default]
+    Tcp,
+    /// Shared memory, between processes of one host.
+    Shm,
+}
+
+/// Settings of one node. Every field can be given in the file by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Number of the server, unique in the cluster: 1 to 10,000.
+    pub server_id: u32,
+    /// Where its volume is. Default `leeward-data/node-<id>`.
+    pub data_dir: Option<PathBuf>,
+    /// Address for Redis clients. Default `127.0.0.1:<7378 + id>`; port 0 takes any free one.
+    pub resp_listen: Option<String>,
+    /// Address for native clients. Default `127.0.0.1:<7478 + id>`.
+    pub native_listen: Option<String>,
+    /// Address for operators. Default `127.0.0.1:<7578 + id>`.
+    pub admin_listen: Option<String>,
+    /// Address for the other nodes. Default `127.0.0.1:<7678 + id>`; with shared memory a socket's path, or `@name`.
+    pub fabric_listen: Option<String>,
+    /// Host name or address under which others reach this node, when that is not the one it listens on.
+    pub advertise_host: Option<String>,
+    /// How nodes reach each other: `tcp` or `shm`.
+    pub fabric: FabricKind,
+    /// Where the embedded coordinator listens.
+    pub coordinator: SocketAddr,
+    /// Listen on addresses that are not loopback, although nothing checks who connects.
+    pub insecure_listen: bool,
+    /// Size that the volume may reach, in bytes: at least 64 MiB. Default: as far as the device lets it.
+    pub capacity_bytes: Option<u64>,
+    /// Memory for cached nodes, filters and records, in bytes: 1 MiB to 1 TiB.
+    pub cache_bytes: u64,
+    /// Segment size of a new volume, in bytes: a power of two from 32 KiB to 2 MiB.
+    pub segment_bytes: u64,
+    /// Threads for compactions, flushes and reads from the device: 1 to 64.
+    pub job_threads: u32,
+    /// Most client connections, of both protocols together: 1 to 100,000.
+    pub max_connections: u32,
+    /// How long a client may leave its replies unread before it is disconnected, in seconds: 1 to 86,400.
+    pub client_stall_seconds: u64,
+    /// Replies that one client may leave unread, in bytes: 1 MiB to 4 GiB. Beyond, it is disconnected.
+    pub client_output_bytes: u64,
+    /// How long written bytes may stay in the page cache before they are made durable, in milliseconds: 10 to 60,000.
+    pub flush_interval_ms: u64,
+    /// Silence after which the coordinator declares this node dead, in milliseconds: 200 to 60,000.
+    pub session_timeout_ms: u64,
+    /// How long a backup's promise to its primary lasts, in milliseconds: 100 to 60,000.
+    pub lease_ms: u64,
+    /// With this many live servers a master assigns regions at once; with fewer it waits a while: 1 to 1,000.
+    pub expected_servers: u32,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        NodeConfig {
+            server_id: 1,
+            data_dir: None,
+            resp_listen: None,
+            native_listen: None,
+            admin_listen: None,
+            fabric_listen: None,
+            advertise_host: None,
+            fabric: FabricKind::Tcp,
+            coordinator: SocketAddr::from(([127, 0, 0, 1], 7779)),
+            insecure_listen: false,
+            capacity_bytes: None,
+            cache_bytes: 64 << 20,
+            segment_bytes: MAX_SEGMENT_BYTES as u64,
+            job_threads: 2,
+            max_connections: 10_000,
+            client_stall_seconds: 60,
+            client_output_bytes: 256 << 20,
+            flush_interval_ms: 1000,
+            session_timeout_ms: 1000,
+            lease_ms: 600,
+            expected_servers: 3,
+        }
+    }
+}
+
+/// A setting, or the file that it comes from, cannot be used. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or has names or types that are not known.
+    #[error("{origin}: {reason}")]
+    Malformed {
+        /// The file, or the flag.
+        origin: String,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A value is out of its range.
+    #[error("{origin}: {name} is {value}: it must be {allowed}")]
+    OutOfRange {
+        /// The file, or the flag.
+        origin: String,
+        /// Name of the setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// An address that others can reach, without leave to listen there.
+    #[error(
+        "{origin}: {name} is {value}, which is not a loopback address: anybody who reaches it could read and write \
+         everything, since there are no users yet. Listen on 127.0.0.1, or set insecure_listen = true \
+         (--insecure-listen) if the network is closed to others"
+    )]
+    NotLoopback {
+        /// The file, or the flag.
+        origin: String,
+        /// Name of the setting.
+        name: &'static str,
+        /// The address.
+        value: String,
+    },
+}
+
+impl NodeConfig {
+    /// Settings from the text of a file; `origin` is what errors call it.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn from_toml(text: &str, origin: &str) -> Result<NodeConfig, ConfigError> {
+        let malformed = |error: toml::de::Error| malformed(origin, &error);
+        let table = text.parse::<toml::Table>().map_err(malformed)?;
+        // From the text, not from the table: it knows the line.
+        let config: NodeConfig =
+            if table.is_empty() { NodeConfig::default() } else { toml::from_str(text).map_err(malformed)? };
+        config.check(origin)?;
+        Ok(config)
+    }
+
+    /// Settings from `file`, if there is one, with `overrides` (`name`, `value`) on top.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<NodeConfig, ConfigError> {
+        let (text, origin) = match file {
+            None => (String::new(), "defaults".to_owned()),
+            Some(path) => {
+                let unreadable = |source| ConfigError::Unreadable { path: path.into(), source };
+                (std::fs::read_to_string(path).map_err(unreadable)?, path.display().to_string())
+            }
+        };
+        if overrides.is_empty() {
+            return NodeConfig::from_toml(&text, &origin);
+        }
+        let mut table = text.parse::<toml::Table>().map_err(|error| malformed(&origin, &error))?;
+        for (name, value) in overrides {
+            // `64` is a number and `"64"` a string; what is no TOML value, such as an address, is a string too.
+            let parsed = format!("value = {value}").parse::<toml::Table>().ok();
+            let parsed = parsed.and_then(|mut table| table.remove("value"));
+            table.insert(name.clone(), parsed.unwrap_or_else(|| toml::Value::String(value.clone())));
+        }
+        let names: Vec<&str> = overrides.iter().map(|(name, _)| &name[..]).collect();
+        let origin = format!("{origin} with {}", names.join(", "));
+        let config: NodeConfig = table.try_into().map_err(|error| malformed(&origin, &error))?;
+        config.check(&origin)?;
+        Ok(config)
+    }
+
+    /// Checks every value against its range, for a configuration that was put together in code.
+    ///
+    /// # Errors
+    /// The first value that is out of its range, or an address that needs `insecure_listen`.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.check("configuration")
+    }
+
+    fn check(&self, origin: &str) -> Result<(), ConfigError> {
+        const MIB: u64 = 1 << 20;
+        let check = Check { origin };
+        check.range("server_id", self.server_id, 1..=10_000)?;
+        if let Some(capacity) = self.capacity_bytes {
+            check.range("capacity_bytes", capacity, 64 * MIB..=1 << 50)?;
+        }
+        check.range("cache_bytes", self.cache_bytes, MIB..=1 << 40)?;
+        if !self.segment_bytes.is_power_of_two() {
+            return Err(check.refused("segment_bytes", self.segment_bytes, "a power of two".into()));
+        }
+        check.range("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES as u64..=MAX_SEGMENT_BYTES as u64)?;
+        check.range("job_threads", self.job_threads, 1..=64)?;
+        check.range("max_connections", self.max_connections, 1..=100_000)?;
+        check.range("client_stall_seconds", self.client_stall_seconds, 1..=86_400)?;
+        check.range("client_output_bytes", self.client_output_bytes, MIB..=4096 * MIB)?;
+        check.range("flush_interval_ms", self.flush_interval_ms, 10..=60_000)?;
+        check.range("session_timeout_ms", self.session_timeout_ms, 200..=60_000)?;
+        check.range("lease_ms", self.lease_ms, 100..=60_000)?;
+        check.range("expected_servers", self.expected_servers, 1..=1000)?;
+        for (name, address) in [
+            ("resp_listen", self.resp_listen()),
+            ("native_listen", self.native_listen()),
+            ("admin_listen", self.admin_listen()),
+        ] {
+            self.check_address(&check, name, &address)?;
+        }
+        match self.fabric {
+            FabricKind::Tcp => self.check_address(&check, "fabric_listen", &self.fabric_listen()),
+            FabricKind::Shm => Ok(()),
+        }
+    }
+
+    fn check_address(&self, check: &Check, name: &'static str, address: &str) -> Result<(), ConfigError> {
+        let Ok(parsed) = address.parse::<SocketAddr>() else {
+            return Err(check.refused(name, address, "an IP address and a port, such as 127.0.0.1:7379".into()));
+        };
+        if parsed.ip().is_loopback() || self.insecure_listen {
+            return Ok(());
+        }
+        Err(ConfigError::NotLoopback { origin: check.origin.into(), name, value: address.into() })
+    }
+
+    /// Where its volume is.
+    pub fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("leeward-data/node-{}", self.server_id)))
+    }
+
+    /// Address for Redis clients.
+    pub fn resp_listen(&self) -> String {
+        self.listen(&self.resp_listen, 7378)
+    }
+
+    /// Address for native clients.
+    pub fn native_listen(&self) -> String {
+        self.listen(&self.native_listen, 7478)
+    }
+
+    /// Address for operators.
+    pub fn admin_listen(&self) -> String {
+        self.listen(&self.admin_listen, 7578)
+    }
+
+    /// Address for the other nodes.
+    pub fn fabric_listen(&self) -> String {
+        match self.fabric {
+            FabricKind::Tcp => self.listen(&self.fabric_listen, 7678),
+            FabricKind::Shm => self.fabric_listen.clone().unwrap_or_else(|| {
+                // Two clusters of one host differ in their coordinator's port.
+                format!("@leeward-{}-{}", self.coordinator.port(), self.server_id)
+            }),
+        }
+    }
+
+    /// The address that others use for one that was bound: with [`NodeConfig::advertise_host`] if that is set.
+    pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
+        match &self.advertise_host {
+            Some(host) if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) => format!("[{host}]:{}", bound.port()),
+            Some(host) => format!("{host}:{}", bound.port()),
+            None => bound.to_string(),
+        }
+    }
+
+    fn listen(&self, given: &Option<String>, base: u32) -> String {
+        given.clone().unwrap_or_else(|| format!("127.0.0.1:{}", base + self.server_id))
+    }
+}
+
+fn malformed(origin: &str, error: &toml::de::Error) -> ConfigError {
+    ConfigError::Malformed { origin: origin.into(), reason: error.to_string().trim_end().replace('\n', "\n  ") }
+}
+
+struct Check<'a> {
+    origin: &'a str,
+}
+
+impl Check<'_> {
+    fn range<T: PartialOrd + Display>(
+        &self,
+        name: &'static str,
+        value: T,
+        range: RangeInclusive<T>,
+    ) -> Result<(), ConfigError> {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        Err(self.refused(name, value, format!("from {} to {}", range.start(), range.end())))
+    }
+
+    fn refused(&self, name: &'static str, value: impl Display, allowed: String) -> ConfigError {
+        ConfigError::OutOfRange { origin: self.origin.into(), name, value: value.to_string(), allowed }
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! Bad settings are refused with the reason and the range; good ones arrive.
+
+use super::*;
+
+fn refusal(text: &str) -> String {
+    NodeConfig::from_toml(text, "node.toml").expect_err(text).to_string()
+}
+
+#[test]
+fn defaults_are_valid_and_follow_the_server_id() {
+    let config = NodeConfig::from_toml("server_id = 3", "node.toml").unwrap();
+    assert_eq!(config.resp_listen(), "127.0.0.1:7381");
+    assert_eq!(config.native_listen(), "127.0.0.1:7481");
+    assert_eq!(config.admin_listen(), "127.0.0.1:7581");
+    assert_eq!(config.fabric_listen(), "127.0.0.1:7681");
+    assert_eq!(config.data_dir(), PathBuf::from("leeward-data/node-3"));
+    assert_eq!(NodeConfig::from_toml("", "node.toml").unwrap(), NodeConfig::default());
+}
+
+#[test]
+fn an_unknown_name_is_refused_with_its_line_and_the_names_there_are() {
+    let refused = refusal("server_id = 1\ncache_size = 5\n");
+    assert!(
+        refused.contains("line 2") && refused.contains("cache_size") && refused.contains("cache_bytes"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn absurd_values_are_refused_with_the_range() {
+    for (text, says) in [
+        ("server_id = 0", "server_id is 0: it must be from 1 to 10000"),
+        ("job_threads = 1000", "job_threads is 1000: it must be from 1 to 64"),
+        ("segment_bytes = 100000", "segment_bytes is 100000: it must be a power of two"),
+        ("segment_bytes = 16384", "segment_bytes is 16384: it must be from 32768 to 2097152"),
+        ("max_connections = 0", "max_connections is 0: it must be from 1 to 100000"),
+        ("capacity_bytes = 1", "capacity_bytes is 1: it must be from 67108864 to"),
+        ("flush_interval_ms = 0", "flush_interval_ms is 0: it must be from 10 to 60000"),
+        ("lease_ms = 5", "lease_ms is 5: it must be from 100 to 60000"),
+        ("resp_listen = \"here\"", "resp_listen is here: it must be an IP address and a port"),
+        ("cache_bytes = -1", "cache_bytes"),
+        ("cache_bytes = \"much\"", "cache_bytes"),
+        ("fabric = \"carrier-pigeon\"", "carrier-pigeon"),
+        ("server_id = ", "line 1"),
+    ] {
+        let refused = refusal(text);
+        assert!(refused.starts_with("node.toml: ") && refused.contains(says), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn listening_beyond_loopback_needs_leave() {
+    for name in ["resp_listen", "native_listen", "admin_listen", "fabric_listen"] {
+        let line = format!("{name} = \"0.0.0.0:9000\"");
+        let refused = refusal(&line);
+        assert!(refused.contains(name) && refused.contains("--insecure-listen"), "{refused}");
+        NodeConfig::from_toml(&format!("insecure_listen = true\n{line}"), "node.toml").unwrap();
+    }
+}
+
+#[test]
+fn overrides_win_and_are_checked_as_the_file_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, "server_id = 2\ncache_bytes = 2097152\n").unwrap();
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let overrides = [pair("cache_bytes", "4194304"), pair("resp_listen", "127.0.0.1:0"), pair("fabric", "shm")];
+    let config = NodeConfig::load(Some(&file), &overrides).unwrap();
+    assert_eq!((config.server_id, config.cache_bytes, config.fabric), (2, 4 << 20, FabricKind::Shm));
+    assert_eq!(config.resp_listen(), "127.0.0.1:0");
+    assert_eq!(config.fabric_listen(), "@leeward-7779-2");
+    let refused = NodeConfig::load(Some(&file), &[pair("nonsense", "1")]).unwrap_err().to_string();
+    assert!(refused.contains("with nonsense") && refused.contains("unknown field"), "{refused}");
+    let missing = NodeConfig::load(Some(&dir.path().join("absent.toml")), &[]).unwrap_err().to_string();
+    assert!(missing.contains("absent.toml"), "{missing}");
+}
+
+#[test]
+fn the_advertised_address_has_the_bound_port() {
+    let bound = SocketAddr::from(([0, 0, 0, 0], 7379));
+    let mut config = NodeConfig::default();
+    assert_eq!(config.advertised(bound), "0.0.0.0:7379");
+    config.advertise_host = Some("store-1.example".into());
+    assert_eq!(config.advertised(bound), "store-1.example:7379");
+    config.advertise_host = Some("fd00::1".into());
+    assert_eq!(config.advertised(bound), "[fd00::1]:7379");
+}

@@ -1,0 +1,36 @@
+//! What the event loop sees of a connection, whichever protocol it speaks: bytes in, operations out, results in, bytes
+//! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
+
+use crate::commands::Context;
+use bytes::BytesMut;
+use leeward_format::op::{Op, OpResult};
+
+/// An operation that a connection wants carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// Its number on this connection, by which [`Conversation::complete`] names it.
+    pub number: u64,
+    /// The operation.
+    pub op: Op,
+    /// Answer that another node is the primary instead of forwarding.
+    pub direct: bool,
+}
+
+/// One client connection. Belongs to the event loop's thread.
+pub trait Conversation: Send {
+    /// Takes bytes from the client. Call [`Conversation::advance`] afterwards.
+    fn feed(&mut self, bytes: &[u8]);
+    /// Operation `number` was answered. Call [`Conversation::advance`] afterwards.
+    fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
+    /// Does all that can be done now: reads requests, appends operations to `submit`, encodes replies. To be called
+    /// after every input, and when output was taken.
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
+    /// Replies that wait to be sent; the caller takes from its front what the socket took.
+    fn output(&mut self) -> &mut BytesMut;
+    /// More may be read from the client. `false` is back-pressure, or the end.
+    fn wants_input(&self) -> bool;
+    /// Nothing more will come: answer what was asked and then be [finished](Conversation::is_finished).
+    fn stop(&mut self);
+    /// Everything was answered and sent after a [stop](Conversation::stop): the connection can be closed.
+    fn is_finished(&self) -> bool;
+}

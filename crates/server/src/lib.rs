@@ -1,0 +1,33 @@
+//! One region server: the crate that binds storage, replication, cluster and fabric into a node, and that lets
+//! clients in.
+//!
+//! ```text
+//!   Redis clients      native clients      operators           peers            coordinator
+//!        |                   |                 |                 |                   |
+//!   resp + commands        native            admin (HTTP)     fabric threads     client thread
+//!        \___________________|                 |                 |                   |
+//!                            v                 v                 v                   v
+//!                     runtime: one event loop <----- channel + waker <---------------+---- job pool
+//!                            |
+//!                     node: routing, replication, leases, cluster agent (a state machine; no thread, clock, socket)
+//! ```
+//!
+//! [`node`] is the single-threaded heart that the simulator also drives. Everything else here is the shell around it:
+//! [`runtime`] owns the threads and sockets, [`resp`] and [`commands`] speak Redis, [`native`] speaks the protocol of
+//! `leeward-client` (both are a [`conversation::Conversation`]), [`admin`] answers HTTP, [`metrics`] counts, [`config`] is
+//! what an operator may set.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod commands;
+pub mod config;
+pub mod conversation;
+pub mod metrics;
+pub mod native;
+pub mod node;
+pub mod resp;
+pub mod runtime;
+
+pub use config::NodeConfig;
+pub use runtime::{Server, StartError, start};

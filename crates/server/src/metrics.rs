@@ -1,0 +1,358 @@
+//! What a node counts, in Prometheus's text format.
+//!
+//! Commands and connections are counted here as they happen, by the event loop's thread. Everything about regions,
+//! device and fabric is counted by the node, comes as a [`NodeStatus`] at each scrape, and is added up by role, so that
+//! it can be seen that a backup merges nothing and reads nothing from its device for its index. Every role is always
+//! present: an absent series cannot be told from a zero.
+
+use crate::commands::{self, Class};
+use crate::node::status::{NodeStatus, RegionStatus, Role};
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+type Seconds = Counter<f64, AtomicU64>;
+
+/// Upper bounds of the latency buckets, in seconds: 20 us to 10 s.
+const LATENCY_SECONDS: [f64; 18] = [
+    0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+    10.0,
+];
+
+const CLASSES: [Class; 4] = [Class::Read, Class::Write, Class::Scan, Class::Other];
+
+fn new_histogram() -> Histogram {
+    Histogram::new(LATENCY_SECONDS)
+}
+
+/// Why the server closed a connection by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// Its bytes were no request.
+    Protocol,
+    /// It left its replies unread for too long.
+    Stalled,
+    /// It left more replies unread than may be held.
+    OutputLimit,
+}
+
+/// Sums over all commands and connections, for `INFO stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Commands answered.
+    pub commands: u64,
+    /// Of these, by an error.
+    pub failed: u64,
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections refused because there were too many.
+    pub refused: u64,
+}
+
+/// Counters of one process.
+pub struct Metrics {
+    /// By position in the table of commands; the last counts those that are not in it.
+    commands: Vec<CommandCounters>,
+    latency_by_class: Family<ClassLabel, Histogram, fn() -> Histogram>,
+    /// The same histograms, by class, without the look-up.
+    latency: [Histogram; 4],
+    native_requests: Counter,
+    native_operations: Counter,
+    resp_connections: Connections,
+    native_connections: Connections,
+    refused: Counter,
+    protocol_errors: Counter,
+    stalled: Counter,
+    output_limit: Counter,
+}
+
+#[derive(Default)]
+struct CommandCounters {
+    calls: Counter,
+    failed: Counter,
+    nanos: Counter,
+}
+
+/// Connections of one protocol.
+#[derive(Default)]
+pub(crate) struct Connections {
+    accepted: Counter,
+    open: Gauge,
+}
+
+impl Connections {
+    pub(crate) fn opened(&self) {
+        self.accepted.inc();
+        self.open.inc();
+    }
+    pub(crate) fn closed(&self) {
+        self.open.dec();
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let latency_by_class = Family::new_with_constructor(new_histogram as fn() -> Histogram);
+        let latency = CLASSES.map(|class| {
+            let label = ClassLabel { class: class.label() };
+            Histogram::clone(&latency_by_class.get_or_create(&label))
+        });
+        Metrics {
+            commands: (0..=commands::all().len()).map(|_| CommandCounters::default()).collect(),
+            latency_by_class,
+            latency,
+            native_requests: Counter::default(),
+            native_operations: Counter::default(),
+            resp_connections: Connections::default(),
+            native_connections: Connections::default(),
+            refused: Counter::default(),
+            protocol_errors: Counter::default(),
+            stalled: Counter::default(),
+            output_limit: Counter::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// A Redis command was answered, `nanos` after it came. `position` is its place in the table of commands.
+    pub fn command(&self, position: Option<usize>, nanos: u64, failed: bool) {
+        let class = position.map_or(Class::Other, |position| commands::all()[position].class);
+        let counters = &self.commands[position.unwrap_or(self.commands.len() - 1)];
+        counters.calls.inc();
+        counters.nanos.inc_by(nanos);
+        if failed {
+            counters.failed.inc();
+        }
+        self.latency[class as usize].observe(nanos as f64 / 1e9);
+    }
+
+    /// A native request of `operations` was taken.
+    pub fn native_request(&self, operations: usize) {
+        self.native_requests.inc();
+        self.native_operations.inc_by(operations as u64);
+    }
+
+    /// A connection's bytes were no request.
+    pub fn protocol_error(&self) {
+        self.dropped(Dropped::Protocol);
+    }
+
+    /// The server closed a connection by itself.
+    pub fn dropped(&self, why: Dropped) {
+        match why {
+            Dropped::Protocol => self.protocol_errors.inc(),
+            Dropped::Stalled => self.stalled.inc(),
+            Dropped::OutputLimit => self.output_limit.inc(),
+        };
+    }
+
+    /// A connection was refused because there were too many.
+    pub fn refused(&self) {
+        self.refused.inc();
+    }
+
+    /// Connections of Redis clients.
+    pub(crate) fn resp_connections(&self) -> &Connections {
+        &self.resp_connections
+    }
+
+    /// Connections of native clients.
+    pub(crate) fn native_connections(&self) -> &Connections {
+        &self.native_connections
+    }
+
+    /// Sums over all commands and connections.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            commands: self.commands.iter().map(|command| command.calls.get()).sum(),
+            failed: self.commands.iter().map(|command| command.failed.get()).sum(),
+            connections: self.resp_connections.accepted.get() + self.native_connections.accepted.get(),
+            refused: self.refused.get(),
+        }
+    }
+
+    /// Name, calls, nanoseconds and failures of every command that was called.
+    pub(crate) fn each_command(&self, mut each: impl FnMut(&str, u64, u64, u64)) {
+        for (spec, counters) in commands::all().iter().zip(&self.commands) {
+            if counters.calls.get() > 0 {
+                each(spec.name, counters.calls.get(), counters.nanos.get(), counters.failed.get());
+            }
+        }
+    }
+
+    /// Everything, with the node's own figures, in Prometheus's (OpenMetrics) text format.
+    pub fn encode(&self, status: &NodeStatus) -> String {
+        let mut registry = Registry::with_prefix("leeward");
+        self.register_clients(&mut registry);
+        register_node(&mut registry, status);
+        register_regions(&mut registry, status);
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("writing to a string cannot fail");
+        text
+    }
+
+    fn register_clients(&self, registry: &mut Registry) {
+        let calls = Family::<Command, Counter>::default();
+        let failed = Family::<Command, Counter>::default();
+        let names = commands::all().iter().map(|spec| spec.name).chain(["unknown"]);
+        for (command, counters) in names.zip(&self.commands).filter(|(_, counters)| counters.calls.get() > 0) {
+            calls.get_or_create(&Command { command }).inc_by(counters.calls.get());
+            failed.get_or_create(&Command { command }).inc_by(counters.failed.get());
+        }
+        registry.register("commands", "Redis commands answered", calls);
+        registry.register("commands_failed", "Redis commands answered by an error", failed);
+        let help = "Time from reading a command to its reply";
+        registry.register_with_unit("command", help, Unit::Seconds, self.latency_by_class.clone());
+        registry.register("native_requests", "Requests of native clients", self.native_requests.clone());
+        registry.register("native_operations", "Operations in them", self.native_operations.clone());
+        let open = Family::<ProtocolLabel, Gauge>::default();
+        let accepted = Family::<ProtocolLabel, Counter>::default();
+        for (protocol, connections) in [("resp", &self.resp_connections), ("native", &self.native_connections)] {
+            open.get_or_create(&ProtocolLabel { protocol }).set(connections.open.get());
+            accepted.get_or_create(&ProtocolLabel { protocol }).inc_by(connections.accepted.get());
+        }
+        registry.register("connections", "Open client connections", open);
+        registry.register("connections_accepted", "Client connections accepted", accepted);
+        registry.register("connections_refused", "Client connections refused: too many", self.refused.clone());
+        let dropped = Family::<Reason, Counter>::default();
+        for (reason, counter) in
+            [("protocol", &self.protocol_errors), ("stalled", &self.stalled), ("output-limit", &self.output_limit)]
+        {
+            dropped.get_or_create(&Reason { reason }).inc_by(counter.get());
+        }
+        registry.register("connections_dropped", "Client connections closed by the server", dropped);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Command {
+    command: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClassLabel {
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProtocolLabel {
+    protocol: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RoleLabel {
+    role: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RoleReason {
+    role: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Peer {
+    region: u32,
+    peer: u32,
+}
+
+const ROLES: [(Role, &str); 4] =
+    [(Role::Primary, "primary"), (Role::Backup, "backup"), (Role::Learner, "learner"), (Role::None, "none")];
+
+fn register_node(registry: &mut Registry, status: &NodeStatus) {
+    let counter = |registry: &mut Registry, name: &str, help: &str, value: u64| {
+        let counter: Counter = Counter::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    };
+    let gauge = |registry: &mut Registry, name: &str, help: &str, value: u64| {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        registry.register(name, help, gauge);
+    };
+    counter(registry, "device_read_bytes", "Bytes read from the volume", status.device.bytes_read);
+    counter(registry, "device_written_bytes", "Bytes written to the volume", status.device.bytes_written);
+    gauge(registry, "segments_used_bytes", "Bytes of the volume's segments in use", status.device.segment_bytes_used);
+    counter(registry, "fabric_sent_bytes", "Bytes sent over the fabric", status.network.bytes_sent);
+    counter(registry, "fabric_received_bytes", "Bytes received over the fabric", status.network.bytes_received);
+    counter(registry, "cache_hits", "Look-ups answered by the cache", status.cache.hits);
+    counter(registry, "cache_misses", "Look-ups that the cache sent to the device", status.cache.misses);
+    gauge(registry, "cache_bytes", "Bytes held by the cache", status.cache.bytes);
+    counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
+    gauge(registry, "is_master", "This node is the master", status.is_master.into());
+    gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
+    gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());
+}
+
+fn register_regions(registry: &mut Registry, status: &NodeStatus) {
+    let by_role = |registry: &mut Registry, name: &str, help: &str, value: fn(&RegionStatus) -> u64| {
+        let family = Family::<RoleLabel, Counter>::default();
+        for (role, label) in ROLES {
+            let sum = status.regions.iter().filter(|region| region.role == role).map(value).sum();
+            family.get_or_create(&RoleLabel { role: label }).inc_by(sum);
+        }
+        registry.register(name, help, family);
+    };
+    by_role(registry, "compactions", "Compactions finished", |r| r.counters.compactions);
+    by_role(registry, "compaction_read_bytes", "Bytes that compactions read from the device", |r| {
+        r.counters.compaction_bytes_read
+    });
+    by_role(registry, "compaction_written_bytes", "Bytes that compactions wrote", |r| {
+        r.counters.compaction_bytes_written
+    });
+    by_role(registry, "user_bytes", "Bytes of keys and values written by clients", |r| r.counters.user_bytes);
+    by_role(registry, "index_shipped_bytes", "Bytes of index sent to backups", |r| r.counters.index_bytes_shipped);
+    by_role(registry, "index_received_bytes", "Bytes of index received", |r| r.counters.index_bytes_received);
+    by_role(registry, "index_rewritten_bytes", "Bytes of received index with pointers translated", |r| {
+        r.counters.index_bytes_rewritten
+    });
+    by_role(registry, "index_read_bytes", "Bytes that a backup read from its device for its index", |r| {
+        r.counters.index_bytes_read
+    });
+    by_role(registry, "sync_shipped_bytes", "Bytes sent to bring a backup in sync", |r| r.counters.sync_bytes_shipped);
+    by_role(registry, "installs", "Shipped compactions installed", |r| r.counters.installs);
+    register_states(registry, status);
+}
+
+fn register_states(registry: &mut Registry, status: &NodeStatus) {
+    let regions = Family::<RoleLabel, Gauge>::default();
+    let stalls = Family::<RoleReason, Seconds>::default();
+    let recovering: Gauge = Gauge::default();
+    for (role, label) in ROLES {
+        let with_role = || status.regions.iter().filter(|region| region.role == role);
+        regions.get_or_create(&RoleLabel { role: label }).set(with_role().count() as i64);
+        let l0_full: u64 = with_role().map(|region| region.counters.stall_l0_full_ns).sum();
+        let tail: u64 = with_role().map(|region| region.counters.stall_tail_ns).sum();
+        for (reason, nanos) in [("l0-full", l0_full), ("log-tail", tail)] {
+            stalls.get_or_create(&RoleReason { role: label, reason }).inc_by(nanos as f64 / 1e9);
+        }
+    }
+    recovering.set(status.regions.iter().filter(|region| region.state == "recovering").count() as i64);
+    registry.register("regions", "Regions of this node", regions);
+    registry.register("regions_recovering", "Regions that are not served yet by their primary here", recovering);
+    registry.register_with_unit("write_stall", "Time during which writes waited", Unit::Seconds, stalls);
+    let lag = Family::<Peer, Gauge>::default();
+    let to_ship = Family::<Peer, Gauge>::default();
+    for region in &status.regions {
+        for peer in &region.peers {
+            let label = Peer { region: region.region.0, peer: peer.server.0 };
+            lag.get_or_create(&label).set(peer.lag_bytes as i64);
+            to_ship.get_or_create(&label).set(peer.segments_to_ship as i64);
+        }
+    }
+    registry.register("replication_lag_bytes", "Log bytes that a peer has not confirmed", lag);
+    registry.register("replication_segments_to_ship", "Segments still to be sent to a peer", to_ship);
+}
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,238 @@
+//! Native connections: frames of [`Request`] in, frames of [`Reply`] out, without their socket.
+//!
+//! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of
+//! one request are submitted together and in order. Memory is bounded as for Redis connections: at most
+//! [`MAX_OPERATIONS`] operations are in flight, nothing more is read while [`OUTPUT_PAUSE_BYTES`] of replies are
+//! unread, and the results of one request fit one frame ([`MAX_MESSAGE_BYTES`]). Bytes that are no frame close the
+//! connection, since nobody knows where the next frame starts.
+//!
+//! Belongs to the event loop's thread.
+
+use crate::commands::{Client, Context, check_op, result_bytes};
+use crate::conversation::{Conversation, Submission};
+use bytes::{Buf, BytesMut};
+use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, OpError, OpResult, Reply, Request};
+use std::collections::VecDeque;
+
+/// Most operations of one request, and most of one connection in flight.
+pub const MAX_OPERATIONS: usize = 16_384;
+/// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
+pub const OUTPUT_PAUSE_BYTES: usize = 4 * 1024 * 1024;
+/// What a result takes in a frame besides its keys and values, at most: an error with its text.
+const RESULT_OVERHEAD_BYTES: usize = 192;
+/// What an entry of a scan takes in a frame besides its key and value, at most.
+const ENTRY_OVERHEAD_BYTES: usize = 8;
+
+/// State of one connection.
+pub struct Session {
+    id: u64,
+    input: BytesMut,
+    output: BytesMut,
+    /// Requests that are not answered; `first_request` numbers the first. An answered one is `None`.
+    requests: VecDeque<Option<Pending>>,
+    first_request: u64,
+    /// Operations in flight, in order of submission; `first_op` numbers the first. An answered one is `None`.
+    ops: VecDeque<Option<Place>>,
+    first_op: u64,
+    stopped: bool,
+    frame: Vec<u8>,
+}
+
+struct Pending {
+    id: u64,
+    results: Vec<Option<OpResult>>,
+    waiting: usize,
+    bytes: usize,
+    /// A result says that another node is the primary: the client gets the region map first.
+    is_misrouted: bool,
+}
+
+/// Where the result of an operation belongs.
+struct Place {
+    request: u64,
+    position: usize,
+    is_write: bool,
+}
+
+impl Session {
+    /// A new connection, made known to `CLIENT LIST` under `id`.
+    pub fn new(id: u64, address: String, local_address: String, context: &mut Context) -> Session {
+        let now = context.now;
+        let client =
+            Client { address, local_address, connected: now, active: now, command: "NULL", ..Client::default() };
+        context.shared.clients.add(id, client);
+        Session {
+            id,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            requests: VecDeque::new(),
+            first_request: 0,
+            ops: VecDeque::new(),
+            first_op: 0,
+            stopped: false,
+            frame: Vec::new(),
+        }
+    }
+
+    /// Takes the next request off the input, if it is all there.
+    fn next_request(&mut self, context: &mut Context) -> Option<Request> {
+        match read_frame::<Request>(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES) {
+            Ok(Some((request, len))) => {
+                self.input.advance(len);
+                Some(request)
+            }
+            Ok(None) => {
+                // The rest of a large frame arrives without growing the buffer step by step.
+                let whole = frame_bytes(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES).ok().flatten();
+                if let Some(missing) = whole.and_then(|whole| whole.checked_sub(self.input.len())) {
+                    self.input.reserve(missing);
+                }
+                None
+            }
+            Err(error) => {
+                self.refuse(context, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The client breaks the protocol: the connection ends once what was asked before is answered.
+    fn refuse(&mut self, context: &mut Context, reason: &str) {
+        tracing::warn!(client = self.id, reason, "a native client breaks the protocol; closing its connection");
+        context.shared.metrics.protocol_error();
+        self.stop();
+    }
+
+    fn begin(&mut self, request: Request, context: &mut Context, submit: &mut Vec<Submission>) {
+        match request {
+            Request::Hello { client } => {
+                if let Some(known) = context.shared.clients.get_mut(self.id) {
+                    known.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
+                }
+                self.send(&Reply::Map(context.map.clone()));
+            }
+            Request::Map => self.send(&Reply::Map(context.map.clone())),
+            Request::Ops { ops, .. } if ops.len() > MAX_OPERATIONS => {
+                self.refuse(
+                    context,
+                    &format!("{} operations in one request, the limit is {MAX_OPERATIONS}", ops.len()),
+                );
+            }
+            Request::Ops { id, direct, ops } => {
+                context.shared.metrics.native_request(ops.len());
+                let request = self.first_request + self.requests.len() as u64;
+                let count = ops.len();
+                let results = vec![None; count];
+                self.requests.push_back(Some(Pending { id, results, waiting: count, bytes: 0, is_misrouted: false }));
+                for (position, op) in ops.into_iter().enumerate() {
+                    if let Err(error) = check_op(&op) {
+                        self.answered(request, position, false, OpResult::Error(error));
+                        continue;
+                    }
+                    let number = self.first_op + self.ops.len() as u64;
+                    self.ops.push_back(Some(Place { request, position, is_write: op.is_write() }));
+                    submit.push(Submission { number, op, direct });
+                }
+                self.reply_if_complete(request, context);
+            }
+        }
+    }
+
+    fn answered(&mut self, request: u64, position: usize, is_write: bool, result: OpResult) {
+        let at = (request - self.first_request) as usize;
+        let pending = self.requests[at].as_mut().expect("a request is answered after its last operation");
+        let entries = match &result {
+            OpResult::Entries { entries, .. } => entries.len(),
+            _ => 0,
+        };
+        let bytes = result_bytes(&result) + entries * ENTRY_OVERHEAD_BYTES;
+        pending.waiting -= 1;
+        let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
+        let result = match result {
+            _ if pending.bytes + bytes <= room => result,
+            // Said so that nobody takes it for "nothing was changed".
+            _ if is_write => OpResult::Error(OpError::Unknown("it was carried out, but its answer is too long".into())),
+            _ => OpResult::Error(OpError::Invalid(format!(
+                "the answers to one request would be longer than {MAX_MESSAGE_BYTES} bytes: ask for less at once"
+            ))),
+        };
+        if !matches!(result, OpResult::Error(_)) {
+            pending.bytes += bytes;
+        }
+        pending.is_misrouted |= matches!(result, OpResult::Error(OpError::NotPrimary { .. }));
+        pending.results[position] = Some(result);
+    }
+
+    fn reply_if_complete(&mut self, request: u64, context: &Context) {
+        let slot = &mut self.requests[(request - self.first_request) as usize];
+        let Some(pending) = slot.take_if(|pending| pending.waiting == 0) else { return };
+        while self.requests.front().is_some_and(Option::is_none) {
+            self.requests.pop_front();
+            self.first_request += 1;
+        }
+        if pending.is_misrouted {
+            self.send(&Reply::Map(context.map.clone()));
+        }
+        self.send(&Reply::Results { id: pending.id, results: pending.results.into_iter().flatten().collect() });
+    }
+
+    fn send(&mut self, reply: &Reply) {
+        self.frame.clear();
+        write_frame(FrameKind::Reply, reply, &mut self.frame);
+        self.output.extend_from_slice(&self.frame);
+    }
+}
+
+impl Conversation for Session {
+    fn feed(&mut self, bytes: &[u8]) {
+        if !self.stopped {
+            self.input.extend_from_slice(bytes);
+        }
+    }
+
+    fn complete(&mut self, number: u64, result: OpResult, context: &mut Context) {
+        let slot = number.checked_sub(self.first_op).and_then(|at| self.ops.get_mut(at as usize));
+        let Some(place) = slot.and_then(Option::take) else { return };
+        while self.ops.front().is_some_and(Option::is_none) {
+            self.ops.pop_front();
+            self.first_op += 1;
+        }
+        self.answered(place.request, place.position, place.is_write, result);
+        self.reply_if_complete(place.request, context);
+    }
+
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+        let mut active = false;
+        while self.wants_input()
+            && let Some(request) = self.next_request(context)
+        {
+            active = true;
+            self.begin(request, context, submit);
+        }
+        if active && let Some(client) = context.shared.clients.get_mut(self.id) {
+            client.active = context.now;
+            client.command = "native";
+        }
+    }
+
+    fn output(&mut self) -> &mut BytesMut {
+        &mut self.output
+    }
+
+    fn wants_input(&self) -> bool {
+        !self.stopped && self.ops.len() < MAX_OPERATIONS && self.output.len() < OUTPUT_PAUSE_BYTES
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        self.input = BytesMut::new();
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stopped && self.requests.is_empty() && self.output.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

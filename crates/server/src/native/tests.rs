@@ -1,0 +1,231 @@
+//! Native connections: ids come back, answers find their place, limits hold, hostile bytes end the connection.
+
+use super::*;
+use crate::commands::{Clients, Cursors, Facts, Figures, Shared};
+use crate::metrics::Metrics;
+use crate::node::status::NodeStatus;
+use bytes::Bytes;
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{Op, PutIf};
+use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId};
+use leeward_platform::Nanos;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+struct NoFigures;
+
+impl Figures for NoFigures {
+    fn status(&self) -> NodeStatus {
+        NodeStatus::default()
+    }
+}
+
+struct Wire {
+    session: Session,
+    shared: Shared,
+    map: RegionMap,
+    submitted: Vec<Submission>,
+}
+
+impl Wire {
+    fn new() -> Wire {
+        let metrics = Arc::new(Metrics::default());
+        let facts = Facts::default();
+        let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
+        let map = RegionMap { version: 9, ..RegionMap::default() };
+        let mut context = Context { now: Nanos::ZERO, map: &map, figures: &NoFigures, shared: &mut shared };
+        let session = Session::new(4, "peer".into(), "here".into(), &mut context);
+        Wire { session, shared, map, submitted: Vec::new() }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
+        let mut context = Context { now: Nanos::ZERO, map: &self.map, figures: &NoFigures, shared: &mut self.shared };
+        act(&mut self.session, &mut context, &mut self.submitted)
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.with(|session, context, submit| {
+            session.feed(bytes);
+            session.advance(context, submit);
+        });
+    }
+
+    fn request(&mut self, request: &Request) {
+        self.feed(&frame(request));
+    }
+
+    fn complete(&mut self, number: u64, result: OpResult) {
+        self.with(|session, context, submit| {
+            session.complete(number, result, context);
+            session.advance(context, submit);
+        });
+    }
+
+    fn replies(&mut self) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        while let Some((reply, len)) =
+            read_frame(FrameKind::Reply, self.session.output(), MAX_MESSAGE_BYTES).expect("frames of replies")
+        {
+            replies.push(reply);
+            self.session.output().advance(len);
+        }
+        assert!(self.session.output().is_empty());
+        replies
+    }
+}
+
+fn frame(request: &Request) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::Request, request, &mut bytes);
+    bytes
+}
+
+fn get(key: &str) -> Op {
+    Op::Get { key: Bytes::copy_from_slice(key.as_bytes()) }
+}
+
+fn ops(id: u64, direct: bool, ops: Vec<Op>) -> Request {
+    Request::Ops { id, direct, ops }
+}
+
+fn value(text: &str) -> OpResult {
+    OpResult::Value(Some(Bytes::copy_from_slice(text.as_bytes())))
+}
+
+#[test]
+fn a_hello_gets_the_map_and_names_the_client() {
+    let mut wire = Wire::new();
+    wire.request(&Request::Hello { client: "bench\n1".into() });
+    wire.request(&Request::Map);
+    let map = Reply::Map(wire.map.clone());
+    assert_eq!(wire.replies(), [map.clone(), map]);
+    assert_eq!(wire.shared.clients.get_mut(4).map(|client| client.name.clone()).as_deref(), Some("bench1"));
+}
+
+#[test]
+fn requests_are_answered_by_id_when_all_their_operations_are() {
+    let mut wire = Wire::new();
+    wire.request(&ops(70, true, vec![get("a"), get("b")]));
+    wire.request(&ops(71, false, vec![get("c")]));
+    wire.request(&ops(72, false, vec![]));
+    let submitted: Vec<(u64, bool)> = wire.submitted.iter().map(|s| (s.number, s.direct)).collect();
+    assert_eq!(submitted, [(0, true), (1, true), (2, false)]);
+    assert_eq!(wire.replies(), [Reply::Results { id: 72, results: vec![] }]);
+    wire.complete(1, value("B"));
+    assert_eq!(wire.replies(), []);
+    wire.complete(2, value("C"));
+    assert_eq!(wire.replies(), [Reply::Results { id: 71, results: vec![value("C")] }]);
+    wire.complete(0, value("A"));
+    wire.complete(0, value("again"));
+    assert_eq!(wire.replies(), [Reply::Results { id: 70, results: vec![value("A"), value("B")] }]);
+}
+
+#[test]
+fn a_misrouted_operation_brings_the_map_first() {
+    let mut wire = Wire::new();
+    wire.request(&ops(1, true, vec![get("a")]));
+    let result = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
+    wire.complete(0, result.clone());
+    assert_eq!(wire.replies(), [Reply::Map(wire.map.clone()), Reply::Results { id: 1, results: vec![result] }]);
+}
+
+#[test]
+fn what_the_store_cannot_hold_is_refused_without_asking_the_node() {
+    let mut wire = Wire::new();
+    let long = Op::Put {
+        key: "k".into(),
+        value: Bytes::from(vec![0; MAX_VALUE_BYTES + 1]),
+        when: PutIf::Always,
+        want_old: false,
+    };
+    wire.request(&ops(1, false, vec![get(""), get("a"), get(&"k".repeat(5000)), long]));
+    assert_eq!(wire.submitted.len(), 1);
+    wire.complete(0, value("A"));
+    let replies = wire.replies();
+    let [Reply::Results { id: 1, results }] = &replies[..] else { panic!("{replies:?}") };
+    let invalid: Vec<bool> =
+        results.iter().map(|result| matches!(result, OpResult::Error(OpError::Invalid(_)))).collect();
+    assert_eq!(invalid, [true, false, true, true]);
+}
+
+#[test]
+fn answers_that_do_not_fit_a_frame_become_errors_that_tell_reads_from_writes() {
+    let mut wire = Wire::new();
+    let delete = Op::Delete { key: "k".into() };
+    let batch: Vec<Op> = (0..9).map(|_| get("k")).chain([delete]).collect();
+    wire.request(&ops(1, false, batch));
+    let large = Bytes::from(vec![7; MAX_VALUE_BYTES]);
+    for number in 0..9 {
+        wire.complete(number, OpResult::Value(Some(large.clone())));
+    }
+    wire.complete(9, OpResult::Deleted { old: Some(large) });
+    let replies = wire.replies();
+    let [Reply::Results { results, .. }] = &replies[..] else { panic!("one reply") };
+    assert!(results[..7].iter().all(|result| matches!(result, OpResult::Value(Some(_)))));
+    assert!(matches!(results[8], OpResult::Error(OpError::Invalid(_))));
+    assert!(matches!(results[9], OpResult::Error(OpError::Unknown(_))));
+}
+
+#[test]
+fn frames_are_found_wherever_the_stream_is_cut() {
+    let stream = [frame(&ops(1, false, vec![get("a")])), frame(&Request::Map), frame(&ops(2, true, vec![get("b")]))];
+    let stream = stream.concat();
+    for step in 1..stream.len() {
+        let mut wire = Wire::new();
+        stream.chunks(step).for_each(|piece| wire.feed(piece));
+        assert_eq!(wire.submitted.len(), 2, "in pieces of {step}");
+        assert_eq!(wire.replies().len(), 1);
+    }
+}
+
+#[test]
+fn broken_frames_end_the_connection_after_what_was_asked_before() {
+    let mut wire = Wire::new();
+    wire.request(&ops(1, false, vec![get("a")]));
+    let mut broken = frame(&Request::Map);
+    *broken.last_mut().expect("a frame has bytes") ^= 1;
+    wire.feed(&broken);
+    wire.request(&Request::Map);
+    assert!(!wire.session.wants_input() && !wire.session.is_finished());
+    wire.complete(0, value("A"));
+    assert_eq!(wire.replies().len(), 1);
+    assert!(wire.session.is_finished());
+}
+
+#[test]
+fn a_batch_of_too_many_operations_is_refused() {
+    let mut wire = Wire::new();
+    wire.request(&ops(1, false, vec![Op::Count { region: RegionId(1) }; MAX_OPERATIONS + 1]));
+    assert!(wire.submitted.is_empty() && wire.session.is_finished());
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    let mut wire = Wire::new();
+    for round in 0_u64.. {
+        if !wire.session.wants_input() {
+            break;
+        }
+        wire.request(&ops(round, false, vec![get("k")]));
+        wire.complete(round, OpResult::Value(Some(Bytes::from(vec![1; MAX_VALUE_BYTES]))));
+    }
+    assert!(wire.session.output().len() < OUTPUT_PAUSE_BYTES + 2 * MAX_VALUE_BYTES);
+}
+
+proptest! {
+    #[test]
+    fn mutated_frames_never_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
+        keep in any::<prop::sample::Index>(),
+        step in 1_usize..40,
+    ) {
+        let mut stream = [frame(&Request::Hello { client: "c".into() }), frame(&ops(3, false, vec![get("a")]))].concat();
+        for (at, byte) in changes {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        stream.truncate(keep.index(stream.len()) + 1);
+        let mut wire = Wire::new();
+        stream.chunks(step).for_each(|piece| wire.feed(piece));
+    }
+}

@@ -1,0 +1,331 @@
+//! Operations on a region that this node serves: from the operation to an answer that is held until it may leave.
+//!
+//! What memory can answer is answered at once; a key that must be looked up on the device is locked meanwhile, so that
+//! a conditional write decides on the value that its key has when it is written.
+
+use super::job::Outcome;
+use super::serving::{Pending, ReplyTo, Serving};
+use bytes::Bytes;
+use leeward_engine::{AppendError, Error, Lookup, Reach, ScanBounds, Write};
+use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use leeward_platform::Nanos;
+
+/// Most entries, and most bytes of keys and values, that one scan operation answers with.
+const SCAN_ENTRIES: u32 = 1_000;
+const SCAN_BYTES: usize = 1 << 20;
+
+/// The current value of a key, and the LSN of the record that says so.
+type Current = (Lsn, Option<Bytes>);
+
+/// What a write operation comes to, once the current value is known.
+enum Decision {
+    /// Put this value, then give this answer.
+    Put(Bytes, OpResult),
+    /// Delete the key, then give this answer.
+    Delete(OpResult),
+    /// Write nothing.
+    Answer(OpResult),
+}
+
+/// The key that an operation is about, if it is about one.
+pub(super) fn key_of(op: &Op) -> Option<&Bytes> {
+    match op {
+        Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
+            Some(key)
+        }
+        Op::Scan { .. } | Op::Count { .. } => None,
+    }
+}
+
+/// Refuses what no region could hold.
+pub(super) fn check(op: &Op) -> Result<(), OpError> {
+    let invalid = |message: String| Err(OpError::Invalid(message));
+    match key_of(op) {
+        Some(key) if key.is_empty() => return invalid("the key is empty; a key has 1 to 4096 bytes".into()),
+        Some(key) if key.len() > MAX_KEY_BYTES => {
+            return invalid(format!("the key has {} bytes; a key has 1 to {MAX_KEY_BYTES} bytes", key.len()));
+        }
+        _ => {}
+    }
+    match op {
+        Op::Put { value, .. } | Op::Append { suffix: value, .. } if value.len() > MAX_VALUE_BYTES => {
+            invalid(format!("the value has {} bytes; a value has at most {MAX_VALUE_BYTES} bytes", value.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Serving {
+    /// Carries an operation out; its answer is held.
+    pub(super) fn execute(&mut self, now: Nanos, to: ReplyTo, op: Op) {
+        if !self.open {
+            return self.hold_error(now, to, OpError::Recovering(self.id));
+        }
+        if op.is_write() {
+            if let Some(failure) = &self.failure {
+                let error = OpError::Unavailable(failure.clone());
+                return self.hold_error(now, to, error);
+            }
+            let (in_sync, needed) = self.primary.in_sync();
+            if in_sync < needed {
+                return self.hold_error(now, to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
+            }
+        }
+        if let Some(queue) = key_of(&op).and_then(|key| self.locked.get_mut(key)) {
+            queue.push_back(Pending { to, op });
+            return;
+        }
+        self.start(now, to, op);
+    }
+
+    fn hold_error(&mut self, now: Nanos, to: ReplyTo, error: OpError) {
+        self.hold(now, Lsn(0), to, false, OpResult::Error(error));
+    }
+
+    fn start(&mut self, now: Nanos, to: ReplyTo, op: Op) {
+        match &op {
+            Op::Scan { .. } => self.start_scan(to, op),
+            Op::Count { .. } => {
+                let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
+                self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
+            }
+            Op::Put { when: PutIf::Always, want_old: false, .. } => self.decided(now, to, op, (Lsn(0), None)),
+            _ => {
+                let key = key_of(&op).expect("scans and counts are dealt with above");
+                match self.region.get(key, Reach::Memory) {
+                    Ok(Lookup::NotInMemory) => self.look_up(to, op),
+                    Ok(found) => self.decided(now, to, op, current(found)),
+                    Err(error) => self.failed_read(now, to, &error),
+                }
+            }
+        }
+    }
+
+    fn failed_read(&mut self, now: Nanos, to: ReplyTo, error: &Error) {
+        tracing::error!(region = %self.id, %error, "a read failed");
+        self.hold_error(now, to, OpError::Unavailable(error.to_string()));
+    }
+
+    fn look_up(&mut self, to: ReplyTo, op: Op) {
+        let key = key_of(&op).expect("only an operation on a key is looked up").clone();
+        let snapshot = self.region.snapshot(self.region.last_lsn());
+        // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
+        if op.is_write() {
+            self.locked.entry(key.clone()).or_default();
+        }
+        let ticket = self.ticket(Pending { to, op });
+        self.spawn(move || Outcome::LookedUp { ticket, result: snapshot.get(&key, Reach::Device) });
+    }
+
+    fn ticket(&mut self, pending: Pending) -> u64 {
+        self.next_ticket += 1;
+        self.pending.insert(self.next_ticket, pending);
+        self.next_ticket
+    }
+
+    /// The device answered.
+    pub(super) fn looked_up(&mut self, now: Nanos, ticket: u64, result: Result<Lookup, Error>) {
+        let Some(Pending { to, op }) = self.pending.remove(&ticket) else { return };
+        let key = key_of(&op).expect("only an operation on a key is looked up").clone();
+        let is_write = op.is_write();
+        match result {
+            Ok(found) => self.decided(now, to, op, current(found)),
+            Err(error) => self.failed_read(now, to, &error),
+        }
+        if is_write && !self.stalled.iter().any(|stalled| key_of(&stalled.op) == Some(&key)) {
+            self.unlock(now, &key);
+        }
+    }
+
+    fn unlock(&mut self, now: Nanos, key: &Bytes) {
+        let Some(mut queue) = self.locked.remove(key) else { return };
+        while let Some(Pending { to, op }) = queue.pop_front() {
+            self.start(now, to, op);
+            if let Some(locked) = self.locked.get_mut(key) {
+                locked.append(&mut queue);
+            }
+        }
+    }
+
+    /// The current value is known: writes what there is to write, and holds the answer.
+    fn decided(&mut self, now: Nanos, to: ReplyTo, op: Op, current: Current) {
+        let (read_lsn, value) = current;
+        let (key, put, answer) = match decide(&op, value) {
+            Decision::Answer(answer) => return self.hold(now, read_lsn, to, false, answer),
+            Decision::Put(value, answer) => (key_of(&op).expect("a put has a key"), Some(value), answer),
+            Decision::Delete(answer) => (key_of(&op).expect("a delete has a key"), None, answer),
+        };
+        let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
+        match self.region.append(&[Write { key, value: put.as_deref() }]) {
+            Ok(appended) => {
+                self.counters.user_bytes += user_bytes as u64;
+                self.hold(now, appended.last, to, true, answer);
+            }
+            Err(AppendError::TailBusy(_)) => self.stall(now, to, op, false),
+            Err(AppendError::L0Full) => self.stall(now, to, op, true),
+            Err(AppendError::Engine(error)) => {
+                let refused = match &error {
+                    Error::Invalid(_) => OpError::Invalid(error.to_string()),
+                    Error::NoSpace { .. } => OpError::Unavailable(error.to_string()),
+                    _ => {
+                        self.fail(&error);
+                        OpError::Unavailable(error.to_string())
+                    }
+                };
+                self.hold_error(now, to, refused);
+            }
+        }
+    }
+
+    fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {
+        self.stalled_since.get_or_insert((now, l0_full));
+        self.locked.entry(key_of(&op).expect("only writes stall").clone()).or_default();
+        self.stalled.push_back(Pending { to, op });
+    }
+
+    /// Tries the writes that waited for room again.
+    pub(super) fn resume(&mut self, now: Nanos) {
+        if self.stalled.is_empty() {
+            return;
+        }
+        let (since, l0_full) = self.stalled_since.take().unwrap_or((now, false));
+        let waited = (now - since).0;
+        *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
+        for Pending { to, op } in std::mem::take(&mut self.stalled) {
+            let key = key_of(&op).expect("only writes stall").clone();
+            if self.stalled.is_empty() {
+                self.start(now, to, op);
+                if self.stalled.is_empty() && !self.is_looking_up(&key) {
+                    self.unlock(now, &key);
+                }
+            } else {
+                self.stalled.push_back(Pending { to, op });
+            }
+        }
+    }
+
+    fn is_looking_up(&self, key: &Bytes) -> bool {
+        self.pending.values().any(|pending| pending.op.is_write() && key_of(&pending.op) == Some(key))
+    }
+
+    fn start_scan(&mut self, to: ReplyTo, op: Op) {
+        let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else {
+            unreachable!("only scans come here");
+        };
+        let at = self.region.last_lsn();
+        let config = self.primary.config();
+        let bounds = ScanBounds {
+            start: start.max(config.start.clone()),
+            end: match (end, config.end.clone()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+            reverse,
+            keys_only,
+        };
+        let snapshot = self.region.snapshot(at);
+        let ticket = self.ticket(Pending { to, op });
+        self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
+    }
+
+    /// A scan ended.
+    pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
+        let Some(Pending { to, op }) = self.pending.remove(&ticket) else { return };
+        let Op::Scan { start, end, reverse, limit, .. } = op else { unreachable!("the ticket of a scan") };
+        let result = match result {
+            OpResult::Entries { entries, resume: None } if (entries.len() as u32) < limit => {
+                // The region is exhausted; the keys that were asked for may go on in the next one.
+                let config = self.primary.config();
+                let resume = match reverse {
+                    false => config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end)),
+                    true => Some(config.start.clone()).filter(|edge| !edge.is_empty() && *edge > start),
+                };
+                OpResult::Entries { entries, resume }
+            }
+            other => other,
+        };
+        self.hold(now, at, to, false, result);
+    }
+}
+
+fn current(found: Lookup) -> Current {
+    match found {
+        Lookup::Found { lsn, value } => (lsn, Some(value)),
+        Lookup::Deleted { lsn } => (lsn, None),
+        Lookup::Absent => (Lsn(0), None),
+        Lookup::NotInMemory => unreachable!("the device was asked"),
+    }
+}
+
+fn decide(op: &Op, current: Option<Bytes>) -> Decision {
+    match op {
+        Op::Get { .. } => Decision::Answer(OpResult::Value(current)),
+        Op::Put { value, when, want_old, .. } => {
+            let done = match when {
+                PutIf::Always => true,
+                PutIf::Absent => current.is_none(),
+                PutIf::Present => current.is_some(),
+            };
+            let answer = OpResult::Put { done, old: current.filter(|_| *want_old) };
+            if done { Decision::Put(value.clone(), answer) } else { Decision::Answer(answer) }
+        }
+        Op::Delete { .. } => match current {
+            Some(old) => Decision::Delete(OpResult::Deleted { old: Some(old) }),
+            None => Decision::Answer(OpResult::Deleted { old: None }),
+        },
+        Op::Add { delta, .. } => match add(current.as_deref(), *delta) {
+            Ok(sum) => Decision::Put(Bytes::from(sum.to_string()), OpResult::Integer(sum)),
+            Err(message) => Decision::Answer(OpResult::Error(OpError::Invalid(message.into()))),
+        },
+        Op::Append { suffix, .. } => {
+            let value = [current.as_deref().unwrap_or_default(), suffix].concat();
+            if value.len() > MAX_VALUE_BYTES {
+                let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
+                return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
+            }
+            let length = value.len() as i64;
+            Decision::Put(Bytes::from(value), OpResult::Integer(length))
+        }
+        Op::Scan { .. } | Op::Count { .. } => unreachable!("an operation on a key"),
+    }
+}
+
+fn add(current: Option<&[u8]>, delta: i64) -> Result<i64, &'static str> {
+    let text = current.map_or(Ok("0"), std::str::from_utf8);
+    let number = text.ok().and_then(|text| text.parse::<i64>().ok().filter(|number| number.to_string() == text));
+    let number = number.ok_or("value is not an integer or out of range")?;
+    number.checked_add(delta).ok_or("increment or decrement would overflow")
+}
+
+fn scan(snapshot: &leeward_engine::Snapshot, bounds: ScanBounds, limit: u32) -> OpResult {
+    let most = limit.min(SCAN_ENTRIES) as usize;
+    let reverse = bounds.reverse;
+    let mut cursor = snapshot.cursor(bounds);
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    loop {
+        let entry = match cursor.next() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return OpResult::Entries { entries, resume: None },
+            Err(error) => return OpResult::Error(OpError::Unavailable(error.to_string())),
+        };
+        if entries.len() >= most || bytes >= SCAN_BYTES {
+            let resume = resume_at(&entries, entry.key, reverse);
+            return OpResult::Entries { entries, resume };
+        }
+        bytes += entry.key.len() + entry.value.len();
+        entries.push((entry.key, entry.value));
+    }
+}
+
+/// Where a scan that stopped before `next` goes on: a reverse scan takes an exclusive end.
+fn resume_at(entries: &[(Bytes, Bytes)], next: Bytes, reverse: bool) -> Option<Bytes> {
+    match reverse {
+        false => Some(next),
+        true => Some(entries.last().map_or(next, |(last, _)| last.clone())),
+    }
+}
+
+#[cfg(test)]
+#[path = "execute_tests.rs"]
+mod tests;

@@ -1,0 +1,52 @@
+//! Jobs: closures that touch the device, and what they answer. The runtime runs them on its pool, the simulator when it
+//! pleases; the node itself never waits for a device.
+
+use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::version::Lookup;
+use leeward_engine::{Error, Region, Replica};
+use leeward_format::op::OpResult;
+use leeward_format::{LogKind, Lsn, RegionId, ServerId};
+use leeward_replication::backup::Done;
+use leeward_replication::ship::Parcel;
+use std::sync::Arc;
+
+/// Work that touches the device.
+pub type Job = Box<dyn FnOnce() -> JobDone + Send>;
+
+/// What a job answers: which region it was for, and what came of it.
+pub struct JobDone {
+    pub(super) region: RegionId,
+    pub(super) outcome: Outcome,
+}
+
+/// What came of a job.
+pub(super) enum Outcome {
+    /// A copy was opened for serving.
+    Assumed(Result<Arc<Region>, Error>),
+    /// A region that lost its office is a copy again.
+    Retired(Result<Box<Replica>, Error>),
+    /// A piece of a backup's work.
+    Followed { replica: Box<Replica>, result: Result<Done, String> },
+    /// A compaction built a segment, or is complete.
+    Stepped { compaction: Box<Compaction>, step: Result<Step, Error> },
+    /// A compaction was installed at the primary.
+    Installed { done: Arc<CompactionDone>, result: Result<(), Error> },
+    /// A sealed tail is durable at the primary.
+    Flushed { log: LogKind, index: u64, result: Result<(), Error> },
+    /// The next tails are allocated.
+    Prepared(Result<(), Error>),
+    /// The tails are durable up to where they were.
+    Synced(Result<Lsn, Error>),
+    /// A segment of a pinned base was read.
+    Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
+    /// A key was looked up on the device, for operation `ticket`.
+    LookedUp { ticket: u64, result: Result<Lookup, Error> },
+    /// A scan ended, for operation `ticket`.
+    Scanned { ticket: u64, at: Lsn, result: OpResult },
+}
+
+impl JobDone {
+    pub(super) fn job(region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) -> Job {
+        Box::new(move || JobDone { region, outcome: work() })
+    }
+}

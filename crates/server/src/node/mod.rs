@@ -1,0 +1,488 @@
+//! The node: one region server as a single-threaded state machine.
+//!
+//! Everything that happens to a server comes as an [`Input`]; after a handful of them [`Node::finish_batch`] ends the
+//! turn: what was appended is mirrored in one write a backup, what is committed is answered, and what touches the device
+//! leaves as jobs. There is no thread, clock, socket or file in here: the runtime drives it in production and the
+//! simulator in tests, over the same traits.
+//!
+//! - [`slot`]: one region here, whatever this node is to it. - [`serving`]: a region that it is the primary of.
+//! - [`execute`]: operations on such a region. - [`forward`]: operations for other nodes' regions.
+//! - [`job`]: what touches the device. - [`link`]: the other servers. - [`status`]: what it says of itself.
+//!
+//! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
+
+mod execute;
+mod forward;
+mod job;
+pub mod link;
+mod report;
+mod serving;
+mod slot;
+pub mod status;
+
+use forward::{Forwarding, Next};
+use job::Outcome;
+pub use job::{Job, JobDone};
+use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
+use leeward_engine::{Replica, Volume};
+use leeward_fabric::{Fabric, LinkEvent};
+use leeward_format::cluster::{CopyFound, GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
+use leeward_format::control::{Control, MAX_CONTROL_BYTES};
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::Nanos;
+use leeward_replication::Timing;
+use leeward_replication::backup::Office;
+use leeward_replication::lease::Grants;
+use leeward_replication::primary::Ops;
+use link::Link;
+use serving::{Answer, ReplyTo};
+use slot::{Holding, Slot};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// What happens to a node.
+pub enum Input {
+    /// Time passed: every few tens of milliseconds.
+    Tick,
+    /// A client's operation.
+    Submit {
+        /// Its name.
+        token: Token,
+        /// The operation.
+        op: Op,
+        /// Answer [`OpError::NotPrimary`] instead of forwarding.
+        direct: bool,
+    },
+    /// From the fabric.
+    Link(ServerId, LinkEvent),
+    /// From the coordinator.
+    Coordinator(CoordinatorEvent),
+    /// A job ended.
+    Job(JobDone),
+}
+
+/// What a turn of a node asks of the runtime.
+#[derive(Default)]
+pub struct Outbox {
+    /// Answers.
+    pub replies: Vec<(Token, OpResult)>,
+    /// Work for the pool, in any order and in parallel.
+    pub jobs: Vec<Job>,
+}
+
+/// Timing of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeTiming {
+    /// Of its replica groups.
+    pub replication: Timing,
+    /// How long bytes of a log tail may stay in the page cache, or in a backup's memory.
+    pub flush_interval: Nanos,
+}
+
+impl Default for NodeTiming {
+    fn default() -> Self {
+        NodeTiming { replication: Timing::default(), flush_interval: Nanos::from_secs(1) }
+    }
+}
+
+/// What a node is made of.
+pub struct NodeParts {
+    /// Who it is and where it is reached; `copies` is filled in from the volume.
+    pub info: ServerInfo,
+    /// Its volume.
+    pub volume: Arc<Volume>,
+    /// The copies that the volume held when it was opened.
+    pub copies: Vec<Replica>,
+    /// Its fabric, whose events come back as [`Input::Link`].
+    pub fabric: Arc<dyn Fabric>,
+    /// Its coordinator, whose events come back as [`Input::Coordinator`].
+    pub coordinator: Arc<dyn Coordinator>,
+    /// Options of the cluster.
+    pub cluster: ClusterOptions,
+    /// Timing.
+    pub timing: NodeTiming,
+}
+
+/// What the regions of a node share.
+struct Context {
+    me: Member,
+    volume: Arc<Volume>,
+    fabric: Arc<dyn Fabric>,
+    agent: Agent,
+    links: BTreeMap<ServerId, Link>,
+    grants: Grants,
+    ops: Ops,
+    timing: Timing,
+    now: Nanos,
+    jobs: Vec<Job>,
+    /// Proposals under way.
+    proposals: BTreeMap<ProposalId, RegionId>,
+    frame: Vec<u8>,
+}
+
+impl Context {
+    fn send(&mut self, to: ServerId, message: &Control) {
+        self.frame.clear();
+        write_frame(FrameKind::Control, message, &mut self.frame);
+        self.fabric.send(link::peer(to), &self.frame);
+    }
+    fn table_options(&self, table: &str) -> Option<TableOptions> {
+        self.agent.view().table(table).cloned()
+    }
+    fn links_up(&self) -> Vec<ServerId> {
+        self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
+    }
+    fn propose(&mut self, old: &GroupConfig, new: GroupConfig) {
+        let proposal = self.agent.propose(self.now, old.clone(), new);
+        self.proposals.insert(proposal, old.region);
+    }
+}
+
+/// See the module.
+pub struct Node {
+    context: Context,
+    coordinator: Arc<dyn Coordinator>,
+    slots: BTreeMap<RegionId, Slot>,
+    map: Arc<RegionMap>,
+    forwarding: Forwarding,
+    /// Operations to be routed again once the map or a link has changed, or at the next tick.
+    again: Vec<forward::Forwarded>,
+    flush_interval: Nanos,
+    leases_asked: Nanos,
+    tails_saved: Nanos,
+    answers: Vec<Answer>,
+}
+
+impl Node {
+    /// A node that has heard of nobody yet.
+    pub fn new(now: Nanos, parts: NodeParts) -> Node {
+        let mut info = parts.info;
+        info.copies = parts.copies.iter().map(copy_found).collect();
+        let me = info.member;
+        let context = Context {
+            me,
+            volume: parts.volume,
+            fabric: parts.fabric,
+            agent: Agent::new(info, parts.cluster),
+            links: BTreeMap::new(),
+            grants: Grants::default(),
+            ops: Ops::default(),
+            timing: parts.timing.replication,
+            now,
+            jobs: Vec::new(),
+            proposals: BTreeMap::new(),
+            frame: Vec::new(),
+        };
+        let copies = parts.copies.into_iter().map(Box::new);
+        let slots = copies.map(|copy| (copy.region(), Slot::new(copy.region(), Some(copy), &context))).collect();
+        Node {
+            context,
+            coordinator: parts.coordinator,
+            slots,
+            map: Arc::default(),
+            forwarding: Forwarding::default(),
+            again: Vec::new(),
+            flush_interval: parts.timing.flush_interval,
+            leases_asked: Nanos::ZERO,
+            tails_saved: Nanos::ZERO,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Takes an input. Its consequences are complete after [`Node::finish_batch`].
+    pub fn handle(&mut self, now: Nanos, input: Input) {
+        self.context.now = now;
+        match input {
+            Input::Tick => self.tick(now),
+            Input::Submit { token, op, direct } => self.submit(now, ReplyTo::Client(token), op, direct),
+            Input::Link(from, event) => self.link_event(now, from, event),
+            Input::Coordinator(event) => {
+                self.context.agent.handle(now, event);
+                self.follow_cluster(now);
+            }
+            Input::Job(done) => {
+                let slot = self.slots.get_mut(&done.region).expect("slots are never removed");
+                slot.job_done(now, done.outcome, &mut self.context, &mut self.answers);
+            }
+        }
+    }
+
+    /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
+    pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
+        self.context.now = now;
+        for slot in self.slots.values_mut() {
+            if let Some(serving) = slot.serving() {
+                serving.resume(now);
+                serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+                slot.act_as_primary(&mut self.context);
+            }
+        }
+        for (to, result) in std::mem::take(&mut self.answers) {
+            match to {
+                ReplyTo::Client(token) => out.replies.push((token, result)),
+                ReplyTo::Peer(server, id) => self.context.send(server, &Control::Forwarded { id, result }),
+            }
+        }
+        for (id, op) in self.context.agent.take_ops() {
+            self.coordinator.submit(id, op);
+        }
+        self.context.fabric.flush();
+        out.jobs.append(&mut self.context.jobs);
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    fn tick(&mut self, now: Nanos) {
+        self.context.agent.tick(now);
+        self.follow_cluster(now);
+        let save_tails = now - self.tails_saved >= self.flush_interval;
+        for slot in self.slots.values_mut() {
+            if let Some(serving) = slot.serving() {
+                serving.primary.tick(now);
+                serving.expire(now, &mut self.answers);
+                slot.act_as_primary(&mut self.context);
+            }
+            slot.backup.join_when_allowed(now, &self.context.grants);
+            if save_tails {
+                slot.backup.save_tails();
+            }
+            slot.act_as_backup(&mut self.context);
+            slot.reconcile(now, &mut self.context, &mut self.answers);
+        }
+        if save_tails {
+            self.tails_saved = now;
+        }
+        if now - self.leases_asked >= self.context.timing.lease_interval {
+            self.leases_asked = now;
+            self.ask_for_leases(now);
+        }
+        self.answers.extend(self.forwarding.expire(now));
+        for forwarded in std::mem::take(&mut self.again) {
+            self.route(now, forwarded.since, forwarded.to, forwarded.op, false);
+        }
+    }
+
+    fn ask_for_leases(&mut self, now: Nanos) {
+        let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
+        for slot in self.slots.values_mut() {
+            let id = slot.id;
+            if let Some(serving) = slot.serving() {
+                let linked = serving.primary.peers().filter(|peer| peer.is_linked());
+                for peer in linked {
+                    wanted.entry(peer.member.server).or_default().push((id, serving.term));
+                }
+            }
+        }
+        for (server, regions) in wanted {
+            self.context.send(server, &Control::LeaseRequest { sent: now.0, regions });
+        }
+    }
+
+    // ---- the cluster ---------------------------------------------------------------------------------------------
+
+    fn follow_cluster(&mut self, now: Nanos) {
+        for (proposal, _) in self.context.agent.take_outcomes() {
+            let region = self.context.proposals.remove(&proposal).expect("a proposal ends once");
+            if let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) {
+                serving.primary.proposal_ended();
+            }
+        }
+        let map = self.context.agent.region_map();
+        if Arc::ptr_eq(&map, &self.map) {
+            return;
+        }
+        self.map = map.clone();
+        self.follow_servers(&map);
+        for config in &map.regions {
+            let named = config.in_sync().chain(config.learners.iter().copied()).any(|member| member == self.context.me);
+            if named || self.slots.contains_key(&config.region) {
+                let slot = self.slots.entry(config.region);
+                let slot = slot.or_insert_with(|| Slot::new(config.region, None, &self.context));
+                slot.configure(now, config, &mut self.context, &mut self.answers);
+            }
+        }
+    }
+
+    fn follow_servers(&mut self, map: &RegionMap) {
+        for info in map.servers.iter().filter(|info| info.member.server != self.context.me.server) {
+            let link = self.context.links.entry(info.member.server).or_default();
+            if link.address != info.fabric_address {
+                link.address.clone_from(&info.fabric_address);
+                self.context.fabric.connect(link::peer(info.member.server), &info.fabric_address);
+            }
+        }
+    }
+
+    // ---- links ---------------------------------------------------------------------------------------------------
+
+    fn link_event(&mut self, now: Nanos, from: ServerId, event: LinkEvent) {
+        match event {
+            LinkEvent::Up | LinkEvent::Down => {
+                let up = event == LinkEvent::Up;
+                self.context.links.entry(from).or_default().up = up;
+                for slot in self.slots.values_mut() {
+                    if let Some(serving) = slot.serving() {
+                        serving.primary.link(now, from, up);
+                        slot.act_as_primary(&mut self.context);
+                    }
+                }
+                if !up {
+                    for next in self.forwarding.lost(from) {
+                        self.next(next);
+                    }
+                }
+            }
+            LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
+                let slot = self.slots.get_mut(&Ops::region_of(op));
+                if let Some(slot) = slot
+                    && let Some(serving) = slot.serving()
+                {
+                    match event {
+                        LinkEvent::Completed { .. } => serving.primary.complete(now, from, op, &mut self.context.ops),
+                        _ => serving.primary.refused(now, from, op),
+                    }
+                    slot.act_as_primary(&mut self.context);
+                }
+            }
+            LinkEvent::ReadDone { .. } => unreachable!("a node posts no reads"),
+            LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
+                Ok(Some((message, _))) => self.message(now, from, message),
+                Ok(None) => tracing::error!(server = %from, "half a control message"),
+                Err(error) => tracing::error!(server = %from, %error, "a control message makes no sense"),
+            },
+        }
+    }
+
+    fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
+        match message {
+            Control::LeaseRequest { sent, regions } => self.grant_leases(now, from, sent, &regions),
+            Control::LeaseGrant { sent, regions } => {
+                for (region, term) in regions {
+                    let serving = self.slots.get_mut(&region).and_then(Slot::serving);
+                    if let Some(serving) = serving.filter(|serving| serving.term == term) {
+                        serving.primary.lease_granted(from, Nanos(sent));
+                    }
+                }
+            }
+            Control::Forward { id, op } => self.submit(now, ReplyTo::Peer(from, id), op, true),
+            Control::Forwarded { id, result } => {
+                if let Some(next) = self.forwarding.answered(now, from, id, result) {
+                    self.next(next);
+                }
+            }
+            Control::ToBackup { region, term, session, body } => {
+                let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
+                let office = Office { primary: from, term, session };
+                slot.to_backup(now, office, body, &mut self.context, &mut self.answers);
+            }
+            Control::ToPrimary { region, term, session, body } => {
+                if let Some(slot) = self.slots.get_mut(&region) {
+                    slot.to_primary(now, from, term, session, body, &mut self.context);
+                }
+            }
+        }
+    }
+
+    fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
+        let mut granted = Vec::new();
+        for &(region, term) in regions {
+            let slot = self.slots.get(&region).filter(|slot| {
+                let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
+                !newer && slot.backup.may_grant(from, term)
+            });
+            if slot.is_some() {
+                self.context.grants.grant(now, region, term, &self.context.timing);
+                granted.push((region, term));
+            }
+        }
+        if !granted.is_empty() {
+            self.context.send(from, &Control::LeaseGrant { sent, regions: granted });
+        }
+    }
+
+    // ---- operations ----------------------------------------------------------------------------------------------
+
+    fn submit(&mut self, now: Nanos, to: ReplyTo, op: Op, direct: bool) {
+        match execute::check(&op) {
+            Ok(()) => self.route(now, now, to, op, direct),
+            Err(error) => self.answers.push((to, OpResult::Error(error))),
+        }
+    }
+
+    fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, op: Op, direct: bool) {
+        let map = self.map.clone();
+        let Some(config) = region_of(&map, &op) else {
+            self.answers.push((to, OpResult::Error(OpError::Recovering(RegionId(0)))));
+            return;
+        };
+        if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
+            serving.execute(now, to, op);
+            return;
+        }
+        let error = match config.primary {
+            Some(primary) if primary.server == self.context.me.server => OpError::Recovering(config.region),
+            Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
+            Some(primary) if self.context.links.get(&primary.server).is_some_and(|link| link.up) => {
+                let id = self.forwarding.send(since, to, op.clone(), primary.server);
+                self.context.send(primary.server, &Control::Forward { id, op });
+                return;
+            }
+            _ => OpError::Recovering(config.region),
+        };
+        self.answers.push((to, OpResult::Error(error)));
+    }
+
+    fn next(&mut self, next: Next) {
+        match next {
+            Next::Again(forwarded) => self.again.push(forwarded),
+            Next::Answer(answer) => self.answers.push(answer),
+        }
+    }
+
+    /// The region map as this node knows it.
+    pub fn region_map(&self) -> Arc<RegionMap> {
+        self.map.clone()
+    }
+
+    /// Who this is.
+    pub fn member(&self) -> Member {
+        self.context.me
+    }
+
+    /// Whether it serves `region` in `term`.
+    pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
+        let holding = self.slots.get(&region).map(|slot| &slot.holding);
+        matches!(holding, Some(Holding::Serving(serving)) if serving.open && serving.term == term)
+    }
+
+    /// Members in sync of the region that holds `key`, its primary included.
+    pub fn in_sync(&self, key: &[u8]) -> u32 {
+        self.map.region_of(key).map_or(0, |config| config.in_sync().count() as u32)
+    }
+}
+
+/// The region that an operation goes to: that of its key, or of the bound that a scan starts from.
+fn region_of<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a GroupConfig> {
+    match op {
+        Op::Scan { start, reverse: false, .. } => map.region_of(start),
+        Op::Scan { end: Some(end), .. } => {
+            // The end is exclusive: the region below it.
+            let below = map.regions.partition_point(|region| region.start < *end);
+            map.regions[..below].last()
+        }
+        Op::Scan { .. } => map.regions.last(),
+        Op::Count { region } => map.regions.iter().find(|config| config.region == *region),
+        op => map.region_of(execute::key_of(op)?),
+    }
+}
+
+fn copy_found(copy: &Replica) -> CopyFound {
+    let (term, lsn) = copy.position();
+    CopyFound { region: copy.region(), term, lsn }
+}

@@ -1,0 +1,116 @@
+//! What a node says of itself: fills in [`super::status`] from its parts.
+
+use super::Node;
+use super::serving::Serving;
+use super::slot::{Holding, Slot};
+use super::status::{
+    CacheStatus, DeviceStatus, LevelStatus, NetworkStatus, NodeStatus, PeerStatus, RegionStatus, Role,
+};
+use leeward_replication::peer::{Peer, PeerState};
+
+impl Node {
+    /// Figures for `/status` and `/metrics`.
+    pub fn status(&self) -> NodeStatus {
+        let context = &self.context;
+        let (device, network, cache) = (context.volume.counters(), context.fabric.counters(), context.volume.cache());
+        let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| slot.status(&self.context.me)).collect();
+        regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
+        NodeStatus {
+            server: context.me.server,
+            incarnation: context.me.incarnation,
+            pid: std::process::id(),
+            is_master: context.agent.is_master(),
+            coordinator_up: context.agent.view().is_synced(),
+            volume_failure: context.volume.failure().map(str::to_owned),
+            device: DeviceStatus {
+                bytes_read: device.bytes_read,
+                bytes_written: device.bytes_written,
+                segment_bytes_used: context.volume.usage().0,
+            },
+            network: NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received },
+            cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), bytes: cache.bytes() },
+            regions,
+            forwarded: self.forwarding.total,
+        }
+    }
+}
+
+impl Slot {
+    fn status(&self, me: &leeward_format::cluster::Member) -> RegionStatus {
+        let mut status = RegionStatus { region: self.id, ..RegionStatus::default() };
+        if let Some(config) = &self.config {
+            status.table.clone_from(&config.table);
+            status.start = String::from_utf8_lossy(&config.start).into_owned();
+            status.end = config.end.as_ref().map(|end| String::from_utf8_lossy(end).into_owned());
+            (status.epoch, status.term) = (config.epoch, config.term);
+            status.role = match me {
+                me if config.primary.as_ref() == Some(me) => Role::Primary,
+                me if config.backups.contains(me) => Role::Backup,
+                me if config.learners.contains(me) => Role::Learner,
+                _ => Role::None,
+            };
+        }
+        let counters = self.backup.counters();
+        status.counters.index_bytes_received = counters.index_bytes_received;
+        status.counters.index_bytes_rewritten = counters.index_bytes_rewritten;
+        status.counters.installs = counters.installs;
+        let state = match &self.holding {
+            Holding::Serving(serving) => {
+                serving.describe(&mut status);
+                if serving.open { "serving" } else { "recovering" }
+            }
+            Holding::Assuming { .. } => "recovering",
+            Holding::Retiring(_) | Holding::Reopening => "stepping down",
+            Holding::Broken(reason) => &format!("broken: {reason}"),
+            Holding::Copy(_) | Holding::Working if self.backup.is_in_sync() => "in sync",
+            Holding::Copy(_) | Holding::Working if self.backup.office().is_some() => "syncing",
+            Holding::Copy(_) | Holding::Working => "waiting",
+        };
+        status.state = state.to_owned();
+        if let Holding::Copy(Some(copy)) = &self.holding {
+            status.last_lsn = copy.position().1;
+        }
+        status
+    }
+}
+
+impl Serving {
+    fn describe(&self, status: &mut RegionStatus) {
+        let stats = self.region.stats();
+        status.last_lsn = self.region.last_lsn();
+        status.commit_lsn = self.region.commit();
+        status.l0_bytes = stats.l0_bytes;
+        let levels = stats.levels.iter().zip(1..);
+        status.levels = levels
+            .map(|(level, number)| LevelStatus {
+                level: number,
+                leaf_segments: u64::from(level.leaf_segments),
+                bytes: level.bytes,
+            })
+            .collect();
+        status.recovery_ms = self.recovery.as_millis();
+        status.peers = self.primary.peers().map(peer_status).collect();
+        let received = status.counters;
+        status.counters = self.counters;
+        status.counters.index_bytes_received = received.index_bytes_received;
+        status.counters.index_bytes_rewritten = received.index_bytes_rewritten;
+        status.counters.installs = received.installs;
+    }
+}
+
+fn peer_status(peer: &Peer) -> PeerStatus {
+    let state = match peer.state() {
+        PeerState::Away if peer.is_linked() => "refused",
+        PeerState::Away => "away",
+        PeerState::Opening => "joining",
+        PeerState::Basing | PeerState::Syncing => "syncing",
+        PeerState::InSync => "in sync",
+    };
+    PeerStatus {
+        server: peer.member.server,
+        state: state.to_owned(),
+        member: peer.counted,
+        lag_bytes: peer.mirror().map_or(0, leeward_replication::mirror::Mirror::lag_bytes),
+        segments_to_ship: peer.segments_to_ship(),
+    }
+}

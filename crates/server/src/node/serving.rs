@@ -1,0 +1,413 @@
+//! A region that this node is the primary of: operations, commit, and the upkeep of its logs and levels.
+//!
+//! Invariants:
+//! - An answer leaves only when every LSN that it shows is committed *and* the lease is held at that moment. Answers
+//!   that must wait are [`Held`].
+//! - Operations on one key take place in the order in which they were submitted: while one of them waits for the
+//!   device or for room, the later ones queue behind it ([`Serving::locked`]).
+//! - Nothing here blocks: what touches the device is a [`Job`], and [`Serving::jobs`] counts them, because a region is
+//!   given up only when none is running.
+
+use super::job::{Job, JobDone, Outcome};
+use super::status::RegionCounters;
+use bytes::Bytes;
+use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::{Error, PinnedBase, Region};
+use leeward_format::manifest::Shipped;
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+use leeward_replication::mirror::TailView;
+use leeward_replication::primary::{Ops, Primary};
+use leeward_replication::ship::Parcel;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Whom an answer goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyTo {
+    /// A client of this node.
+    Client(super::Token),
+    /// A node that forwarded the operation.
+    Peer(ServerId, u64),
+}
+
+/// An answer, on its way out of the node.
+pub(super) type Answer = (ReplyTo, OpResult);
+
+pub(super) struct Held {
+    pub(super) to: ReplyTo,
+    pub(super) result: OpResult,
+    pub(super) is_write: bool,
+    pub(super) since: Nanos,
+}
+
+/// An operation that waits for a look-up of its key, or a scan.
+pub(super) struct Pending {
+    pub(super) to: ReplyTo,
+    pub(super) op: Op,
+}
+
+enum Compacting {
+    Idle,
+    /// A step or the install runs.
+    Busy,
+    /// The next step waits until the backups have taken what was built.
+    Parked(Box<Compaction>),
+}
+
+/// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
+const OP_PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// How long upkeep that needs segments rests when the volume is full.
+const FULL_PAUSE: Nanos = Nanos::from_secs(1);
+
+/// See the module.
+pub(super) struct Serving {
+    pub(super) id: RegionId,
+    pub(super) term: Epoch,
+    pub(super) region: Arc<Region>,
+    pub(super) primary: Primary,
+    /// Every member has installed its base: operations are served.
+    pub(super) open: bool,
+    pub(super) since: Nanos,
+    pub(super) recovery: Nanos,
+    pub(super) jobs: usize,
+    pub(super) counters: RegionCounters,
+    /// Answers that wait for their LSN to be committed.
+    pub(super) held: BTreeMap<Lsn, Vec<Held>>,
+    /// Keys with an operation under way, and the operations that queue behind it.
+    pub(super) locked: HashMap<Bytes, VecDeque<Pending>>,
+    /// Operations that wait for the device.
+    pub(super) pending: HashMap<u64, Pending>,
+    pub(super) next_ticket: u64,
+    /// Writes that wait for room, in order.
+    pub(super) stalled: VecDeque<Pending>,
+    pub(super) stalled_since: Option<(Nanos, bool)>,
+    /// The volume failed: no more writes.
+    pub(super) failure: Option<String>,
+    compacting: Compacting,
+    flushing: [bool; 2],
+    flushed_below: [u64; 2],
+    preparing: bool,
+    syncing: bool,
+    unsynced_since: Option<Nanos>,
+    /// The volume is full: what needs segments is tried again then.
+    full_until: Nanos,
+    /// Index that the next tail of each log will have, as far as tails were released or sealed.
+    next_index: [u64; 2],
+    pins: BTreeMap<ServerId, Arc<PinnedBase>>,
+    pub(super) new_jobs: Vec<Job>,
+}
+
+impl Serving {
+    pub(super) fn new(now: Nanos, region: Arc<Region>, primary: Primary) -> Serving {
+        Serving {
+            id: primary.config().region,
+            term: primary.config().term,
+            region,
+            primary,
+            open: false,
+            since: now,
+            recovery: Nanos::ZERO,
+            jobs: 0,
+            counters: RegionCounters::default(),
+            held: BTreeMap::new(),
+            locked: HashMap::new(),
+            pending: HashMap::new(),
+            next_ticket: 0,
+            stalled: VecDeque::new(),
+            stalled_since: None,
+            failure: None,
+            compacting: Compacting::Idle,
+            flushing: [false; 2],
+            flushed_below: [0; 2],
+            preparing: false,
+            syncing: false,
+            unsynced_since: None,
+            full_until: Nanos::ZERO,
+            next_index: [0; 2],
+            pins: BTreeMap::new(),
+            new_jobs: Vec::new(),
+        }
+    }
+
+    pub(super) fn spawn(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.jobs += 1;
+        self.new_jobs.push(JobDone::job(self.id, work));
+    }
+
+    /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
+    /// committed, lets answers go, and starts what upkeep is due.
+    pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
+        if self.failure.is_none()
+            && let Err(error) = self.region.write_tails()
+        {
+            self.fail(&error);
+        }
+        let last = self.region.last_lsn();
+        self.post(last, ops);
+        let commit = self.primary.commit(last);
+        if !self.open && self.primary.is_complete() {
+            self.open = true;
+            self.recovery = now - self.since;
+            tracing::info!(region = %self.id, term = %self.term, lsn = %last, "serving");
+        }
+        if self.open {
+            self.region.set_commit(commit);
+        }
+        self.release(now, out);
+        self.maintain(now, flush_interval);
+    }
+
+    fn post(&mut self, last: Lsn, ops: &mut Ops) {
+        if self.primary.peers().next().is_some() {
+            let views: Vec<TailView> = LogKind::ALL.into_iter().flat_map(|log| self.tail_views(log)).collect();
+            self.primary.post(&views, last, ops);
+        }
+    }
+
+    fn tail_views(&self, log: LogKind) -> Vec<TailView> {
+        let view = |tail: &Arc<leeward_engine::Tail>| TailView {
+            log,
+            index: tail.index(),
+            id: tail.id(),
+            segment: tail.segment(),
+            filled: tail.filled() as usize,
+            sealed: tail.sealed().then(|| tail.last_lsn()),
+        };
+        self.region.tails(log).iter().map(view).collect()
+    }
+
+    /// Holds an answer until `lsn` is committed.
+    pub(super) fn hold(&mut self, now: Nanos, lsn: Lsn, to: ReplyTo, is_write: bool, result: OpResult) {
+        let lsn = if planted(Bug::ServeUncommitted) && !is_write { Lsn(0) } else { lsn };
+        self.held.entry(lsn).or_default().push(Held { to, result, is_write, since: now });
+    }
+
+    /// Lets go every answer that is committed, if no other primary can have taken office.
+    fn release(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        if !self.open || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
+            return;
+        }
+        let waiting = self.held.split_off(&self.primary.commit(self.region.last_lsn()).next());
+        let ready = std::mem::replace(&mut self.held, waiting);
+        out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
+    }
+
+    /// Gives up answers and operations that have waited for too long.
+    pub(super) fn expire(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        let id = self.id;
+        self.held.retain(|_, held| {
+            let (old, young) = std::mem::take(held).into_iter().partition(|held| now - held.since > OP_PATIENCE);
+            *held = young;
+            let old: Vec<Held> = old;
+            out.extend(old.into_iter().map(|held| (held.to, lost_answer(id, held.is_write, "not confirmed in time"))));
+            !held.is_empty()
+        });
+    }
+
+    /// Ends every operation that has not been answered: the office is lost.
+    pub(super) fn abandon(&mut self, out: &mut Vec<Answer>) {
+        let id = self.id;
+        for held in std::mem::take(&mut self.held).into_values().flatten() {
+            out.push((held.to, lost_answer(id, held.is_write, "the primary lost its office")));
+        }
+        let queued = std::mem::take(&mut self.locked).into_values().flatten();
+        let waiting = std::mem::take(&mut self.pending).into_values();
+        let stalled = std::mem::take(&mut self.stalled);
+        for pending in queued.chain(waiting).chain(stalled) {
+            out.push((pending.to, OpResult::Error(OpError::Recovering(id))));
+        }
+        self.compacting = Compacting::Idle;
+        self.pins.clear();
+    }
+
+    pub(super) fn fail(&mut self, error: &Error) {
+        if self.failure.is_none() {
+            tracing::error!(region = %self.id, %error, "the volume takes no more writes");
+            self.failure = Some(error.to_string());
+        }
+    }
+
+    // ---- upkeep -------------------------------------------------------------------------------------------------
+
+    fn maintain(&mut self, now: Nanos, flush_interval: Nanos) {
+        if self.failure.is_some() {
+            return;
+        }
+        for log in LogKind::ALL {
+            self.maintain_log(log);
+        }
+        if !self.preparing && now >= self.full_until && self.region.wants_tails() {
+            self.preparing = true;
+            let region = self.region.clone();
+            self.spawn(move || Outcome::Prepared(region.prepare_tails()));
+        }
+        self.sync_when_due(now, flush_interval);
+        if now >= self.full_until {
+            self.compact();
+        }
+    }
+
+    fn maintain_log(&mut self, log: LogKind) {
+        let (index, below) = (log.index(), self.flushed_below[log.index()]);
+        self.region.allow_tails(log, self.primary.window(log, below));
+        let released = below.min(self.primary.flushed_below(log));
+        let tails = self.region.tails(log);
+        for tail in tails.iter().filter(|tail| tail.index() < released) {
+            self.next_index[index] = tail.index() + 1;
+            self.region.release_tail(log, tail.index());
+        }
+        let due = tails.iter().find(|tail| tail.sealed() && tail.index() >= below);
+        if let Some(tail) = due.filter(|_| !self.flushing[index]) {
+            self.flushing[index] = true;
+            let (region, tail) = (self.region.clone(), tail.index());
+            self.spawn(move || Outcome::Flushed { log, index: tail, result: region.flush_tail(log, tail) });
+        }
+    }
+
+    fn sync_when_due(&mut self, now: Nanos, flush_interval: Nanos) {
+        if self.unsynced_since.is_none() && self.region.is_unsynced() {
+            self.unsynced_since = Some(now);
+        }
+        if !self.syncing && self.unsynced_since.is_some_and(|since| now - since >= flush_interval) {
+            self.unsynced_since = None;
+            self.syncing = true;
+            let region = self.region.clone();
+            self.spawn(move || Outcome::Synced(region.sync_tails()));
+        }
+    }
+
+    fn compact(&mut self) {
+        match std::mem::replace(&mut self.compacting, Compacting::Idle) {
+            Compacting::Idle if self.open || self.primary.is_complete() => {
+                self.pin_bases();
+                if let Some(compaction) = self.region.next_compaction() {
+                    self.step(Box::new(compaction));
+                }
+            }
+            Compacting::Idle => self.pin_bases(),
+            Compacting::Parked(compaction) if self.primary.has_room() => self.step(compaction),
+            other => self.compacting = other,
+        }
+    }
+
+    fn step(&mut self, mut compaction: Box<Compaction>) {
+        self.compacting = Compacting::Busy;
+        self.spawn(move || {
+            let step = compaction.step();
+            Outcome::Stepped { compaction, step }
+        });
+    }
+
+    /// Pins a base for every peer that waits for one: only between compactions, so that a backup gets either the
+    /// result of a compaction in its base, or all of its segments.
+    fn pin_bases(&mut self) {
+        for server in self.primary.wants_base() {
+            self.region.seal_tails();
+            for tail in LogKind::ALL.into_iter().flat_map(|log| self.region.tails(log)) {
+                self.next_index[tail.log().index()] = tail.index() + 1;
+            }
+            let pinned = self.region.base();
+            self.primary.base(server, pinned.base.clone(), self.region.last_lsn(), self.next_index);
+            self.pins.insert(server, Arc::new(pinned));
+        }
+    }
+
+    pub(super) fn unpin(&mut self, server: ServerId) {
+        self.pins.remove(&server);
+    }
+
+    pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
+        let Some(pin) = self.pins.get(&server).cloned() else { return };
+        self.spawn(move || Outcome::Loaded { server, session, result: load(&pin, id) });
+    }
+
+    /// A job of this region ended; operations that it was done for are answered elsewhere.
+    pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, ops: &mut Ops) {
+        let failed = match outcome {
+            Outcome::Stepped { compaction, step } => self.stepped(compaction, step, ops),
+            Outcome::Installed { done, result } => {
+                self.compacting = Compacting::Idle;
+                if result.is_ok() {
+                    self.counters.compactions += 1;
+                    self.counters.compaction_bytes_read += done.bytes_read;
+                    self.counters.compaction_bytes_written += done.bytes_written;
+                    self.primary.ship_install(&done.edit, ops);
+                }
+                result
+            }
+            Outcome::Flushed { log, index, result } => {
+                self.flushing[log.index()] = false;
+                self.flushed_below[log.index()] = index + 1;
+                result
+            }
+            Outcome::Prepared(result) => {
+                self.preparing = false;
+                result
+            }
+            Outcome::Synced(result) => {
+                self.syncing = false;
+                result.map(|_| ())
+            }
+            Outcome::Loaded { server, session, result } => match result {
+                Ok(parcel) => {
+                    self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;
+                    self.primary.loaded(server, session, parcel, ops);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
+            _ => unreachable!("not a job of the upkeep"),
+        };
+        match failed {
+            Err(error @ Error::NoSpace { .. }) => {
+                tracing::warn!(region = %self.id, %error, "upkeep waits for space");
+                self.full_until = now + FULL_PAUSE;
+            }
+            Err(error) => self.fail(&error),
+            Ok(()) => {}
+        }
+    }
+
+    fn stepped(&mut self, compaction: Box<Compaction>, step: Result<Step, Error>, ops: &mut Ops) -> Result<(), Error> {
+        self.compacting = Compacting::Idle;
+        match step? {
+            Step::Segment(built) => {
+                let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
+                let parcel = Parcel { shipped, bytes: built.bytes };
+                let peers = self.primary.ship(&parcel, ops);
+                self.counters.index_bytes_shipped += peers * parcel.bytes.len() as u64;
+                self.compacting = Compacting::Parked(compaction);
+            }
+            Step::Finished(done) => self.install(Arc::new(done)),
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, done: Arc<CompactionDone>) {
+        self.compacting = Compacting::Busy;
+        let region = self.region.clone();
+        self.spawn(move || {
+            let result = region.install(&done);
+            Outcome::Installed { done, result }
+        });
+    }
+}
+
+/// The answer to an operation that will not get a better one.
+pub(super) fn lost_answer(region: RegionId, is_write: bool, why: &str) -> OpResult {
+    OpResult::Error(match is_write {
+        true => OpError::Unknown(format!("region {region}: {why}")),
+        false => OpError::Recovering(region),
+    })
+}
+
+fn load(pin: &PinnedBase, id: SegmentId) -> Result<Parcel, Error> {
+    let segment = pin.base.segments.iter().find(|segment| segment.id == id);
+    let segment = segment.ok_or_else(|| Error::Invalid(format!("segment {id} is not part of the base")))?;
+    let shipped = Shipped { id, kind: segment.kind, primary: segment.primary };
+    Ok(Parcel { shipped, bytes: Bytes::from(pin.read_segment(id)?) })
+}

@@ -1,0 +1,357 @@
+//! One region on this node, whatever this node is to it: which office it holds, and how it changes it.
+//!
+//! ```text
+//!            config names me, promises ran out, no work running          opened for serving
+//!  Following ------------------------------------------------> Assuming ------------------> Serving
+//!      ^                                                                                       |
+//!      '----- Retiring (waits for its jobs, then becomes a copy again) <--- a newer term ------'
+//! ```
+//! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost its office
+//! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
+
+use super::job::{Job, JobDone, Outcome};
+use super::serving::{Answer, Serving};
+use super::{Context, link};
+use leeward_engine::{Error, Region, Replica};
+use leeward_format::cluster::GroupConfig;
+use leeward_format::control::{Control, ToBackup, ToPrimary};
+use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::Nanos;
+use leeward_replication::backup::{Backup, BackupAction, Office, Work};
+use leeward_replication::peer::PeerAction;
+use leeward_replication::primary::{Primary, PrimaryAction};
+use std::sync::Arc;
+
+pub(super) enum Holding {
+    /// The copy is at rest, or `None`: the volume has none yet.
+    Copy(Option<Box<Replica>>),
+    /// A job of the backup has it.
+    Working,
+    /// A job is opening it for serving in a term.
+    Assuming { term: Epoch, since: Nanos },
+    /// It serves.
+    Serving(Box<Serving>),
+    /// It lost its office and waits for its last jobs.
+    Retiring(Box<Serving>),
+    /// A job is making it a copy again.
+    Reopening,
+    /// It could not be opened: an operator must act.
+    Broken(String),
+}
+
+pub(super) struct Slot {
+    pub(super) id: RegionId,
+    pub(super) config: Option<GroupConfig>,
+    pub(super) backup: Backup,
+    pub(super) holding: Holding,
+    /// Work of the backup that waits for the copy.
+    work: Option<Work>,
+    /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
+    over: Epoch,
+}
+
+impl Slot {
+    pub(super) fn new(id: RegionId, copy: Option<Box<Replica>>, context: &Context) -> Slot {
+        Slot {
+            id,
+            config: None,
+            backup: Backup::new(id, context.me.incarnation),
+            holding: Holding::Copy(copy),
+            work: None,
+            over: Epoch(0),
+        }
+    }
+
+    pub(super) fn serving(&mut self) -> Option<&mut Serving> {
+        match &mut self.holding {
+            Holding::Serving(serving) => Some(serving),
+            _ => None,
+        }
+    }
+
+    // ---- what may change the office ------------------------------------------------------------------------------
+
+    /// A configuration was read from the coordinator.
+    pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
+        if self.config.as_ref().is_none_or(|known| known.epoch < config.epoch) {
+            self.config = Some(config.clone());
+        }
+        self.reconcile(now, context, out);
+    }
+
+    /// Brings the office in line with the configuration, as far as that is possible now.
+    pub(super) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
+        let Some(config) = self.config.clone() else { return };
+        let mine = config.primary == Some(context.me);
+        match &mut self.holding {
+            Holding::Serving(serving) if mine && serving.term == config.term => {
+                serving.primary.reconfigure(now, config, &context.links_up());
+                self.act_as_primary(context);
+            }
+            Holding::Serving(_) => self.lose_office(context, out),
+            Holding::Copy(_) if mine && config.term > self.over => self.assume(now, &config, context),
+            _ => {}
+        }
+        self.finish_retiring(context);
+    }
+
+    fn assume(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        if context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle() {
+            return;
+        }
+        let Some(options) = context.table_options(&config.table) else { return };
+        let Holding::Copy(copy) =
+            std::mem::replace(&mut self.holding, Holding::Assuming { term: config.term, since: now })
+        else {
+            unreachable!("only a copy at rest assumes an office");
+        };
+        self.backup.retire();
+        self.work = None;
+        let (id, term, mounted, volume) =
+            (self.id, config.term, self.backup.mounted().cloned(), context.volume.clone());
+        context.spawn(self.id, move || {
+            let open = || -> Result<Arc<Region>, Error> {
+                let mut copy = match copy {
+                    Some(copy) => *copy,
+                    None => Replica::create(&volume, id, options)?,
+                };
+                if let Some(mounted) = mounted {
+                    copy.adopt_tails(&mounted.give_up())?;
+                }
+                copy.abandon();
+                copy.serve(term)
+            };
+            Outcome::Assumed(open())
+        });
+    }
+
+    fn assumed(&mut self, now: Nanos, result: Result<Arc<Region>, Error>, context: &mut Context) {
+        let Holding::Assuming { term, since } = self.holding else {
+            unreachable!("only one job assumes an office");
+        };
+        match (result, &self.config) {
+            (Ok(region), Some(config)) => {
+                let options = region.options().clone();
+                let mut config = config.clone();
+                if config.term != term {
+                    // Another term began meanwhile; the region retires at once.
+                    (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
+                }
+                let primary = Primary::new(now, config, options, context.timing, &context.links_up());
+                self.holding = Holding::Serving(Box::new(Serving::new(since, region, primary)));
+                self.act_as_primary(context);
+            }
+            (Err(error), _) => {
+                tracing::error!(region = %self.id, %error, "cannot be opened for serving");
+                self.holding = Holding::Broken(error.to_string());
+            }
+            (Ok(_), None) => unreachable!("an office is assumed by a configuration"),
+        }
+    }
+
+    /// A newer term has begun, or is said to have.
+    pub(super) fn lose_office(&mut self, context: &mut Context, out: &mut Vec<Answer>) {
+        let Holding::Serving(mut serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
+            unreachable!("only a serving region loses its office");
+        };
+        tracing::info!(region = %self.id, term = %serving.term, "no longer the primary");
+        serving.abandon(out);
+        self.over = self.over.max(serving.term);
+        self.holding = Holding::Retiring(serving);
+        self.finish_retiring(context);
+    }
+
+    fn finish_retiring(&mut self, context: &mut Context) {
+        if !matches!(&self.holding, Holding::Retiring(serving) if serving.jobs == 0) {
+            return;
+        }
+        let Holding::Retiring(serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
+            unreachable!("just seen");
+        };
+        let region = serving.region;
+        context.spawn(self.id, move || Outcome::Retired(region.into_replica().map(Box::new)));
+    }
+
+    // ---- a backup's side -----------------------------------------------------------------------------------------
+
+    /// A primary's message.
+    pub(super) fn to_backup(
+        &mut self,
+        now: Nanos,
+        office: Office,
+        body: ToBackup,
+        context: &mut Context,
+        out: &mut Vec<Answer>,
+    ) {
+        if let ToBackup::Open { options } = &body
+            && matches!(self.holding, Holding::Copy(None))
+        {
+            match Replica::create(&context.volume, self.id, options.clone()) {
+                Ok(copy) => self.holding = Holding::Copy(Some(Box::new(copy))),
+                Err(error) => {
+                    tracing::error!(region = %self.id, %error, "no copy can be made");
+                    return;
+                }
+            }
+        }
+        let superseded = match &self.holding {
+            Holding::Serving(serving) => serving.term < office.term,
+            Holding::Assuming { term, .. } => *term >= office.term,
+            _ => false,
+        };
+        match &self.holding {
+            Holding::Serving(_) if superseded => self.lose_office(context, out),
+            Holding::Serving(_) => return,
+            Holding::Assuming { .. } if superseded => return,
+            _ => {}
+        }
+        if self.config.as_ref().is_some_and(|config| config.term > office.term) {
+            return;
+        }
+        self.over = self.over.max(office.term);
+        self.backup.message(now, office, body, &context.grants);
+        self.act_as_backup(context);
+    }
+
+    pub(super) fn act_as_backup(&mut self, context: &mut Context) {
+        for action in self.backup.take_actions() {
+            match action {
+                BackupAction::Start(work) => self.work = Some(work),
+                BackupAction::Send(office, body) => {
+                    let message =
+                        Control::ToPrimary { region: self.id, term: office.term, session: office.session, body };
+                    context.send(office.primary, &message);
+                }
+            }
+        }
+        self.run_work(context);
+    }
+
+    fn run_work(&mut self, context: &mut Context) {
+        if self.work.is_none() || !matches!(self.holding, Holding::Copy(Some(_))) {
+            return;
+        }
+        let Holding::Copy(Some(mut replica)) = std::mem::replace(&mut self.holding, Holding::Working) else {
+            unreachable!("just seen");
+        };
+        let work = self.work.take().expect("just seen");
+        let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
+        let segment_bytes = context.volume.segment_bytes();
+        context.spawn(self.id, move || {
+            let result = work.run(&mut replica, mounted.as_deref(), fabric.as_ref(), segment_bytes);
+            Outcome::Followed { replica, result }
+        });
+    }
+
+    // ---- a primary's side ----------------------------------------------------------------------------------------
+
+    /// A backup's message.
+    pub(super) fn to_primary(
+        &mut self,
+        now: Nanos,
+        from: ServerId,
+        term: Epoch,
+        session: u64,
+        body: ToPrimary,
+        context: &mut Context,
+    ) {
+        if let Some(serving) = self.serving().filter(|serving| serving.term == term) {
+            serving.primary.message(now, from, session, body, &mut context.ops);
+            self.act_as_primary(context);
+        }
+    }
+
+    /// Carries out what the primary's state machine wants.
+    pub(super) fn act_as_primary(&mut self, context: &mut Context) {
+        let Holding::Serving(serving) = &mut self.holding else { return };
+        context.jobs.append(&mut serving.new_jobs);
+        loop {
+            let actions = serving.primary.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                match action {
+                    PrimaryAction::Propose(config) => context.propose(serving.primary.config(), config),
+                    PrimaryAction::Peer { server, session, action } => {
+                        act_for_peer(serving, server, session, action, context);
+                    }
+                }
+            }
+        }
+        context.jobs.append(&mut serving.new_jobs);
+    }
+
+    // ---- jobs ----------------------------------------------------------------------------------------------------
+
+    /// A job ended.
+    pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, context: &mut Context, out: &mut Vec<Answer>) {
+        match outcome {
+            Outcome::Assumed(result) => self.assumed(now, result, context),
+            Outcome::Retired(Ok(replica)) => self.holding = Holding::Copy(Some(replica)),
+            Outcome::Retired(Err(error)) => {
+                tracing::error!(region = %self.id, %error, "cannot be opened again");
+                self.holding = Holding::Broken(error.to_string());
+            }
+            Outcome::Followed { replica, result } => {
+                self.holding = Holding::Copy(Some(replica));
+                self.backup.done(result);
+            }
+            other => self.serving_job_done(now, other, context),
+        }
+        self.act_as_backup(context);
+        self.reconcile(now, context, out);
+    }
+
+    fn serving_job_done(&mut self, now: Nanos, outcome: Outcome, context: &mut Context) {
+        let (Holding::Serving(serving) | Holding::Retiring(serving)) = &mut self.holding else {
+            unreachable!("a region is given up only when none of its jobs is running");
+        };
+        serving.jobs -= 1;
+        if matches!(self.holding, Holding::Retiring(_)) {
+            return;
+        }
+        let serving = self.serving().expect("just seen");
+        match outcome {
+            Outcome::LookedUp { ticket, result } => serving.looked_up(now, ticket, result),
+            Outcome::Scanned { ticket, at, result } => serving.scanned(now, ticket, at, result),
+            upkeep => serving.job_done(now, upkeep, &mut context.ops),
+        }
+        self.act_as_primary(context);
+    }
+}
+
+fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: PeerAction, context: &mut Context) {
+    let peer = serving.primary.peer(server);
+    match action {
+        PeerAction::Send(body) => {
+            let message = Control::ToBackup { region: serving.id, term: serving.term, session, body };
+            context.send(server, &message);
+        }
+        PeerAction::Mirror(write) => {
+            let Some(buffer) = peer.and_then(|peer| peer.buffer(write.buffer())) else { return };
+            let to = link::descriptor(buffer);
+            let tail = serving.region.tails(write.log).into_iter().find(|tail| tail.index() == write.index);
+            let tail = tail.expect("a tail is kept until every peer has flushed it");
+            let range = write.range.start as u32..write.range.end as u32;
+            tail.with_bytes(range, |bytes| {
+                context.fabric.write(link::peer(server), &to, write.range.start as u64, bytes, write.op);
+            });
+        }
+        PeerAction::Slot(write) => {
+            let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
+            context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
+        }
+        PeerAction::Load(id) => serving.load(server, session, id),
+        PeerAction::UnpinBase => serving.unpin(server),
+        PeerAction::PinBase => {} // Pinned between compactions, by the upkeep.
+    }
+}
+
+impl Context {
+    /// Adds a job of a region.
+    pub(super) fn spawn(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
+        let job: Job = JobDone::job(region, work);
+        self.jobs.push(job);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a node says of itself: the figures behind `/status`, `/metrics`, `leeward status` and the benchmark's table.
+//!
+//! Counters are totals since the process started.
+
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId};
+use serde::{Deserialize, Serialize};
+
+/// A node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its server id.
+    pub server: ServerId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its process.
+    pub pid: u32,
+    /// It is the master.
+    pub is_master: bool,
+    /// Its session with the coordinator is alive.
+    pub coordinator_up: bool,
+    /// Why its volume takes no writes, if it does not.
+    pub volume_failure: Option<String>,
+    /// Bytes moved to and from the volume, by the engine's own count.
+    pub device: DeviceStatus,
+    /// Bytes moved over the fabric.
+    pub network: NetworkStatus,
+    /// Node cache.
+    pub cache: CacheStatus,
+    /// Its regions, in key order.
+    pub regions: Vec<RegionStatus>,
+    /// Operations forwarded to other nodes.
+    pub forwarded: u64,
+}
+
+/// Bytes moved to and from the volume.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Bytes of segments in use.
+    pub segment_bytes_used: u64,
+}
+
+/// Bytes moved over the fabric, headers included.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+}
+
+/// The byte-budgeted cache.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct CacheStatus {
+    /// Look-ups answered.
+    pub hits: u64,
+    /// Look-ups that went to the device.
+    pub misses: u64,
+    /// Bytes held.
+    pub bytes: u64,
+}
+
+/// What a node is to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It serves the region.
+    Primary,
+    /// It holds a copy that is in sync.
+    Backup,
+    /// It holds a copy that is being built.
+    Learner,
+    /// It holds a copy that nobody counts on.
+    #[default]
+    None,
+}
+
+/// One region on one node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RegionStatus {
+    /// The region.
+    pub region: RegionId,
+    /// Its table.
+    pub table: String,
+    /// First key, lossily as text.
+    pub start: String,
+    /// Key after the last, lossily as text; `None` for no bound.
+    pub end: Option<String>,
+    /// What this node is to it.
+    pub role: Role,
+    /// `serving`, `recovering`, `in sync`, `syncing`, `waiting`.
+    pub state: String,
+    /// Version of the group's configuration.
+    pub epoch: Epoch,
+    /// Epoch at which its primary took office.
+    pub term: Epoch,
+    /// Last LSN appended (primary) or persisted (others).
+    pub last_lsn: Lsn,
+    /// Last LSN that every member in sync holds (primary only).
+    pub commit_lsn: Lsn,
+    /// Memory of the L0s, in bytes.
+    pub l0_bytes: u64,
+    /// Levels from L1 down.
+    pub levels: Vec<LevelStatus>,
+    /// Its backups and learners (primary only).
+    pub peers: Vec<PeerStatus>,
+    /// Time from taking office to serving, in milliseconds (primary only).
+    pub recovery_ms: u64,
+    /// What was done for it.
+    pub counters: RegionCounters,
+}
+
+/// A level.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LevelStatus {
+    /// Its number, from 1.
+    pub level: u32,
+    /// Leaf segments.
+    pub leaf_segments: u64,
+    /// Bytes of its leaf segments.
+    pub bytes: u64,
+}
+
+/// A backup or learner, as its primary sees it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// The server.
+    pub server: ServerId,
+    /// `in sync`, `syncing`, `connecting`.
+    pub state: String,
+    /// It counts: no write is acknowledged without it.
+    pub member: bool,
+    /// Log bytes that it has not confirmed.
+    pub lag_bytes: u64,
+    /// Segments still to be sent to it.
+    pub segments_to_ship: u64,
+}
+
+/// What a node did for a region, in the role it had then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionCounters {
+    /// Compactions finished. Always 0 at a backup.
+    pub compactions: u64,
+    /// Bytes that compactions read from the device. Always 0 at a backup.
+    pub compaction_bytes_read: u64,
+    /// Bytes that compactions wrote.
+    pub compaction_bytes_written: u64,
+    /// Bytes of user keys and values appended.
+    pub user_bytes: u64,
+    /// Bytes of leaf and index segments sent to backups by compactions.
+    pub index_bytes_shipped: u64,
+    /// Bytes of leaf and index segments received from a primary.
+    pub index_bytes_received: u64,
+    /// Bytes of them whose pointers were translated.
+    pub index_bytes_rewritten: u64,
+    /// Bytes that a backup read from its device for its index. Always 0.
+    pub index_bytes_read: u64,
+    /// Bytes of segments sent to bring a backup in sync.
+    pub sync_bytes_shipped: u64,
+    /// Installs of a compaction that was shipped here.
+    pub installs: u64,
+    /// Nanoseconds during which writes waited because the L0s were full.
+    pub stall_l0_full_ns: u64,
+    /// Nanoseconds during which writes waited for a log tail.
+    pub stall_tail_ns: u64,
+}

@@ -1,0 +1,86 @@
+//! How other threads reach the event loop: a channel, and a waker that is rung once per batch.
+
+use crate::admin::Snapshot;
+use crate::node::JobDone;
+use leeward_cluster::CoordinatorEvent;
+use leeward_fabric::LinkEvent;
+use leeward_format::ServerId;
+use mio::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+/// What other threads tell the event loop.
+pub(crate) enum Event {
+    /// From a fabric thread.
+    Link(ServerId, LinkEvent),
+    /// From the coordinator client's thread.
+    Coordinator(CoordinatorEvent),
+    /// From a thread of the pool.
+    Job(JobDone),
+    /// From the admin thread: how are you?
+    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+    /// The server is to stop.
+    Stop,
+}
+
+/// The sending end; any thread may use it, it never blocks.
+#[derive(Clone)]
+pub(crate) struct Doorbell {
+    sender: Sender<Event>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Bell {
+    /// Rung since the event loop last looked.
+    is_rung: AtomicBool,
+    /// Made with the event loop's poll, which comes after the threads that ring.
+    waker: OnceLock<Waker>,
+}
+
+/// The receiving end.
+pub(crate) struct Events {
+    receiver: Receiver<Event>,
+    bell: Arc<Bell>,
+}
+
+/// A channel whose waker is yet to be [attached](Doorbell::attach).
+pub(crate) fn event_channel() -> (Doorbell, Events) {
+    let (sender, receiver) = channel();
+    let bell = Arc::new(Bell::default());
+    (Doorbell { sender, bell: bell.clone() }, Events { receiver, bell })
+}
+
+impl Doorbell {
+    /// Sends `event`; an event loop that is gone hears nothing.
+    pub(crate) fn send(&self, event: Event) {
+        if self.sender.send(event).is_err() {
+            return;
+        }
+        // Pairs with `Events::drain`: either it sees the event, or this sees that it has looked.
+        if !self.bell.is_rung.swap(true, Ordering::AcqRel) {
+            self.ring();
+        }
+    }
+
+    /// From now on, `waker` wakes the event loop.
+    pub(crate) fn attach(&self, waker: Waker) {
+        assert!(self.bell.waker.set(waker).is_ok(), "there is one event loop");
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let Some(Err(error)) = self.bell.waker.get().map(Waker::wake) {
+            tracing::error!(%error, "the event loop cannot be woken; it will look at its next tick");
+        }
+    }
+}
+
+impl Events {
+    /// Everything sent so far.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Event> + '_ {
+        self.bell.is_rung.swap(false, Ordering::AcqRel);
+        self.receiver.try_iter()
+    }
+}

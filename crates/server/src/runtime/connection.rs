@@ -1,0 +1,183 @@
+//! A client's socket and its conversation: moves bytes between the two without ever blocking.
+
+use crate::commands::Context;
+use crate::conversation::{Conversation, Submission};
+use crate::metrics::Dropped;
+use crate::node::Token;
+use bytes::{Buf, BytesMut};
+use leeward_format::op::OpResult;
+use leeward_platform::Nanos;
+use mio::net::TcpStream;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+
+/// Most bytes read from one connection in a turn, so that one client does not keep the others waiting.
+const TURN_BYTES: usize = 1024 * 1024;
+/// Most unread bytes thrown away when a connection ends, so that its last reply is not lost to a reset.
+const DRAINED_BYTES: usize = 1024 * 1024;
+
+/// Low bits of a [`Token`] that hold the operation's number on its connection; the others are the connection's id.
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+/// Memory for replies that a connection keeps between them, in bytes.
+const KEPT_OUTPUT_BYTES: usize = 256 * 1024;
+
+/// Which protocol a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// RESP.
+    Resp,
+    /// The native one.
+    Native,
+}
+
+/// One client connection.
+pub(super) struct Connection {
+    pub(super) kind: Kind,
+    pub(super) stream: TcpStream,
+    pub(super) conversation: Box<dyn Conversation>,
+    /// The socket may have bytes that were not read.
+    is_readable: bool,
+    /// The peer sends no more: after the bytes that are left comes the end, without another event.
+    is_closed_by_peer: bool,
+    /// The socket took the last bytes that it was offered.
+    is_writable: bool,
+    /// When it last took bytes, or had none to take.
+    progress: Nanos,
+    /// Nobody is there any more: to be removed.
+    pub(super) is_dead: bool,
+    /// Number of the newest operation that was submitted.
+    newest: u64,
+}
+
+impl Connection {
+    pub(super) fn new(kind: Kind, stream: TcpStream, conversation: Box<dyn Conversation>, now: Nanos) -> Connection {
+        Connection {
+            kind,
+            stream,
+            conversation,
+            is_readable: false,
+            is_closed_by_peer: false,
+            is_writable: true,
+            progress: now,
+            is_dead: false,
+            newest: 0,
+        }
+    }
+
+    /// There are bytes to read, and the conversation takes them.
+    pub(super) fn can_read(&self) -> bool {
+        self.is_readable && !self.is_dead && self.conversation.wants_input()
+    }
+
+    /// There may be bytes to read; `is_last` when the peer sends no more.
+    pub(super) fn became_readable(&mut self, is_last: bool) {
+        self.is_readable = true;
+        self.is_closed_by_peer |= is_last;
+    }
+
+    /// The socket takes bytes again.
+    pub(super) fn became_writable(&mut self) {
+        self.is_writable = true;
+    }
+
+    /// The token of operation `number`, which is about to be submitted, on the connection `id`.
+    pub(super) fn token(&mut self, id: u64, number: u64) -> Token {
+        self.newest = self.newest.max(number);
+        Token(id << NUMBER_BITS | number & NUMBER_MASK)
+    }
+
+    /// The connection that `token` was made for.
+    pub(super) fn id_of(token: Token) -> u64 {
+        token.0 >> NUMBER_BITS
+    }
+
+    /// The operation of `token` was answered.
+    pub(super) fn complete(&mut self, token: Token, result: OpResult, context: &mut Context) {
+        // Far fewer operations are in flight than the low bits tell apart, and none is newer than the newest.
+        let age = self.newest.wrapping_sub(token.0) & NUMBER_MASK;
+        self.conversation.complete(self.newest - age, result, context);
+    }
+
+    /// Reads what there is, up to a limit, and lets the conversation act on it.
+    pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
+        let mut budget = TURN_BYTES;
+        while budget > 0 && self.can_read() {
+            match self.stream.read(buffer) {
+                Ok(0) => {
+                    self.is_readable = false;
+                    self.conversation.stop();
+                }
+                Ok(len) => {
+                    budget = budget.saturating_sub(len);
+                    // A short read has emptied the socket; more will raise an event.
+                    self.is_readable = len == buffer.len() || self.is_closed_by_peer;
+                    self.conversation.feed(&buffer[..len]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => self.is_dead = true,
+            }
+            self.conversation.advance(context, submit);
+        }
+    }
+
+    /// Sends what there is and ends what is finished; answers why the server gave the connection up, if it did.
+    pub(super) fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
+        while self.is_writable && !self.is_dead && !self.conversation.output().is_empty() {
+            match self.stream.write(self.conversation.output()) {
+                Ok(len) => {
+                    self.conversation.output().advance(len);
+                    self.progress = now;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => self.is_dead = true,
+            }
+        }
+        let unsent = self.conversation.output();
+        if unsent.is_empty() {
+            self.progress = now;
+            if unsent.capacity() > KEPT_OUTPUT_BYTES {
+                *unsent = BytesMut::new();
+            }
+        } else if unsent.len() > most_output && !self.is_dead {
+            self.is_dead = true;
+            return Some(Dropped::OutputLimit);
+        }
+        if self.conversation.is_finished() && !self.is_dead {
+            self.end();
+        }
+        None
+    }
+
+    /// Gives up a client that takes no replies for `patience`.
+    pub(super) fn check_stall(&mut self, now: Nanos, patience: Nanos) -> Option<Dropped> {
+        let is_stalled = !self.conversation.output().is_empty() && now - self.progress > patience;
+        self.is_dead |= is_stalled;
+        is_stalled.then_some(Dropped::Stalled)
+    }
+
+    /// Closes a connection whose replies were all sent.
+    fn end(&mut self) {
+        self.is_dead = true;
+        // The client may be gone already; then there is nothing to tell it.
+        drop(self.stream.shutdown(Shutdown::Write));
+        let mut scratch = [0; 4096];
+        let mut drained = 0;
+        while drained < DRAINED_BYTES {
+            match self.stream.read(&mut scratch) {
+                Ok(len) if len > 0 => drained += len,
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Tells a client that is one too many, in the only protocol that has words for it.
+pub(super) fn refuse(kind: Kind, mut stream: &TcpStream) -> io::Result<()> {
+    match kind {
+        Kind::Resp => stream.write_all(b"-ERR max number of clients reached\r\n"),
+        Kind::Native => Ok(()),
+    }
+}

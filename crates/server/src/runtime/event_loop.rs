@@ -1,0 +1,333 @@
+//! The thread that owns the node and every client socket.
+//!
+//! One turn: take what other threads sent, read the sockets that have something, submit their operations, end the node's
+//! batch once, hand its jobs to the pool, encode and send replies. So all commands that arrive together, of one
+//! connection or of many, share one mirror write a backup and one flush. Nothing here waits but the poll.
+//!
+//! Sockets are registered edge-triggered, for reading and writing, once. A connection that has unread bytes but whose
+//! conversation takes none (back-pressure) is left alone until its output moves; one that has more than its share of a
+//! turn is read again in the next turn, without a poll that sleeps.
+
+use super::channel::{Event, Events};
+use super::connection::{Connection, Kind, refuse};
+use super::pool::Pool;
+use crate::admin::Snapshot;
+use crate::commands::{Context, Shared};
+use crate::conversation::Submission;
+use crate::metrics::{Dropped, Metrics};
+use crate::node::{Input, Node, Outbox};
+use crate::{commands, native};
+use leeward_platform::{BootClock, Clock, Nanos};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Poll};
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, ErrorKind};
+
+/// Poll token of the waker.
+pub(super) const WAKER: mio::Token = mio::Token(0);
+/// Poll token of the listener for Redis clients.
+const RESP: mio::Token = mio::Token(1);
+/// Poll token of the listener for native clients.
+const NATIVE: mio::Token = mio::Token(2);
+/// Ids of connections begin here; each is its socket's poll token too, and never used twice.
+const FIRST_CONNECTION: u64 = 3;
+/// How often the node hears that time passes.
+const TICK: Nanos = Nanos::from_millis(50);
+/// How often connections are searched for stalled ones.
+const STALL_CHECK: Nanos = Nanos::from_secs(1);
+/// Bytes taken from a socket at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// What clients may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) connections: usize,
+    pub(super) output_bytes: usize,
+    pub(super) stall: Nanos,
+}
+
+/// What the event loop is made of.
+pub(super) struct Parts {
+    pub(super) poll: Poll,
+    pub(super) events: Events,
+    pub(super) resp: TcpListener,
+    pub(super) native: TcpListener,
+    pub(super) node: Node,
+    pub(super) pool: Pool,
+    pub(super) shared: Shared,
+    pub(super) limits: Limits,
+}
+
+/// The state of the thread.
+pub(super) struct EventLoop {
+    poll: Poll,
+    events: Events,
+    listeners: [(Kind, TcpListener); 2],
+    /// A listener may have connections that were not accepted, for lack of descriptors.
+    accept_again: bool,
+    node: Node,
+    pool: Pool,
+    shared: Shared,
+    limits: Limits,
+    clock: BootClock,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    /// Connections with bytes to read.
+    readable: BTreeSet<u64>,
+    /// Connections whose output or state may have changed in this turn.
+    touched: BTreeSet<u64>,
+    submissions: Vec<Submission>,
+    outbox: Outbox,
+    buffer: Vec<u8>,
+    next_tick: Nanos,
+    next_stall_check: Nanos,
+    is_stopping: bool,
+}
+
+impl EventLoop {
+    pub(super) fn new(mut parts: Parts) -> io::Result<EventLoop> {
+        let registry = parts.poll.registry();
+        registry.register(&mut parts.resp, RESP, Interest::READABLE)?;
+        registry.register(&mut parts.native, NATIVE, Interest::READABLE)?;
+        Ok(EventLoop {
+            poll: parts.poll,
+            events: parts.events,
+            listeners: [(Kind::Resp, parts.resp), (Kind::Native, parts.native)],
+            accept_again: false,
+            node: parts.node,
+            pool: parts.pool,
+            shared: parts.shared,
+            limits: parts.limits,
+            clock: BootClock,
+            connections: HashMap::new(),
+            next_connection: FIRST_CONNECTION,
+            readable: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            submissions: Vec::new(),
+            outbox: Outbox::default(),
+            buffer: vec![0; READ_BYTES],
+            next_tick: Nanos::ZERO,
+            next_stall_check: Nanos::ZERO,
+            is_stopping: false,
+        })
+    }
+
+    /// Turns until it is told to stop.
+    ///
+    /// # Errors
+    /// The poll itself fails, which only a bug or a machine without memory causes.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut ready = mio::Events::with_capacity(1024);
+        // Replies may have let conversations submit more; their batch must not wait for the poll.
+        let mut has_unfinished = false;
+        while !self.is_stopping {
+            let now = self.clock.now();
+            let must_not_wait = has_unfinished || !self.readable.is_empty();
+            let wait = if must_not_wait { Nanos::ZERO } else { self.next_tick - now };
+            match self.poll.poll(&mut ready, Some(wait.duration())) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            let now = self.clock.now();
+            for event in &ready {
+                match event.token() {
+                    WAKER => {}
+                    RESP => self.accept(0, now),
+                    NATIVE => self.accept(1, now),
+                    mio::Token(id) => self.socket_event(id as u64, event),
+                }
+            }
+            self.take_events(now);
+            self.read_clients(now);
+            self.pass_time(now);
+            self.node.finish_batch(now, &mut self.outbox);
+            self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
+            has_unfinished = self.answer_clients();
+        }
+        Ok(())
+    }
+
+    fn socket_event(&mut self, id: u64, event: &mio::event::Event) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if event.is_writable() {
+            connection.became_writable();
+            self.touched.insert(id);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            connection.became_readable(event.is_read_closed() || event.is_error());
+            if connection.can_read() {
+                self.readable.insert(id);
+            }
+        }
+    }
+
+    fn take_events(&mut self, now: Nanos) {
+        for event in self.events.drain() {
+            let input = match event {
+                Event::Link(server, event) => Input::Link(server, event),
+                Event::Coordinator(event) => Input::Coordinator(event),
+                Event::Job(done) => Input::Job(done),
+                Event::Snapshot(reply) => {
+                    // Whoever asked may have stopped waiting.
+                    drop(reply.send(Snapshot { status: self.node.status(), map: self.node.region_map() }));
+                    continue;
+                }
+                Event::Stop => {
+                    self.is_stopping = true;
+                    continue;
+                }
+            };
+            self.node.handle(now, input);
+        }
+    }
+
+    fn read_clients(&mut self, now: Nanos) {
+        let map = self.node.region_map();
+        for id in std::mem::take(&mut self.readable) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            connection.read(&mut self.buffer, &mut context, &mut self.submissions);
+            if connection.can_read() {
+                self.readable.insert(id);
+            }
+            self.touched.insert(id);
+            self.submit(now, id);
+        }
+    }
+
+    /// Hands the operations of connection `id` to the node; answers whether there were any.
+    fn submit(&mut self, now: Nanos, id: u64) -> bool {
+        let is_any = !self.submissions.is_empty();
+        let connection = self.connections.get_mut(&id);
+        let Some(connection) = connection else {
+            self.submissions.clear();
+            return false;
+        };
+        for Submission { number, op, direct } in self.submissions.drain(..) {
+            let token = connection.token(id, number);
+            self.node.handle(now, Input::Submit { token, op, direct });
+        }
+        is_any
+    }
+
+    fn pass_time(&mut self, now: Nanos) {
+        if now < self.next_tick {
+            return;
+        }
+        self.next_tick = now + TICK;
+        self.node.handle(now, Input::Tick);
+        if self.accept_again {
+            self.accept_again = false;
+            self.accept(0, now);
+            self.accept(1, now);
+        }
+        if now >= self.next_stall_check {
+            self.next_stall_check = now + STALL_CHECK;
+            for (id, connection) in &mut self.connections {
+                if let Some(why) = connection.check_stall(now, self.limits.stall) {
+                    report_dropped(*id, why, &self.shared.metrics);
+                    self.touched.insert(*id);
+                }
+            }
+        }
+    }
+
+    /// Passes the node's answers on and sends what is to be sent; answers whether operations were submitted that the
+    /// next turn must not keep waiting.
+    fn answer_clients(&mut self) -> bool {
+        let now = self.clock.now();
+        let map = self.node.region_map();
+        for (token, result) in std::mem::take(&mut self.outbox.replies) {
+            let id = Connection::id_of(token);
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            connection.complete(token, result, &mut context);
+            self.touched.insert(id);
+        }
+        let mut has_submitted = false;
+        for id in std::mem::take(&mut self.touched) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            connection.conversation.advance(&mut context, &mut self.submissions);
+            if let Some(why) = connection.write(now, self.limits.output_bytes) {
+                report_dropped(id, why, &self.shared.metrics);
+            }
+            if connection.can_read() {
+                self.readable.insert(id);
+            }
+            let is_dead = connection.is_dead;
+            has_submitted |= self.submit(now, id);
+            if is_dead {
+                self.remove(id);
+            }
+        }
+        has_submitted
+    }
+
+    fn accept(&mut self, listener: usize, now: Nanos) {
+        loop {
+            let (kind, listener) = &self.listeners[listener];
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    let kind = *kind;
+                    if let Err(error) = self.admit(kind, stream, address.to_string(), now) {
+                        tracing::warn!(%address, %error, "a connection could not be taken");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The client gave up while it was queued.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "connections wait: none can be accepted (out of file descriptors?)");
+                    self.accept_again = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, kind: Kind, mut stream: TcpStream, address: String, now: Nanos) -> io::Result<()> {
+        if self.connections.len() >= self.limits.connections {
+            self.shared.metrics.refused();
+            return refuse(kind, &stream);
+        }
+        stream.set_nodelay(true)?;
+        let local = stream.local_addr()?.to_string();
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, mio::Token(id as usize), interest)?;
+        let map = self.node.region_map();
+        let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+        let conversation: Box<dyn crate::conversation::Conversation> = match kind {
+            Kind::Resp => Box::new(commands::Session::new(id, address, local, &mut context)),
+            Kind::Native => Box::new(native::Session::new(id, address, local, &mut context)),
+        };
+        self.connections.insert(id, Connection::new(kind, stream, conversation, now));
+        connections(&self.shared.metrics, kind).opened();
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(mut connection) = self.connections.remove(&id) {
+            self.readable.remove(&id);
+            self.shared.clients.remove(id);
+            connections(&self.shared.metrics, connection.kind).closed();
+            // Closing the socket deregisters it too; this only keeps the poll tidy.
+            drop(self.poll.registry().deregister(&mut connection.stream));
+        }
+    }
+}
+
+fn connections(metrics: &Metrics, kind: Kind) -> &crate::metrics::Connections {
+    match kind {
+        Kind::Resp => metrics.resp_connections(),
+        Kind::Native => metrics.native_connections(),
+    }
+}
+
+fn report_dropped(id: u64, why: Dropped, metrics: &Metrics) {
+    metrics.dropped(why);
+    tracing::warn!(client = id, ?why, "a client that does not read its replies was disconnected");
+}

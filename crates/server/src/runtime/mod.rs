@@ -1,0 +1,344 @@
+//! A node as threads and sockets: starts everything, wires it together, stops it.
+//!
+//! | thread | does |
+//! |---|---|
+//! | `node` | the event loop (see `event_loop.rs`): owns the node and every client socket; never blocks but in its poll |
+//! | `job-<n>` | the pool: compactions, flushes, reads that memory cannot answer |
+//! | `admin` | HTTP; asks the event loop for figures |
+//! | the fabric's, the coordinator client's | push what they hear through the channel |
+//!
+//! A panic in the event loop or in a job ends the process: what they hold in memory can no longer be trusted, what is
+//! on the volume can.
+
+pub(crate) mod channel;
+mod connection;
+mod event_loop;
+mod pool;
+
+use crate::NodeConfig;
+use crate::admin::{self, Admin};
+use crate::commands::{Clients, Cursors, Facts, Shared};
+use crate::config::{ConfigError, FabricKind};
+use crate::metrics::Metrics;
+use crate::node::{Node, NodeParts, NodeTiming, link};
+use channel::{Doorbell, Event, event_channel};
+use event_loop::{EventLoop, Limits, Parts, WAKER};
+use leeward_cluster::{ClusterOptions, embedded};
+use leeward_engine::{Volume, VolumeOptions};
+use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_format::ServerId;
+use leeward_format::cluster::{Member, ServerInfo};
+use leeward_platform::disk::DiskLock;
+use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk};
+use leeward_replication::Timing;
+use pool::Pool;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Name of the volume's file in the data directory.
+const VOLUME_NAME: &str = "volume";
+
+/// Why a node did not start. Nothing is left running, and nothing was changed but that directories and an empty volume
+/// may have been made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A port is taken, or an address is not this machine's.
+    #[error("cannot listen on {address} for {purpose}: {source}{advice}")]
+    Listen {
+        /// What the port is for.
+        purpose: &'static str,
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+        /// What to do, after a line break.
+        advice: String,
+    },
+    /// The data directory cannot be used.
+    #[error("data directory {}: {source}", path.display())]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Another process has the data directory.
+    #[error("data directory {} is in use by another process: stop that node, or give this one another data_dir", path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The volume cannot be opened: damaged, of another version, or no volume.
+    #[error(transparent)]
+    Volume(#[from] leeward_engine::Error),
+    /// The machine refuses threads or descriptors.
+    #[error("cannot start the {what}: {source}")]
+    System {
+        /// What was being started.
+        what: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// A running node. Dropping it stops the node.
+pub struct Server {
+    info: ServerInfo,
+    doorbell: Doorbell,
+    event_loop: Option<JoinHandle<()>>,
+    admin: Option<Admin>,
+    _lock: DiskLock,
+}
+
+/// The listeners of a node, bound before anything else is touched.
+struct Listeners {
+    resp: TcpListener,
+    native: TcpListener,
+    admin: TcpListener,
+}
+
+/// Starts a node: binds its ports, takes its data directory, opens its volume, and joins the cluster in the
+/// background. Answers as soon as clients can connect; until the cluster has placed its regions they get `-LOADING`.
+///
+/// # Errors
+/// See [`StartError`]; every message says what to do.
+pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
+    config.validate()?;
+    let listeners = Listeners::bind(config)?;
+    let (lock, volume, copies) = open_volume(config)?;
+    let server = ServerId(config.server_id);
+    let member = Member { server, incarnation: volume.incarnation() };
+    let (doorbell, events) = event_channel();
+    let fabric = bind_fabric(config, server, &doorbell)?;
+    let info = ServerInfo {
+        member,
+        fabric_address: fabric_address(config, &*fabric),
+        native_address: config.advertised(local(&listeners.native)?),
+        resp_address: config.advertised(local(&listeners.resp)?),
+        admin_address: config.advertised(local(&listeners.admin)?),
+        copies: Vec::new(),
+    };
+    let metrics = Arc::new(Metrics::default());
+    let shared = shared(config, &info, local(&listeners.resp)?, metrics.clone());
+    let parts = NodeParts {
+        info: info.clone(),
+        volume,
+        copies,
+        fabric,
+        coordinator: Arc::new(join_cluster(config, &doorbell)?),
+        cluster: ClusterOptions { expected_servers: config.expected_servers, ..ClusterOptions::default() },
+        timing: timing(config),
+    };
+    let admin = Admin::start(listeners.admin, doorbell.clone(), metrics).map_err(system("admin thread"))?;
+    let (resp, native) = (listeners.resp, listeners.native);
+    let poll = mio::Poll::new().map_err(system("event loop"))?;
+    doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
+    let event_loop = EventLoop::new(Parts {
+        poll,
+        events,
+        resp: mio::net::TcpListener::from_std(resp),
+        native: mio::net::TcpListener::from_std(native),
+        node: Node::new(BootClock.now(), parts),
+        pool: Pool::start(config.job_threads, &doorbell).map_err(system("job pool"))?,
+        shared,
+        limits: Limits {
+            connections: config.max_connections as usize,
+            output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
+            stall: Nanos::from_secs(config.client_stall_seconds),
+        },
+    });
+    let event_loop = event_loop.map_err(system("event loop"))?;
+    let thread = std::thread::Builder::new().name("node".into());
+    let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop)));
+    let event_loop = event_loop.map_err(system("event loop"))?;
+    tracing::info!(
+        server = %server, incarnation = %member.incarnation, resp = info.resp_address, native = info.native_address,
+        admin = info.admin_address, "the node is up"
+    );
+    Ok(Server { info, doorbell, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
+}
+
+impl Server {
+    /// Who the node is and where it is reached; ports that were given as 0 are the ones it got.
+    pub fn info(&self) -> &ServerInfo {
+        &self.info
+    }
+
+    /// The node's figures and its region map; `None` if it does not answer within two seconds.
+    pub fn snapshot(&self) -> Option<admin::Snapshot> {
+        admin::ask_blocking(&self.doorbell)
+    }
+
+    /// Stops the node and waits until it has let go of its ports and its data directory. Acknowledged writes are safe
+    /// at any moment, so there is nothing to be finished first.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        self.doorbell.send(Event::Stop);
+        if let Some(thread) = self.event_loop.take() {
+            // A panic in it has ended the process.
+            drop(thread.join());
+        }
+        self.admin = None;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl Listeners {
+    fn bind(config: &NodeConfig) -> Result<Listeners, StartError> {
+        Ok(Listeners {
+            resp: bind("Redis clients", "resp_listen", &config.resp_listen())?,
+            native: bind("native clients", "native_listen", &config.native_listen())?,
+            admin: bind("operators", "admin_listen", &config.admin_listen())?,
+        })
+    }
+}
+
+fn bind(purpose: &'static str, setting: &str, address: &str) -> Result<TcpListener, StartError> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|source| StartError::Listen {
+        purpose,
+        address: address.into(),
+        advice: advice(setting, &source),
+        source,
+    })
+}
+
+fn advice(setting: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "\nAnother process has this port, perhaps an earlier node: stop it, or set {setting} to another port."
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("\nPorts under 1024 belong to the administrator: set {setting} to another port.")
+        }
+        io::ErrorKind::AddrNotAvailable => format!("\nThis machine does not have that address: change {setting}."),
+        _ => String::new(),
+    }
+}
+
+fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leeward_engine::Replica>), StartError> {
+    let path = config.data_dir();
+    let data_dir = |source| StartError::DataDir { path: path.clone(), source };
+    let disk = RealDisk::open(&path).map_err(data_dir)?;
+    let lock = disk.lock().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => StartError::Locked { path: path.clone() },
+        _ => StartError::DataDir { path: path.clone(), source },
+    })?;
+    let file = disk.open(VOLUME_NAME).map_err(data_dir)?;
+    let options = VolumeOptions {
+        segment_bytes: config.segment_bytes as usize,
+        capacity_bytes: config.capacity_bytes,
+        cache_bytes: config.cache_bytes,
+    };
+    let (volume, copies) = Volume::open(file, options)?;
+    Ok((lock, volume, copies))
+}
+
+fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Result<Arc<dyn Fabric>, StartError> {
+    let doorbell = doorbell.clone();
+    let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(link::server(peer), event)));
+    let (me, address) = (PeerId(server.0), config.fabric_listen());
+    let options = LinkOptions::default();
+    let fabric = match config.fabric {
+        FabricKind::Tcp => TcpFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+        FabricKind::Shm => ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+    };
+    fabric.map_err(|source| StartError::Listen {
+        purpose: "other nodes",
+        address,
+        advice: advice("fabric_listen", &source),
+        source,
+    })
+}
+
+fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
+    let address = fabric.local_address();
+    match address.parse::<SocketAddr>() {
+        Ok(bound) if config.fabric == FabricKind::Tcp => config.advertised(bound),
+        _ => address,
+    }
+}
+
+fn join_cluster(config: &NodeConfig, doorbell: &Doorbell) -> Result<embedded::Client, StartError> {
+    let options = embedded::ClientOptions {
+        session_timeout: Nanos::from_millis(config.session_timeout_ms),
+        ..embedded::ClientOptions::new(config.coordinator)
+    };
+    let doorbell = doorbell.clone();
+    let client = embedded::Client::start(options, move |event| doorbell.send(Event::Coordinator(event)));
+    client.map_err(system("coordinator client"))
+}
+
+fn timing(config: &NodeConfig) -> NodeTiming {
+    let lease = Nanos::from_millis(config.lease_ms);
+    let defaults = Timing::default();
+    NodeTiming {
+        replication: Timing {
+            lease,
+            lease_margin: Nanos(lease.0 / 20),
+            lease_interval: Nanos(lease.0 / 4),
+            answer_patience: defaults.answer_patience.max(lease + lease),
+            ..defaults
+        },
+        flush_interval: Nanos::from_millis(config.flush_interval_ms),
+    }
+}
+
+fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc<Metrics>) -> Shared {
+    let started = BootClock.now();
+    let Member { server, incarnation } = info.member;
+    let facts = Facts {
+        resp_port: resp.port(),
+        bind: resp.ip().to_string(),
+        run_id: format!("{:08x}{:016x}{:016x}", server.0, incarnation.0, BootClock.unix_ms()),
+        started,
+        max_connections: config.max_connections as usize,
+        data_dir: config.data_dir().display().to_string(),
+    };
+    Shared { facts, clients: Clients::default(), cursors: Cursors::new(incarnation.0), metrics }
+}
+
+fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(system("listeners"))
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+fn run(event_loop: EventLoop) {
+    if let Err(error) = event_loop.run() {
+        panic!("the poll fails, which a machine in order never does: {error}");
+    }
+}
+
+/// Runs `work`; a panic in it, which was printed already, ends the process.
+fn die_of_panic(what: &str, work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!("{what} panicked, which is a bug; the node ends so that another can take over");
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests;

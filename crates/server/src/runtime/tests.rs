@@ -1,0 +1,290 @@
+//! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
+
+use super::*;
+use leeward_cluster::bootstrap_op;
+use leeward_cluster::embedded::{Host, HostOptions};
+use leeward_format::RegionId;
+use leeward_format::cluster::TableOptions;
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, PutIf, Reply, Request};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A coordinator and nodes, each with a directory of its own.
+struct Cluster {
+    host: Option<Host>,
+    servers: Vec<Server>,
+    dir: TempDir,
+}
+
+const LOOPBACK: &str = "127.0.0.1:0";
+
+impl Cluster {
+    fn start(nodes: u32) -> Cluster {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listen = LOOPBACK.parse().expect("an address");
+        let host =
+            Host::start(HostOptions { directory: dir.path().join("coordinator"), listen }).expect("a coordinator");
+        let table = TableOptions { replicas: nodes, min_in_sync: nodes.min(2), ..TableOptions::default() };
+        host.apply(bootstrap_op(&table, RegionId(1), &["m".into()])).expect("a table");
+        let mut cluster = Cluster { host: Some(host), servers: Vec::new(), dir };
+        for id in 1..=nodes {
+            let server = start(&cluster.config(id, nodes)).expect("a node");
+            cluster.servers.push(server);
+        }
+        cluster
+    }
+
+    fn config(&self, id: u32, nodes: u32) -> NodeConfig {
+        NodeConfig {
+            server_id: id,
+            data_dir: Some(self.dir.path().join(format!("node-{id}"))),
+            resp_listen: Some(LOOPBACK.into()),
+            native_listen: Some(LOOPBACK.into()),
+            admin_listen: Some(LOOPBACK.into()),
+            fabric_listen: Some(LOOPBACK.into()),
+            coordinator: self.host.as_ref().expect("a running coordinator").address(),
+            expected_servers: nodes,
+            max_connections: 20,
+            ..NodeConfig::default()
+        }
+    }
+
+    fn client(&self, node: usize) -> Client {
+        Client::connect(&self.servers[node].info().resp_address)
+    }
+}
+
+/// A blocking Redis client that knows just enough.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn connect(address: &str) -> Client {
+        let stream = TcpStream::connect(address).expect("the node listens");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        Client { stream: BufReader::new(stream) }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).expect("the node reads");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("the node answers");
+        line.trim_end().to_owned()
+    }
+
+    /// One reply, its lines joined by spaces.
+    fn reply(&mut self) -> String {
+        let line = self.line();
+        let count = || line[1..].parse::<i64>().expect("a count");
+        match line.as_bytes().first() {
+            Some(b'$') if count() >= 0 => {
+                let mut body = vec![0; count() as usize + 2];
+                self.stream.read_exact(&mut body).expect("a whole string");
+                String::from_utf8_lossy(&body[..body.len() - 2]).into_owned()
+            }
+            Some(b'*') => (0..count()).map(|_| self.reply()).collect::<Vec<_>>().join(" "),
+            _ => line,
+        }
+    }
+
+    fn run(&mut self, command: &str) -> String {
+        self.send(format!("{command}\r\n").as_bytes());
+        self.reply()
+    }
+
+    /// Repeats `command` while the cluster is not there yet.
+    fn run_until_served(&mut self, command: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let reply = self.run(command);
+            let not_yet = reply.starts_with("-LOADING") || reply.starts_with("-NOREPLICAS");
+            if !not_yet || begun.elapsed() > Duration::from_secs(30) {
+                return reply;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn http(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("the admin port listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("the admin port reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("text");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    (head[9..12].parse().expect("a status"), body.to_owned())
+}
+
+#[test]
+fn a_lone_node_serves_every_protocol_and_keeps_what_it_acknowledged() {
+    let mut cluster = Cluster::start(1);
+    let mut client = cluster.client(0);
+    assert_eq!(client.run("PING"), "+PONG");
+    assert_eq!(client.run_until_served("SET hello world"), "+OK");
+    assert_eq!(client.run_until_served("SET zebra 1"), "+OK");
+    assert_eq!(client.run("GET hello"), "world");
+    assert_eq!(client.run("INCR zebra"), ":2");
+    assert_eq!(client.run("KRANGE a zz"), "hello world zebra 2");
+    assert_eq!(client.run("KEYS *"), "hello zebra");
+    client.send(b"SET a 1\r\nINCR a\r\nGET a\r\nKEYS *\r\nDEL a\r\nGET a\r\n");
+    let replies: Vec<String> = (0..6).map(|_| client.reply()).collect();
+    assert_eq!(replies, ["+OK", ":2", "2", "a hello zebra", ":1", "$-1"]);
+
+    let info = cluster.servers[0].info().clone();
+    let (status, body) = http(&info.admin_address, "/status");
+    let status_json: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(
+        (status, &status_json["server"], &status_json["map"]["regions"][0]["primary"]),
+        (200, &1.into(), &1.into())
+    );
+    assert_eq!(http(&info.admin_address, "/livez"), (200, "ok\n".into()));
+    assert_eq!(http(&info.admin_address, "/readyz"), (200, "ok\n".into()));
+    let (_, metrics) = http(&info.admin_address, "/metrics");
+    assert!(metrics.contains("leeward_commands_total{command=\"ping\"} 1"), "{metrics}");
+    assert!(http(&info.admin_address, "/").1.contains("Leeward node 1"));
+    assert_eq!(http(&info.admin_address, "/nonsense").0, 404);
+
+    drop(client);
+    cluster.servers.pop().expect("the node").stop();
+    cluster.servers.push(start(&cluster.config(1, 1)).expect("the node again"));
+    assert!(cluster.servers[0].info().member.incarnation > info.member.incarnation);
+    let mut client = cluster.client(0);
+    assert_eq!(client.run_until_served("GET hello"), "world");
+    assert_eq!(client.run_until_served("GET zebra"), "2");
+}
+
+#[test]
+fn any_of_three_nodes_takes_any_command() {
+    let cluster = Cluster::start(3);
+    for node in 0..3 {
+        let mut client = cluster.client(node);
+        for key in ["apple", "melon", "zebra"] {
+            assert_eq!(client.run_until_served(&format!("SET {key}{node} {node}")), "+OK");
+        }
+    }
+    for node in 0..3 {
+        let mut client = cluster.client(node);
+        assert_eq!(client.run("MGET apple0 melon1 zebra2 none"), "0 1 2 $-1");
+        assert_eq!(client.run("KRANGE - + KEYS"), "apple0 apple1 apple2 melon0 melon1 melon2 zebra0 zebra1 zebra2");
+        assert_eq!(client.run("KPREFIX melon REV LIMIT 2"), "melon2 2 melon1 1");
+        assert_eq!(client.run(&format!("DEL apple{node} zebra{node} none")), ":2");
+        assert_eq!(client.run(&format!("SET apple{node} {node}")), "+OK");
+        assert_eq!(client.run(&format!("SET zebra{node} {node}")), "+OK");
+    }
+    let snapshot = cluster.servers[1].snapshot().expect("the node answers");
+    assert_eq!(snapshot.map.servers.len(), 3);
+}
+
+#[test]
+fn a_native_client_gets_the_map_and_its_results() {
+    let cluster = Cluster::start(1);
+    cluster.client(0).run_until_served("SET a 1");
+    let mut stream = TcpStream::connect(&cluster.servers[0].info().native_address).expect("the node listens");
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::Request, &Request::Hello { client: "test".into() }, &mut bytes);
+    let put = Op::Put { key: "b".into(), value: "2".into(), when: PutIf::Absent, want_old: false };
+    let ops = vec![Op::Get { key: "a".into() }, put];
+    write_frame(FrameKind::Request, &Request::Ops { id: 9, direct: true, ops }, &mut bytes);
+    stream.write_all(&bytes).expect("the node reads");
+    let mut received = Vec::new();
+    let mut replies = Vec::new();
+    while replies.len() < 2 {
+        while let Some((reply, len)) = read_frame(FrameKind::Reply, &received, MAX_MESSAGE_BYTES).expect("frames") {
+            received.drain(..len);
+            replies.push(reply);
+        }
+        let mut piece = [0; 4096];
+        let len = if replies.len() < 2 { stream.read(&mut piece).expect("the node answers") } else { 0 };
+        received.extend_from_slice(&piece[..len]);
+    }
+    assert!(matches!(&replies[0], Reply::Map(map) if map.regions.len() == 2));
+    let results = vec![OpResult::Value(Some("1".into())), OpResult::Put { done: true, old: None }];
+    assert_eq!(replies[1], Reply::Results { id: 9, results });
+}
+
+#[test]
+fn a_client_too_many_is_told_so_and_the_others_go_on() {
+    let cluster = Cluster::start(1);
+    let mut clients: Vec<Client> = (0..20).map(|_| cluster.client(0)).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.run("PING"), "+PONG"));
+    let mut one_more = cluster.client(0);
+    assert_eq!(one_more.line(), "-ERR max number of clients reached");
+    assert_eq!(one_more.line(), "", "and the connection is closed");
+    assert_eq!(clients[0].run("PING"), "+PONG");
+    clients.pop();
+    let begun = Instant::now();
+    while cluster.client(0).run_or_refused() != "+PONG" {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the place was not given back");
+    }
+}
+
+impl Client {
+    fn run_or_refused(&mut self) -> String {
+        // The node may have closed the connection already.
+        drop(self.stream.get_mut().write_all(b"PING\r\n"));
+        let mut line = String::new();
+        drop(self.stream.read_line(&mut line));
+        line.trim_end().to_owned()
+    }
+}
+
+#[test]
+fn protocol_errors_are_told_before_the_connection_is_closed() {
+    let cluster = Cluster::start(1);
+    let mut client = cluster.client(0);
+    client.send(b"PING\r\n*1\r\n:1\r\n");
+    client.send(&vec![b'x'; 100_000]);
+    assert_eq!(client.line(), "+PONG");
+    assert_eq!(client.line(), "-ERR Protocol error: expected '$', got ':'");
+    let mut client = cluster.client(0);
+    assert_eq!(client.run("QUIT"), "+OK");
+    assert_eq!(client.line(), "");
+}
+
+#[test]
+fn the_end_of_a_client_that_only_writes_does_not_lose_its_commands() {
+    let cluster = Cluster::start(1);
+    assert_eq!(cluster.client(0).run_until_served("SET n 0"), "+OK");
+    let mut client = cluster.client(0);
+    client.send("INCR n\r\n".repeat(1000).as_bytes());
+    client.stream.get_ref().shutdown(std::net::Shutdown::Write).expect("half a connection is left");
+    let replies: Vec<String> = (0..1000).map(|_| client.line()).collect();
+    assert_eq!(replies.last().map(String::as_str), Some(":1000"));
+    assert_eq!(client.line(), "");
+}
+
+#[test]
+fn a_start_that_cannot_be_says_what_to_do() {
+    let cluster = Cluster::start(1);
+    let taken = cluster.servers[0].info().resp_address.clone();
+    let mut config = cluster.config(2, 1);
+    config.resp_listen = Some(taken.clone());
+    let error = start(&config).err().expect("the port is taken").to_string();
+    assert!(error.contains(&taken) && error.contains("set resp_listen to another port"), "{error}");
+
+    let error = start(&cluster.config(1, 1)).err().expect("the directory is taken").to_string();
+    assert!(error.contains("is in use by another process"), "{error}");
+
+    let mut config = cluster.config(3, 1);
+    config.data_dir = Some(cluster.dir.path().join("other"));
+    std::fs::create_dir(config.data_dir()).expect("a directory");
+    std::fs::write(config.data_dir().join(VOLUME_NAME), vec![b'x'; 1 << 20]).expect("a file");
+    let error = start(&config).err().expect("no volume").to_string();
+    assert!(error.contains("volume"), "{error}");
+
+    config.data_dir = Some(PathBuf::from("/proc/nowhere"));
+    let error = start(&config).err().expect("no directory").to_string();
+    assert!(error.contains("/proc/nowhere"), "{error}");
+
+    config.job_threads = 0;
+    let error = start(&config).err().expect("absurd").to_string();
+    assert!(error.contains("job_threads is 0"), "{error}");
+}

@@ -1,0 +1,193 @@
+//! The coordinator of the simulation: the real [`Tree`], with sessions that expire and connections that are cut.
+//!
+//! What goes over a connection arrives in order, later. A cut loses what is under way; whether an operation was done
+//! before is up to chance.
+
+use crate::world::{Event, NodeId};
+use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, Tree};
+use leeward_platform::{Nanos, Rng};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const SESSION_TIMEOUT: Nanos = Nanos::from_millis(1_000);
+
+/// What nodes submit in a turn, until the world takes it.
+pub(crate) type Submitted = Arc<Mutex<Vec<(NodeId, u64, CoordinatorOp)>>>;
+
+/// A node's handle.
+pub(crate) struct SimCoordinator {
+    pub(crate) node: NodeId,
+    pub(crate) submitted: Submitted,
+}
+
+impl Coordinator for SimCoordinator {
+    fn submit(&self, id: u64, op: CoordinatorOp) {
+        self.submitted.lock().push((self.node, id, op));
+    }
+}
+
+#[derive(Default)]
+struct Client {
+    session: Option<SessionId>,
+    /// Names the connection; what belongs to an earlier one is lost.
+    connection: Option<u64>,
+    heard: Nanos,
+    /// When the last thing sent either way arrives.
+    inbound: Nanos,
+    outbound: Nanos,
+}
+
+pub(crate) struct Host {
+    pub(crate) tree: Tree,
+    clients: Vec<Client>,
+    /// Sessions of processes that are gone, and when they were last heard of.
+    orphans: Vec<(SessionId, Nanos)>,
+    pub(crate) reachable: Vec<bool>,
+    next_connection: u64,
+}
+
+/// Something that reaches the host or a node.
+pub(crate) enum Travelling {
+    /// An operation reaches the host.
+    Op { connection: u64, id: u64, op: CoordinatorOp },
+    /// An event reaches a node.
+    Event { connection: Option<u64>, event: CoordinatorEvent },
+}
+
+impl Host {
+    pub(crate) fn new(nodes: usize) -> Host {
+        Host {
+            tree: Tree::new(),
+            clients: (0..nodes).map(|_| Client::default()).collect(),
+            orphans: Vec::new(),
+            reachable: vec![true; nodes],
+            next_connection: 1,
+        }
+    }
+
+    fn delay(rng: &mut Rng) -> Nanos {
+        Nanos::from_micros(rng.between(100, 3_000))
+    }
+
+    fn tell(&mut self, now: Nanos, node: NodeId, event: CoordinatorEvent, rng: &mut Rng, out: &mut Vec<Event>) {
+        let client = &mut self.clients[node];
+        client.inbound = client.inbound.max(now + Host::delay(rng));
+        let travelling = Travelling::Event { connection: client.connection, event };
+        out.push(Event::coordinator(client.inbound, node, travelling));
+    }
+
+    fn broadcast(&mut self, now: Nanos, changes: &[Change], rng: &mut Rng, out: &mut Vec<Event>) {
+        for node in 0..self.clients.len() {
+            if self.clients[node].connection.is_some() {
+                for change in changes {
+                    self.tell(now, node, CoordinatorEvent::Changed(change.clone()), rng, out);
+                }
+            }
+        }
+    }
+
+    /// A node's process ended: its connection is gone, its session lives on until it expires.
+    pub(crate) fn process_ended(&mut self, node: NodeId) {
+        let client = std::mem::take(&mut self.clients[node]);
+        self.orphans.extend(client.session.map(|session| (session, client.heard)));
+    }
+
+    /// An operation leaves a node.
+    pub(crate) fn submit(
+        &mut self,
+        now: Nanos,
+        node: NodeId,
+        id: u64,
+        op: CoordinatorOp,
+        rng: &mut Rng,
+    ) -> Event {
+        let client = &mut self.clients[node];
+        match client.connection {
+            Some(connection) => {
+                client.outbound = client.outbound.max(now + Host::delay(rng));
+                Event::coordinator(client.outbound, node, Travelling::Op { connection, id, op })
+            }
+            None => {
+                let event = CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) };
+                Event::coordinator(now, node, Travelling::Event { connection: None, event })
+            }
+        }
+    }
+
+    /// An operation reaches the host.
+    pub(crate) fn apply(
+        &mut self,
+        now: Nanos,
+        node: NodeId,
+        (connection, id, op): (u64, u64, CoordinatorOp),
+        rng: &mut Rng,
+        out: &mut Vec<Event>,
+    ) {
+        let connected = self.clients[node].connection == Some(connection);
+        // A connection that was cut may have delivered its last bytes, or not.
+        if !connected && rng.one_in(2) {
+            return;
+        }
+        let Some(session) = self.clients[node].session else { return };
+        let result = self.tree.apply(Some(session), &op);
+        if let Ok(applied) = &result {
+            self.broadcast(now, &applied.changes, rng, out);
+        }
+        if connected {
+            let result = result.map(|applied| applied.version);
+            self.tell(now, node, CoordinatorEvent::Reply { id, result }, rng, out);
+        }
+    }
+
+    /// Whether an event that reaches a node belongs to the connection that it has.
+    pub(crate) fn is_current(&self, node: NodeId, connection: Option<u64>) -> bool {
+        connection.is_none() || self.clients[node].connection == connection
+    }
+
+    /// Time passed: connections are made and lost, sessions expire. `alive` says which processes run and answer.
+    pub(crate) fn tick(&mut self, now: Nanos, alive: &[bool], rng: &mut Rng, out: &mut Vec<Event>) {
+        for (node, alive) in alive.iter().enumerate() {
+            let reachable = *alive && self.reachable[node];
+            match (reachable, self.clients[node].connection) {
+                (true, Some(_)) => self.clients[node].heard = now,
+                (true, None) => self.attach(now, node, rng, out),
+                (false, Some(_)) if now - self.clients[node].heard > Nanos(SESSION_TIMEOUT.0 / 3) => {
+                    self.clients[node].connection = None;
+                    let event = CoordinatorEvent::Down;
+                    let at = self.clients[node].inbound.max(now);
+                    out.push(Event::coordinator(at, node, Travelling::Event { connection: None, event }));
+                }
+                (false, _) => {}
+            }
+            let silent = now - self.clients[node].heard > SESSION_TIMEOUT;
+            if let Some(session) = self.clients[node].session.filter(|_| silent && !reachable) {
+                self.clients[node].session = None;
+                let changes = self.tree.close(session);
+                self.broadcast(now, &changes, rng, out);
+            }
+        }
+        for (session, _) in self.orphans.extract_if(.., |(_, heard)| now - *heard > SESSION_TIMEOUT).collect::<Vec<_>>() {
+            let changes = self.tree.close(session);
+            self.broadcast(now, &changes, rng, out);
+        }
+    }
+
+    fn attach(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Event>) {
+        let resumed = self.clients[node].session;
+        let session = resumed.unwrap_or_else(|| self.tree.open(1_000).expect("a few sessions"));
+        let client = &mut self.clients[node];
+        client.session = Some(session);
+        client.heard = now;
+        client.connection = Some(self.next_connection);
+        self.next_connection += 1;
+        if resumed.is_none() {
+            self.tell(now, node, CoordinatorEvent::Expired, rng, out);
+        }
+        self.tell(now, node, CoordinatorEvent::Up { session }, rng, out);
+        for change in self.tree.changes().collect::<Vec<_>>() {
+            self.tell(now, node, CoordinatorEvent::Changed(change), rng, out);
+        }
+        let version = self.tree.version();
+        self.tell(now, node, CoordinatorEvent::Synced { version }, rng, out);
+    }
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask`: the chores of this repository in one place.
+//!
+//! `tidy` holds the rules of the house that no compiler checks; `ci` runs what CI runs.
+#![forbid(unsafe_code)]
+
+use clap::{Parser, Subcommand};
+use leeward_xtask::tidy;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the Leeward repository")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check the rules of the house: imports, sizes of files and functions, documents that match the code.
+    Tidy,
+    /// Run what CI runs: format, lints, tests, documentation, client checks.
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let root = tidy::workspace_root();
+    match Arguments::parse().chore {
+        Chore::Tidy => report(&root),
+        Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
+    }
+}
+
+/// Prints every violation, one a line as `file:line: what`, so that editors can jump to it.
+fn report(root: &Path) -> ExitCode {
+    let violations = match tidy::check(root) {
+        Ok(violations) => violations,
+        Err(error) => {
+            eprintln!("{}: {error}", root.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    for violation in &violations {
+        println!("{violation}");
+    }
+    if violations.is_empty() {
+        println!("tidy");
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{} violations", violations.len());
+    ExitCode::FAILURE
+}
+
+/// Runs `command` to its end and answers its verdict.
+fn run(command: &mut Command) -> ExitCode {
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{}: {error}", command.get_program().display());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The rules of the house that no compiler checks, each a function from the repository to its violations.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`imports`] | who may depend on whom: the tables of `ARCHITECTURE.md` are the truth, every `Cargo.toml` obeys |
+//! | [`rules`] | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
+//! | [`documents`] | every path and link resolves, every folder is named, every format has a page |
+//!
+//! `cargo test` and `cargo xtask tidy` run the same [`check`]. Reads files, writes nothing.
+
+mod documents;
+mod imports;
+mod rules;
+mod source;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One broken rule.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation {
+    /// File, relative to the repository.
+    pub file: PathBuf,
+    /// Line, from 1; 0 where the rule is about the whole file.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file.display(), self.line.max(1), self.what)
+    }
+}
+
+/// Where the repository is: two folders above this crate.
+pub fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().and_then(Path::parent).expect("crates/xtask lies two folders deep").to_path_buf()
+}
+
+/// Every violation in the repository at `root`, sorted by file and line.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
+    let house = House::read(root)?;
+    let mut violations = Vec::new();
+    imports::check(&house, &mut violations);
+    rules::check(&house, &mut violations);
+    documents::check(&house, &mut violations);
+    violations.sort();
+    Ok(violations)
+}
+
+/// The repository in memory: every text file that a rule may ask for.
+struct House {
+    /// Path relative to the root, and content; sorted by path.
+    files: Vec<(PathBuf, String)>,
+}
+
+impl House {
+    fn read(root: &Path) -> io::Result<House> {
+        let mut files = Vec::new();
+        collect(root, root, &mut files)?;
+        files.sort();
+        Ok(House { files })
+    }
+
+    /// Content of the file at `path`; empty where there is none, so that a missing document breaks every rule about it.
+    fn text(&self, path: &str) -> &str {
+        let found = self.files.binary_search_by(|(file, _)| file.as_path().cmp(Path::new(path)));
+        found.map_or("", |at| &self.files[at].1)
+    }
+
+    /// A file or folder of the repository.
+    fn exists(&self, path: &Path) -> bool {
+        self.files.iter().any(|(file, _)| file.starts_with(path))
+    }
+
+    /// Files whose name ends in `.extension`.
+    fn with_extension(&self, extension: &str) -> impl Iterator<Item = (&Path, &str)> {
+        let wanted = extension.to_owned();
+        self.files
+            .iter()
+            .filter(move |(file, _)| file.extension().is_some_and(|found| *found == *wanted))
+            .map(|(file, text)| (file.as_path(), text.as_str()))
+    }
+
+    /// Folders under `crates/`, by name.
+    fn crates(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .files
+            .iter()
+            .filter_map(|(file, _)| Some(file.strip_prefix("crates").ok()?.iter().next()?.to_str()?.to_owned()))
+            .collect();
+        names.dedup();
+        names
+    }
+}
+
+/// Folders that hold no source of ours.
+const SKIPPED: [&str; 3] = ["target", ".git", "leeward-data"];
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            collect(root, &path, files)?;
+        } else {
+            let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+            let relative = path.strip_prefix(root).expect("the walk starts at the root").to_path_buf();
+            files.push((relative, text));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Rules about one Rust file at a time.
+
+use super::imports::{ARCHITECTURE, names, rows};
+use super::source::{code_only, functions, without_tests};
+use super::{House, Violation};
+use std::path::{Path, PathBuf};
+
+/// Longest source file, in lines.
+const MAX_FILE_LINES: usize = 600;
+/// Longest function, in lines, from `fn` to its closing brace.
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// Words that are nowhere in code, and why.
+const BANNED: [(&str, &str); 5] = [
+    ("todo!", "finish it, or leave it out and say so in docs/open.md"),
+    ("unimplemented!", "finish it, or leave it out and say so in docs/open.md"),
+    ("dbg!", "log with tracing"),
+    ("#[allow", "use #[expect(lint, reason = \"...\")]"),
+    ("#![allow", "use #![expect(lint, reason = \"...\")]"),
+];
+
+/// Words that are nowhere in a file, comments included.
+const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+
+/// Doors to the world, which only the files of the table of seams open: everything else runs in the simulator.
+const EFFECTS: [&str; 10] = [
+    "Instant::now",
+    "SystemTime::now",
+    "thread::spawn",
+    "thread::Builder",
+    "thread::scope",
+    "thread::sleep",
+    "TcpStream::connect",
+    "TcpListener::bind",
+    "fastrand::",
+    "RandomState",
+];
+
+/// What `ARCHITECTURE.md` grants.
+struct Grants {
+    /// Files and folders that may hold `unsafe`.
+    unsafety: Vec<PathBuf>,
+    /// Files and folders that may use [`EFFECTS`].
+    effects: Vec<PathBuf>,
+}
+
+pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
+    let architecture = house.text(ARCHITECTURE);
+    let grants = Grants { unsafety: granted(architecture, "unsafe"), effects: granted(architecture, "seam") };
+    for (file, text) in house.with_extension("rs") {
+        let mut broken = |line: usize, what: String| violations.push(Violation { file: file.into(), line, what });
+        shape(text, &mut broken);
+        let code = code_only(text);
+        words(file, text, &code, &mut broken);
+        if !may(&grants.unsafety, file) {
+            each_word(&code, "unsafe", |line| {
+                broken(line, format!("unsafe outside the table of unsafe code in {ARCHITECTURE}"));
+            });
+        }
+        let product = if is_test(file) { String::new() } else { without_tests(&code) };
+        if !may(&grants.effects, file) {
+            for effect in EFFECTS {
+                each_word(&product, effect, |line| {
+                    broken(line, format!("{effect} outside the table of seams in {ARCHITECTURE}"));
+                });
+            }
+        }
+        for (at, _) in product.match_indices(".unwrap()") {
+            broken(line_of(&product, at), "unwrap: handle the fault, or expect(\"why it cannot fail\")".into());
+        }
+        if is_crate_root(file) {
+            root_attribute(file, &code, &grants, &mut broken);
+        }
+    }
+}
+
+/// First column of the table headed `heading`.
+fn granted(architecture: &str, heading: &str) -> Vec<PathBuf> {
+    rows(architecture, heading).iter().flat_map(|row| names(row[0])).map(PathBuf::from).collect()
+}
+
+fn may(granted: &[PathBuf], file: &Path) -> bool {
+    granted.iter().any(|path| file.starts_with(path))
+}
+
+/// Header and sizes.
+fn shape(text: &str, broken: &mut impl FnMut(usize, String)) {
+    if !text.starts_with("//!") {
+        broken(1, "opens with //!: what it is, its invariants, who may call it from which thread".into());
+    }
+    let lines = text.lines().count();
+    if lines > MAX_FILE_LINES {
+        broken(lines, format!("{lines} lines, the limit is {MAX_FILE_LINES}: split it by message or phase"));
+    }
+    for function in functions(&code_only(text)) {
+        if function.lines > MAX_FUNCTION_LINES {
+            let what = format!("fn {} has {} lines, the limit is {MAX_FUNCTION_LINES}", function.name, function.lines);
+            broken(function.line, what);
+        }
+    }
+}
+
+/// Words that stand for unfinished or silenced work.
+fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, String)) {
+    for (word, instead) in BANNED {
+        for (at, _) in code.match_indices(word) {
+            broken(line_of(code, at), format!("{word}: {instead}"));
+        }
+    }
+    if is_test(file) {
+        return;
+    }
+    for word in UNFINISHED {
+        each_word(text, word, |line| broken(line, format!("{word}: finish it, or write a line in docs/open.md")));
+    }
+}
+
+/// Calls `found` with the line of each whole-word `word` in `text`.
+fn each_word(text: &str, word: &str, mut found: impl FnMut(usize)) {
+    let part_of_word = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    for (at, _) in text.match_indices(word) {
+        let bytes = text.as_bytes();
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        let whole = !part_of_word(before) && (word.ends_with(':') || !part_of_word(bytes.get(at + word.len())));
+        if whole {
+            found(line_of(text, at));
+        }
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+/// Code that only tests run: sibling test files, `tests/`, `benches/`.
+fn is_test(file: &Path) -> bool {
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let folder = |name: &str| file.iter().any(|part| part == name);
+    stem == "tests" || stem.ends_with("_tests") || folder("tests") || folder("benches")
+}
+
+fn is_crate_root(file: &Path) -> bool {
+    file.ends_with("src/lib.rs") || file.ends_with("src/main.rs")
+}
+
+/// Without a grant a crate forbids unsafe code; with one it denies it, and the granted modules say `expect`.
+fn root_attribute(file: &Path, code: &str, grants: &Grants, broken: &mut impl FnMut(usize, String)) {
+    let source = file.parent().expect("a crate root lies in src");
+    let granted = grants.unsafety.iter().any(|path| path.starts_with(source) || source.starts_with(path));
+    let wanted = if granted { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+    if !code.contains(wanted) {
+        broken(1, format!("the crate's root says {wanted}"));
+    }
+}

@@ -1,0 +1,120 @@
+//! Each rule finds what it is there to find, in a repository of a few lines.
+
+use super::source::{Function, code_only, functions, without_tests};
+use super::{House, check};
+use std::fs;
+use std::path::PathBuf;
+
+/// What `check` says about a repository of these files.
+fn violations(files: &[(&str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder for the repository");
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().expect("files lie in folders")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+    check(folder.path()).expect("readable").iter().map(ToString::to_string).collect()
+}
+
+/// A repository of two crates, `a` and `b`, in which `a` imports `b`, with `table` as the rest of the document.
+fn two_crates(may_import: &str, source: &str, table: &str) -> Vec<String> {
+    let manifest = "[package]\nname = \"leeward-a\"\n[lints]\nworkspace = true\n[dependencies]\nleeward-b = {}\n";
+    let architecture = format!(
+        "| crate | owns | may import |\n|---|---|---|\n| `a` | it | {may_import} |\n| `b` | it | nothing |\n\n\
+         `crates/a/src` `crates/b/src`\n\n{table}\n"
+    );
+    violations(&[
+        ("ARCHITECTURE.md", &architecture),
+        ("Cargo.toml", "[workspace.dependencies]\n"),
+        ("crates/a/Cargo.toml", manifest),
+        ("crates/a/src/lib.rs", &format!("//! A.\n#![forbid(unsafe_code)]\nuse leeward_b as _;\n{source}")),
+        ("crates/b/Cargo.toml", "[package]\nname = \"leeward-b\"\n[lints]\nworkspace = true\n"),
+        ("crates/b/src/lib.rs", "//! B.\n#![forbid(unsafe_code)]\n"),
+    ])
+}
+
+#[test]
+fn a_tidy_repository_has_no_violations() {
+    assert_eq!(two_crates("`b`", "", ""), [""; 0]);
+}
+
+#[test]
+fn an_edge_that_the_table_does_not_grant_is_found() {
+    let found = two_crates("nothing", "", "");
+    assert_eq!(found, ["crates/a/Cargo.toml:1: a may not import b: see the table of crates in ARCHITECTURE.md"]);
+}
+
+#[test]
+fn effects_belong_to_the_seams() {
+    let source = "fn f() { std::thread::spawn(|| Instant::now()); }\n";
+    let found = two_crates("`b`", source, "");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("crates/a/src/lib.rs:4: Instant::now outside"), "{found:?}");
+    assert_eq!(two_crates("`b`", source, "| seam | why |\n|---|---|\n| `crates/a/src` | threads |"), [""; 0]);
+    let in_tests = format!("#[cfg(test)]\nmod tests {{\n{source}}}\n");
+    assert_eq!(two_crates("`b`", &in_tests, ""), [""; 0]);
+}
+
+#[test]
+fn unfinished_and_silenced_work_is_found() {
+    for word in ["todo!()", "dbg!(1)", "#[allow(dead_code)]", "x.unwrap()", "unsafe {}", concat!("// TO", "DO: later")]
+    {
+        let found = two_crates("`b`", &format!("fn f() {{\n{word}\n}}\n"), "");
+        assert_eq!(found.len(), 1, "{word}: {found:?}");
+        assert!(found[0].starts_with("crates/a/src/lib.rs:5: "), "{word}: {found:?}");
+    }
+    assert_eq!(two_crates("`b`", "/// Never `todo!()`: says \"dbg!\".\nconst A: &str = \"unsafe\";\n", ""), [""; 0]);
+}
+
+#[test]
+fn long_files_and_functions_are_found() {
+    let long = format!("fn f() {{\n{}}}\n", "    g();\n".repeat(70));
+    let found = two_crates("`b`", &long, "");
+    assert_eq!(found, ["crates/a/src/lib.rs:4: fn f has 72 lines, the limit is 70"]);
+    let found = two_crates("`b`", &"// line\n".repeat(600), "");
+    assert!(found[0].contains("603 lines"), "{found:?}");
+}
+
+#[test]
+fn documents_name_what_is_there() {
+    let found =
+        two_crates("`b`", "", "`crates/a/src/gone.rs` and [a page](docs/gone.md), [that](https://x.y), `crates/<id>`");
+    assert_eq!(
+        found,
+        [
+            "ARCHITECTURE.md:8: crates/a/src/gone.rs is not there",
+            "ARCHITECTURE.md:8: link to docs/gone.md, which is not there",
+        ]
+    );
+}
+
+#[test]
+fn literals_and_comments_are_blanked_line_for_line() {
+    let source = "a /* { /* } */\n } */ b \"{\\\"\n\" r#\"}\"\"# '{' '\\'' 'x b'\"' br\"{\" 'é' // }\nc";
+    let code = code_only(source);
+    assert_eq!(code.split_whitespace().collect::<Vec<_>>(), ["a", "b", "'x", "c"]);
+    assert_eq!(code.lines().count(), source.lines().count());
+}
+
+#[test]
+fn functions_are_measured_from_signature_to_brace() {
+    let code =
+        "trait T { fn none(&self); }\nfn one() {}\nfn three<const N: usize>(\n  a: [u8; 3]) {\n}\nlet f: fn (u8);\n";
+    let of = |name: &str, line, lines| Function { name: name.into(), line, lines };
+    assert_eq!(functions(code), [of("one", 2, 1), of("three", 3, 3)]);
+}
+
+#[test]
+fn test_modules_are_not_product() {
+    let code =
+        "fn a() {}\n#[cfg(test)]\nmod tests {\n  fn b() { x.unwrap() }\n}\n#[cfg(test)]\nmod other;\nfn c() { d }\n";
+    let product = without_tests(code);
+    assert!(!product.contains("unwrap") && product.contains("fn c() { d }"), "{product}");
+    assert_eq!(product.lines().count(), code.lines().count());
+}
+
+#[test]
+fn a_file_that_is_not_there_is_empty() {
+    let house = House { files: vec![(PathBuf::from("a"), "text".into())] };
+    assert_eq!((house.text("a"), house.text("b")), ("text", ""));
+}
