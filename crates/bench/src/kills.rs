@@ -26,7 +26,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The kills of a run.
 pub(crate) struct Kills<'a> {
-    cluster: &'a mut dyn DevCluster,
+    cluster: &'a Mutex<Box<dyn DevCluster>>,
     session: Session,
     every: Duration,
     /// Kills still to be made; `None` for as many as the time allows.
@@ -37,7 +37,11 @@ pub(crate) struct Kills<'a> {
 }
 
 impl<'a> Kills<'a> {
-    pub(crate) fn new(cluster: &'a mut dyn DevCluster, every: Duration, options: &Options) -> Result<Self, BenchError> {
+    pub(crate) fn new(
+        cluster: &'a Mutex<Box<dyn DevCluster>>,
+        every: Duration,
+        options: &Options,
+    ) -> Result<Self, BenchError> {
         let client_options = ClientOptions { retry_pause: PROBE_PAUSE, ..client_options(options) };
         let mut session = Session::connect(&options.seeds, client_options)?;
         let whole = members_in_sync(&*session.fetch_map()?);
@@ -85,14 +89,14 @@ impl<'a> Kills<'a> {
         let fault = |source| BenchError::Node { server, source };
         meter.lock().sample();
         let killed = Instant::now();
-        self.cluster.kill(server).map_err(fault)?;
+        self.cluster.lock().kill(server).map_err(fault)?;
         if lone {
             // Nobody else would serve: the unavailable time is the recovery of the node itself.
-            self.cluster.restart(server).map_err(fault)?;
+            self.cluster.lock().restart(server).map_err(fault)?;
         }
         let unavailable_seconds = self.probe(&regions, killed)?;
         if !lone {
-            self.cluster.restart(server).map_err(fault)?;
+            self.cluster.lock().restart(server).map_err(fault)?;
         }
         let restarted = Instant::now();
         self.wait_until_whole(server, restarted)?;

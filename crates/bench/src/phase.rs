@@ -1,14 +1,14 @@
 //! One phase: its threads, its progress bar, the meter beside it, and what comes of it.
 
 use crate::kills::Kills;
-use crate::ledger::Ledger;
 use crate::meter::{Meter, Totals};
 use crate::report::PhaseReport;
 use crate::worker::{Measured, Records, Shared, Worker};
-use crate::ycsb::{BenchError, Options, Workload};
+use crate::ycsb::{Bench, BenchError, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use leeward_client::ClientError;
 use parking_lot::Mutex;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const DRAW: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the servers are sampled.
 const SAMPLE: Duration = Duration::from_secs(1);
+/// How much longer than the deadline of one operation a phase goes on while none succeeds.
+const STUCK: Duration = Duration::from_secs(5);
 /// After the last operation the servers are left to finish what it caused, at most for this long.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(60);
 /// Pause between the samples that tell whether they have; three in a row must be alike.
@@ -35,13 +37,12 @@ pub(crate) struct Outcome {
 
 /// Runs `workload` over `records` records.
 pub(crate) fn run(
+    bench: &Bench<'_>,
     workload: Workload,
-    options: &Options,
     records: u64,
-    ledger: &Ledger,
-    meter: &Mutex<Meter>,
     mut kills: Option<&mut Kills<'_>>,
 ) -> Result<Outcome, BenchError> {
+    let Bench { options, ledger, meter, .. } = bench;
     let load = workload == Workload::Load;
     // Load inserts records 0, 1, ... again if they are there already.
     let existing = Records::new(if load { 0 } else { records });
@@ -58,8 +59,10 @@ pub(crate) fn run(
         records: existing,
         issued: AtomicU64::new(0),
         completed: AtomicU64::new(0),
+        succeeded: AtomicU64::new(0),
         ops: if load { options.records } else { options.ops },
         go_on: AtomicBool::new(kills.as_ref().is_some_and(|kills| kills.wants_more())),
+        abandon: AtomicBool::new(false),
         started: Instant::now(),
     };
     let workers = (0..options.threads).map(|index| Worker::connect(&shared, chooser.clone(), index));
@@ -77,35 +80,66 @@ pub(crate) fn run(
             })
         });
         let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
-        watch(&shared, meter, &bar, || threads.iter().all(|thread| thread.is_finished()));
+        let watched = watch(bench, &shared, &bar, || threads.iter().all(|thread| thread.is_finished()));
         let seconds = shared.started.elapsed().as_secs_f64();
         over.store(true, Ordering::Relaxed);
         let measured: Result<Vec<Measured>, ClientError> =
             threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
-        if let Some(killer) = killer {
-            killer.join().expect("the killer does not panic")?;
+        let killed = killer.map_or(Ok(()), |killer| killer.join().expect("the killer does not panic"));
+        let mut sum = Measured::new();
+        measured?.into_iter().for_each(|measured| sum.add(measured));
+        match watched {
+            Watched::Over => killed.map(|()| (sum, seconds)),
+            Watched::Broken(error) => Err(BenchError::Cluster(error)),
+            Watched::Stuck(after) => {
+                let error = sum.first_error.unwrap_or_else(|| "none".into());
+                Err(BenchError::Stuck { workload, after, error })
+            }
         }
-        Ok::<_, BenchError>((measured?, seconds))
     })?;
     bar.finish_and_clear();
     let (totals, settle_seconds) = settle(meter);
-    let mut sum = Measured::new();
-    measured.into_iter().for_each(|measured| sum.add(measured));
-    let report = PhaseReport::new(workload, &sum, seconds, settle_seconds, &totals);
+    let report = PhaseReport::new(workload, &measured, seconds, settle_seconds, &totals);
     Ok(Outcome { report, records: shared.records.limit() })
 }
 
-/// Draws the progress and samples the servers until the threads are done.
-fn watch(shared: &Shared<'_>, meter: &Mutex<Meter>, bar: &ProgressBar, finished: impl Fn() -> bool) {
+/// How watching a phase ended.
+enum Watched {
+    /// Its threads are done.
+    Over,
+    /// The cluster does not run any more.
+    Broken(io::Error),
+    /// Nothing has succeeded for this long.
+    Stuck(Duration),
+}
+
+/// Draws the progress, samples the servers and looks after the cluster until the threads are done.
+fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: impl Fn() -> bool) -> Watched {
     let mut sampled = Instant::now();
+    let mut succeeded = (0, Instant::now());
     while !finished() {
         thread::sleep(LOOK);
         bar.set_position(shared.completed.load(Ordering::Relaxed));
-        if sampled.elapsed() >= SAMPLE {
-            meter.lock().sample();
-            sampled = Instant::now();
+        if sampled.elapsed() < SAMPLE {
+            continue;
         }
+        sampled = Instant::now();
+        bench.meter.lock().sample();
+        let now = shared.succeeded.load(Ordering::Relaxed);
+        if now > succeeded.0 {
+            succeeded = (now, Instant::now());
+        }
+        let failure = bench.cluster.as_ref().and_then(|cluster| cluster.lock().check().err());
+        let stuck = succeeded.1.elapsed();
+        let watched = match failure {
+            Some(error) => Watched::Broken(error),
+            None if stuck > bench.options.deadline + STUCK => Watched::Stuck(stuck),
+            None => continue,
+        };
+        shared.abandon.store(true, Ordering::Relaxed);
+        return watched;
     }
+    Watched::Over
 }
 
 /// Waits until compactions and shipments that the phase caused are over; answers what it all cost.

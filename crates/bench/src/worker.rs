@@ -29,10 +29,14 @@ pub(crate) struct Shared<'a> {
     /// Operations handed out and those that are done.
     pub(crate) issued: AtomicU64,
     pub(crate) completed: AtomicU64,
+    /// Of those that are done, those that did not fail.
+    pub(crate) succeeded: AtomicU64,
     /// Operations of the phase.
     pub(crate) ops: u64,
     /// Go on past `ops` until it is cleared.
     pub(crate) go_on: AtomicBool,
+    /// Leave everything as it is: the run has failed.
+    pub(crate) abandon: AtomicBool,
     pub(crate) started: Instant,
 }
 
@@ -165,7 +169,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(mut self) -> Result<Measured, ClientError> {
         loop {
             let over = self.fill();
-            if over && self.flights.is_empty() {
+            if over && self.flights.is_empty() || self.shared.abandon.load(Ordering::Relaxed) {
                 self.measured.traffic = self.session.traffic();
                 return Ok(self.measured);
             }
@@ -267,6 +271,7 @@ impl<'a> Worker<'a> {
             other => return self.fail(flight, OpError::Invalid(format!("unexpected answer {other:?}"))),
         }
         self.measured.record(flight.kind, flight.started.elapsed());
+        self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
         self.finish(&flight);
     }
 

@@ -204,6 +204,19 @@ pub enum BenchError {
         /// What the operating system says.
         source: io::Error,
     },
+    /// A node of the benchmark's own cluster ended by itself.
+    #[error("the cluster does not run any more: {0}")]
+    Cluster(io::Error),
+    /// Nothing works: going on would only take long.
+    #[error("{workload}: no operation has succeeded for {after:?}; the first error was: {error}")]
+    Stuck {
+        /// The phase.
+        workload: Workload,
+        /// How long.
+        after: Duration,
+        /// What an operation met.
+        error: String,
+    },
     /// A killed node did not come back.
     #[error("after kill {number}, of node {server}, the groups were not in sync again within {after:?}")]
     NotInSync {
@@ -228,6 +241,11 @@ pub trait DevCluster: Send {
     /// # Errors
     /// It cannot be started.
     fn restart(&mut self, server: u32) -> io::Result<()>;
+    /// Looks whether all nodes that were not killed still run.
+    ///
+    /// # Errors
+    /// One ended by itself; the message says which, and how.
+    fn check(&mut self) -> io::Result<()>;
 }
 
 impl Options {
@@ -259,30 +277,30 @@ impl Options {
 }
 
 /// Runs all phases, then the verification, and prints what happens on the way: progress on the standard error,
-/// results of phases and kills on the standard output.
+/// results of phases and kills on the standard output. A cluster that is given is dropped at the end.
 ///
 /// # Errors
 /// Bad options, a cluster that cannot be reached, or a killed node that does not come back. Operations that fail are
 /// counted in the report.
-pub fn run(options: &Options, cluster: Option<&mut dyn DevCluster>) -> Result<Report, BenchError> {
+pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Report, BenchError> {
     options.check(cluster.is_some())?;
     let client_options = client_options(options);
     let mut session = Session::connect(&options.seeds, client_options)?;
     let admins = session.fetch_map()?.servers.iter().map(|server| server.admin_address.clone()).collect();
-    let meter = Mutex::new(Meter::new(admins));
     let ledger = Ledger::new(options.verify);
-    let kills = cluster.zip(options.kill_primary_every).map(|(cluster, every)| Kills::new(cluster, every, options));
-    let mut kills = kills.transpose()?;
+    let bench =
+        Bench { options, ledger: &ledger, meter: Mutex::new(Meter::new(admins)), cluster: cluster.map(Mutex::new) };
+    let mut kills = bench.kills().transpose()?;
     let mut report = Report::new(options);
     let mut records = options.records;
     let mut workloads = options.workloads.clone();
     if workloads[0] != Workload::Load && !is_loaded(&mut session, options)? {
-        println!("not all of {} records with mix {} are there: loading them first", records, options.mix);
+        println!("not all of {records} records with mix {} are there: loading them first", options.mix);
         workloads.insert(0, Workload::Load);
     }
-    for workload in &workloads {
-        let killer = kills.as_mut().filter(|_| *workload != Workload::Load);
-        let outcome = phase::run(*workload, options, records, &ledger, &meter, killer)?;
+    for workload in workloads {
+        let killer = kills.as_mut().filter(|_| workload != Workload::Load);
+        let outcome = phase::run(&bench, workload, records, killer)?;
         records = outcome.records;
         print!("{}", outcome.report);
         report.add_phase(outcome.report);
@@ -295,6 +313,21 @@ pub fn run(options: &Options, cluster: Option<&mut dyn DevCluster>) -> Result<Re
         report.set_verified(&found);
     }
     Ok(report)
+}
+
+/// What all phases of a run share.
+pub(crate) struct Bench<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) meter: Mutex<Meter>,
+    pub(crate) cluster: Option<Mutex<Box<dyn DevCluster>>>,
+}
+
+impl Bench<'_> {
+    fn kills(&self) -> Option<Result<Kills<'_>, BenchError>> {
+        let (cluster, every) = self.cluster.as_ref().zip(self.options.kill_primary_every)?;
+        Some(Kills::new(cluster, every, self.options))
+    }
 }
 
 /// Whether a sample of the records is there, with the sizes of the mix.

@@ -25,18 +25,17 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     options.check(args.dev.is_some())?;
     // Holds the directory until the cluster in it has stopped.
     let mut temporary = None;
-    let mut cluster = None;
+    let mut cluster: Option<Box<dyn DevCluster>> = None;
     if let Some(nodes) = args.dev {
         let events = signals::listen(false)?;
         let directory = directory(args, &mut temporary)?;
         let mut started = Cluster::start(plan(args, nodes, directory)?)?;
         started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
         options.seeds = started.addresses();
-        cluster = Some(started);
+        cluster = Some(Box::new(started));
         end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
     }
-    let report = ycsb::run(&options, cluster.as_mut().map(|cluster| cluster as &mut dyn DevCluster))?;
-    drop(cluster);
+    let report = ycsb::run(&options, cluster)?;
     print!("{report}");
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(&report)?;

@@ -34,8 +34,8 @@ mod tests;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long nodes may take to stop by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// Lines of a node's log that are shown when it dies at its start.
-const SHOWN_LOG_LINES: usize = 5;
+/// Lines of a node's log that are shown when it dies.
+const SHOWN_LOG_LINES: usize = 12;
 
 /// What cluster to run.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub(crate) enum DevError {
     OtherNodes { directory: PathBuf, found: u32 },
     #[error("--split-at: keys must ascend and must not be empty")]
     Splits,
-    #[error("node {node} {how} while it started; the end of {log}:\n{tail}", log = log.display())]
+    #[error("node {node} {how}; the end of {log}:\n{tail}", log = log.display())]
     Died { node: u32, how: String, log: PathBuf, tail: String },
     #[error("not every region is served after {0:?}; the nodes' logs are in the data directory")]
     NotReady(Duration),
@@ -171,10 +171,7 @@ impl Cluster {
                 return Err(DevError::Interrupted);
             }
             if let Some(death) = self.reap().into_iter().next() {
-                let log = self.plan.log_path(death.node);
-                let text = fs::read(&log).unwrap_or_default();
-                let tail = last_lines(&String::from_utf8_lossy(&text), SHOWN_LOG_LINES);
-                return Err(DevError::Died { node: death.node, how: death.how, log, tail });
+                return Err(self.plan.explain(death));
             }
             if self.is_ready(whole) {
                 return Ok(());
@@ -278,6 +275,13 @@ impl DevCluster for Cluster {
     fn restart(&mut self, server: u32) -> io::Result<()> {
         self.spawn(server).map_err(io::Error::other)
     }
+
+    fn check(&mut self) -> io::Result<()> {
+        match self.reap().into_iter().next() {
+            Some(death) => Err(io::Error::other(self.plan.explain(death))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Plan {
@@ -291,6 +295,14 @@ impl Plan {
 
     pub(crate) fn log_path(&self, node: u32) -> PathBuf {
         self.node_directory(node).join("log")
+    }
+
+    /// A node's end, with the end of its log.
+    fn explain(&self, death: Death) -> DevError {
+        let log = self.log_path(death.node);
+        let text = fs::read(&log).unwrap_or_default();
+        let tail = last_lines(&String::from_utf8_lossy(&text), SHOWN_LOG_LINES);
+        DevError::Died { node: death.node, how: death.how, log, tail }
     }
 
     /// The settings of a node, as TOML.

@@ -97,6 +97,7 @@ pub struct Agent {
     next_op: u64,
     next_proposal: u64,
     master_since: Option<Nanos>,
+    is_withdrawn: bool,
 }
 
 impl Agent {
@@ -114,6 +115,7 @@ impl Agent {
             next_op: 1,
             next_proposal: 1,
             master_since: None,
+            is_withdrawn: false,
         }
     }
 
@@ -291,15 +293,36 @@ impl Agent {
         assert!(before.is_none(), "at most one operation a path is outstanding");
     }
 
+    /// Gives up every office of this server, for good: it no longer registers, so that the master replaces it wherever it
+    /// is a member. For a server whose volume failed while others have what it has.
+    pub fn withdraw(&mut self, now: Nanos) {
+        self.is_withdrawn = true;
+        self.advance(now);
+    }
+
     /// Holds the server's own path.
     fn register(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
         let holder = self.view.server(self.me.member.server).map(|info| info.member);
-        self.hold(path, holder, encode_value(&self.me));
+        match self.is_withdrawn {
+            false => self.hold(path, holder, encode_value(&self.me)),
+            true => self.let_go(path, holder),
+        }
+    }
+
+    /// Removes an ephemeral path of this life.
+    fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
+        if holder == Some(self.me.member) && self.is_free(&path) {
+            let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
+            self.submit(path, op, Purpose::Presence);
+        }
     }
 
     /// Holds the master's path if nobody does. Only a registered server campaigns.
     fn campaign(&mut self) {
+        if self.is_withdrawn {
+            return self.let_go(ClusterPath::Master, self.view.master());
+        }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
             self.hold(ClusterPath::Master, self.view.master(), encode_value(&self.me.member));
         }

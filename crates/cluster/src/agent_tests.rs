@@ -277,3 +277,26 @@ fn a_primary_cannot_appoint_another() {
     let new = GroupConfig { primary: Some(member(2, 1)), ..old.without(member(2, 1)) };
     fixture.agent.propose(fixture.now, old, new);
 }
+
+#[test]
+fn a_server_that_withdraws_gives_up_its_paths_and_stays_away() {
+    let me = member(ME, 2);
+    let held = [(SERVER, Some(encode_value(&info(me)))), (MASTER, Some(encode_value(&me)))];
+    let mut fixture = Fixture::new(&held);
+    fixture.asked.clear();
+    fixture.agent.withdraw(fixture.now);
+    fixture.asked.extend(fixture.agent.take_ops());
+    let removed: Vec<String> = fixture
+        .asked
+        .drain(..)
+        .map(|(_, op)| match op {
+            CoordinatorOp::Delete { path, .. } => path,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(removed, [SERVER, MASTER]);
+    fixture.change(SERVER, None);
+    fixture.change(MASTER, None);
+    fixture.pass(Nanos::from_secs(9));
+    assert!(fixture.asked.is_empty(), "it does not come back: {:?}", fixture.asked);
+}

@@ -29,8 +29,8 @@ mod tests;
 /// A leaf in memory.
 pub(crate) type Leaf = Node<Bytes>;
 
-/// Memory that a cached item takes beside its own bytes, roughly.
-const ITEM_OVERHEAD_BYTES: u64 = 96;
+/// Memory that a cached item takes beside its own bytes: key and links in the cache, and the allocator's share.
+const ITEM_OVERHEAD_BYTES: u64 = 112;
 /// Bytes of budget that deserve a lock of their own.
 const SHARD_BYTES: u64 = 1 << 20;
 const MAX_SHARDS: u64 = 64;
@@ -67,52 +67,56 @@ enum Item {
     Value(Bytes),
 }
 
-/// A leaf entry on its own.
+/// A leaf entry on its own, in one allocation:
+///
+/// ```text
+///  | LSN u64 | key bytes u16 | kind u8 | key | value in place, or pointer u64 and value bytes u32 |
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct CachedEntry {
-    lsn: Lsn,
-    key_bytes: u16,
-    kind: CachedKind,
-    /// Key, then value in place.
-    pair: Bytes,
-}
+pub(crate) struct CachedEntry(Arc<[u8]>);
 
-#[derive(Clone, Copy, Debug)]
-enum CachedKind {
-    InPlace,
-    InLog(Pointer, u32),
-    Tombstone,
-}
+const ENTRY_HEADER_BYTES: usize = 11;
+const IN_PLACE: u8 = 0;
+const IN_LOG: u8 = 1;
+const TOMBSTONE: u8 = 2;
 
 impl CachedEntry {
     pub(crate) fn new(key: &[u8], lsn: Lsn, entry: Entry<'_>) -> CachedEntry {
-        let (kind, value) = match entry {
-            Entry::InPlace(value) => (CachedKind::InPlace, value),
-            Entry::InLog { pointer, value_bytes } => (CachedKind::InLog(pointer, value_bytes), &[][..]),
-            Entry::Tombstone => (CachedKind::Tombstone, &[][..]),
+        let in_log;
+        let (kind, contents) = match entry {
+            Entry::InPlace(value) => (IN_PLACE, value),
+            Entry::InLog { pointer, value_bytes } => {
+                in_log = [&pointer.0.to_le_bytes()[..], &value_bytes.to_le_bytes()].concat();
+                (IN_LOG, &in_log[..])
+            }
+            Entry::Tombstone => (TOMBSTONE, &[][..]),
         };
-        CachedEntry { lsn, key_bytes: key.len() as u16, kind, pair: [key, value].concat().into() }
+        let key_bytes = (key.len() as u16).to_le_bytes();
+        CachedEntry([&lsn.0.to_le_bytes()[..], &key_bytes, &[kind], key, contents].concat().into())
     }
 
     pub(crate) fn lsn(&self) -> Lsn {
-        self.lsn
+        Lsn(u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes")))
     }
 
     pub(crate) fn key(&self) -> &[u8] {
-        &self.pair[..usize::from(self.key_bytes)]
+        &self.0[ENTRY_HEADER_BYTES..self.contents_at()]
     }
 
     pub(crate) fn entry(&self) -> Entry<'_> {
-        match self.kind {
-            CachedKind::InPlace => Entry::InPlace(&self.pair[usize::from(self.key_bytes)..]),
-            CachedKind::InLog(pointer, value_bytes) => Entry::InLog { pointer, value_bytes },
-            CachedKind::Tombstone => Entry::Tombstone,
+        let contents = &self.0[self.contents_at()..];
+        match self.0[ENTRY_HEADER_BYTES - 1] {
+            IN_PLACE => Entry::InPlace(contents),
+            IN_LOG => Entry::InLog {
+                pointer: Pointer(u64::from_le_bytes(contents[..8].try_into().expect("eight bytes"))),
+                value_bytes: u32::from_le_bytes(contents[8..].try_into().expect("four bytes")),
+            },
+            _ => Entry::Tombstone,
         }
     }
 
-    /// What `slice`, a part of [`CachedEntry::entry`], is in memory that is shared with the cache.
-    pub(crate) fn share(&self, slice: &[u8]) -> Bytes {
-        self.pair.slice_ref(slice)
+    fn contents_at(&self) -> usize {
+        ENTRY_HEADER_BYTES + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]))
     }
 }
 
@@ -124,7 +128,7 @@ impl quick_cache::Weighter<Key, Item> for Weight {
         let bytes = match item {
             Item::Leaf(leaf) => leaf.bytes().len(),
             Item::Index(index) => index.memory_bytes(),
-            Item::Entry(entry) => entry.pair.len(),
+            Item::Entry(entry) => entry.0.len(),
             Item::Value(value) => value.len(),
         };
         bytes as u64 + ITEM_OVERHEAD_BYTES

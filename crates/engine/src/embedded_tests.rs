@@ -9,7 +9,12 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn small(placement: Placement) -> DbOptions {
     DbOptions {
-        volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, cache_bytes: 1 << 20 },
+        volume: VolumeOptions {
+            segment_bytes: 32 << 10,
+            capacity_bytes: None,
+            cache_bytes: 1 << 20,
+            ..VolumeOptions::default()
+        },
         placement,
         l0_bytes: 64 << 10,
         growth_factor: 4,
@@ -242,4 +247,41 @@ fn it_works_on_a_real_directory() {
         assert_eq!(everything(&db), model);
         assert!(db.counters().bytes_written > 0);
     }
+}
+
+#[test]
+fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
+    let disk = SimDisk::new(9, 1 << 30);
+    let db = open(&disk, &small(Placement::Threshold(200)));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let number = |snapshot: &Snapshot, key: &[u8]| match snapshot.get(key, Reach::Device).unwrap() {
+        Lookup::Found { value, .. } => u64::from_be_bytes(value[..8].try_into().unwrap()),
+        _ => 0,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let snapshot = db.snapshot();
+                    let (first, second) = (number(&snapshot, b"first"), number(&snapshot, b"second"));
+                    assert_eq!(first, second, "half a batch");
+                    assert!(first >= last, "{first} after {last}");
+                    last = first;
+                }
+            });
+        }
+        for round in 1..3000u64 {
+            let (small, large) = (round.to_be_bytes(), round.to_be_bytes().repeat(40));
+            let fill = format!("fill{}", round % 500);
+            db.write(&[
+                Write { key: b"first", value: Some(&small) },
+                Write { key: fill.as_bytes(), value: Some(&large[..150]) },
+                Write { key: b"second", value: Some(&large) },
+            ])
+            .unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(!db.stats().levels.is_empty(), "something was compacted meanwhile");
 }

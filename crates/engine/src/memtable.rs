@@ -16,7 +16,7 @@ mod skiplist;
 #[cfg(test)]
 mod tests;
 
-use skiplist::{NodeRef, OwnedNode, SkipList};
+use skiplist::{NodeRef, Position, SkipList};
 
 /// An L0.
 pub struct MemTable {
@@ -63,7 +63,7 @@ impl MemTable {
 
     /// A cursor over the versions that a reader at `at` sees: of each key the newest with an LSN of at most `at`.
     pub fn cursor(&self, at: Lsn) -> MemCursor {
-        MemCursor { list: Arc::clone(&self.list), at, node: None }
+        MemCursor { position: Position::new(Arc::clone(&self.list)), at }
     }
 }
 
@@ -82,68 +82,72 @@ impl fmt::Debug for MemTable {
 /// Walks the visible versions of an L0, tombstones included, in either direction. Entries that are inserted meanwhile
 /// are newer than its LSN and are passed over.
 pub struct MemCursor {
-    list: Arc<SkipList>,
+    position: Position,
     at: Lsn,
-    node: Option<OwnedNode>,
 }
+
+/// Newer than every entry: where the versions of a key begin.
+const NEWEST: Lsn = Lsn(u64::MAX);
 
 impl MemCursor {
     /// Moves to the first key at or above `key`.
     pub fn seek(&mut self, key: &[u8]) {
-        let found = self.visible_from(self.list.seek(key, Lsn(u64::MAX)));
-        self.node = found;
+        let at = self.at;
+        self.position.set(|list, _| visible_from(list.seek(key, NEWEST), at));
     }
 
     /// Moves to the last key below `bound`; the last of all without a bound.
     pub fn seek_before(&mut self, bound: Option<&[u8]>) {
-        let found = self.visible_back_from(match bound {
-            Some(key) => self.list.before(key, Lsn(u64::MAX)),
-            None => self.list.last(),
+        let at = self.at;
+        self.position.set(|list, _| {
+            let last = bound.map_or_else(|| list.last(), |key| list.before(key, NEWEST));
+            visible_back_from(list, last, at)
         });
-        self.node = found;
     }
 
     /// Moves to the next key. Does nothing at the end.
     pub fn step(&mut self) {
-        let Some(here) = self.node.as_ref().map(|node| node.get(&self.list)) else { return };
-        let mut next = here.next();
-        while let Some(same) = next.filter(|node| node.key() == here.key()) {
-            next = same.next();
-        }
-        self.node = self.visible_from(next);
+        let at = self.at;
+        self.position.set(|_, here| {
+            let key = here?.key();
+            let mut next = here?.next();
+            while let Some(same) = next.filter(|node| node.key() == key) {
+                next = same.next();
+            }
+            visible_from(next, at)
+        });
     }
 
     /// Moves to the key before. Does nothing at the end.
     pub fn step_back(&mut self) {
-        let Some(here) = self.node.as_ref().map(|node| node.get(&self.list)) else { return };
-        self.node = self.visible_back_from(self.list.before(here.key(), Lsn(u64::MAX)));
+        let at = self.at;
+        self.position.set(|list, here| visible_back_from(list, list.before(here?.key(), NEWEST), at));
     }
 
     /// Key, LSN and contents of where it is; `None` at the end.
     #[inline]
     pub fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
-        let node = self.node.as_ref()?.get(&self.list);
+        let node = self.position.get()?;
         Some((node.key(), node.lsn(), node.entry()))
     }
+}
 
-    /// The first visible version at or after `node`, the newest of its key.
-    fn visible_from<'a>(&'a self, mut node: Option<NodeRef<'a>>) -> Option<OwnedNode> {
-        while let Some(candidate) = node.filter(|node| node.lsn() > self.at) {
-            node = candidate.next();
-        }
-        node.map(|node| OwnedNode::new(&self.list, node))
+/// The first version at or after `node` that a reader at `at` sees: the newest such of its key.
+fn visible_from(mut node: Option<NodeRef<'_>>, at: Lsn) -> Option<NodeRef<'_>> {
+    while let Some(newer) = node.filter(|node| node.lsn() > at) {
+        node = newer.next();
     }
+    node
+}
 
-    /// The newest visible version of the last key, at or before that of `node`, that has one. `node` is the last version
-    /// of its key.
-    fn visible_back_from<'a>(&'a self, mut node: Option<NodeRef<'a>>) -> Option<OwnedNode> {
-        while let Some(oldest) = node {
-            let newest_visible = self.list.seek(oldest.key(), self.at).filter(|found| found.key() == oldest.key());
-            if let Some(found) = newest_visible {
-                return Some(OwnedNode::new(&self.list, found));
-            }
-            node = self.list.before(oldest.key(), Lsn(u64::MAX));
+/// The newest version that a reader at `at` sees of the last key, that of `node` or one before it, that has one.
+fn visible_back_from<'a>(list: &'a SkipList, mut node: Option<NodeRef<'a>>, at: Lsn) -> Option<NodeRef<'a>> {
+    while let Some(oldest) = node {
+        let visible = list.seek(oldest.key(), at).filter(|found| found.key() == oldest.key());
+        if visible.is_some() {
+            return visible;
         }
-        None
+        node = list.before(oldest.key(), NEWEST);
     }
+    None
 }

@@ -43,11 +43,19 @@ pub struct VolumeOptions {
     pub capacity_bytes: Option<u64>,
     /// Memory for cached nodes, filters and records, in bytes.
     pub cache_bytes: u64,
+    /// The life that begins is at least this: a volume that was lost and made anew must not repeat a life of the old
+    /// one, since a replica group would take it for the member that it was. The wall clock in milliseconds will do.
+    pub incarnation_floor: Incarnation,
 }
 
 impl Default for VolumeOptions {
     fn default() -> Self {
-        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 64 << 20 }
+        VolumeOptions {
+            segment_bytes: MAX_SEGMENT_BYTES,
+            capacity_bytes: None,
+            cache_bytes: 64 << 20,
+            incarnation_floor: Incarnation(1),
+        }
     }
 }
 
@@ -82,7 +90,7 @@ impl Volume {
         };
         let segment_bytes = u64::from(superblock.segment_bytes);
         let zone_bytes = superblock.zone_segments as usize * superblock.segment_bytes as usize;
-        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes)?;
+        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes, options.incarnation_floor)?;
         let end = grow_to_live(&device, segment_bytes, &state)?;
         let capacity = options.capacity_bytes.unwrap_or(u64::MAX);
         let limit = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);

@@ -13,7 +13,7 @@
 //! `docs/formats/coordinator.md` describes the exchange and the file. The types are plain data; any thread may use them.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Longest path, in bytes.
 pub const MAX_PATH_BYTES: usize = 256;
@@ -59,7 +59,31 @@ pub enum CoordinatorOp {
         version: Option<u64>,
     },
     /// All of these in order, or, if one is refused, none. They do not nest.
-    All(Vec<CoordinatorOp>),
+    All(#[serde(deserialize_with = "singles")] Vec<CoordinatorOp>),
+}
+
+/// What [`CoordinatorOp::All`] may hold, encoded as a [`CoordinatorOp`] is: decoding it cannot nest, so hostile bytes
+/// cannot exhaust the stack.
+#[derive(Deserialize)]
+enum Single {
+    Create { path: String, value: Bytes, ephemeral: bool },
+    Set { path: String, value: Bytes, version: u64 },
+    Delete { path: String, version: Option<u64> },
+}
+
+impl From<Single> for CoordinatorOp {
+    fn from(single: Single) -> CoordinatorOp {
+        match single {
+            Single::Create { path, value, ephemeral } => CoordinatorOp::Create { path, value, ephemeral },
+            Single::Set { path, value, version } => CoordinatorOp::Set { path, value, version },
+            Single::Delete { path, version } => CoordinatorOp::Delete { path, version },
+        }
+    }
+}
+
+fn singles<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CoordinatorOp>, D::Error> {
+    let singles = Vec::<Single>::deserialize(deserializer)?;
+    Ok(singles.into_iter().map(CoordinatorOp::from).collect())
 }
 
 impl CoordinatorOp {

@@ -37,8 +37,6 @@ pub use build::{BuiltLeafSegment, LeafSegmentBuilder, write_index};
 
 /// Version written into every footer; others are refused.
 pub const LEAF_SEGMENT_VERSION: u8 = 1;
-/// Smallest segment that holds a leaf with any key.
-pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
 
 const WHAT: &str = "leaf segment";
 const TRAILER_BYTES: usize = 80;
@@ -76,7 +74,7 @@ pub struct Footer {
     pub last_key: Bytes,
 }
 
-/// Length of the filter and footer that follow the nodes at `filter_at`: up to the end of the segment's bytes.
+/// Where a segment ends whose filter over so many entries begins at `filter_at`, with first and last key of `key_bytes`.
 fn end_of(filter_at: usize, entries: usize, key_bytes: usize) -> usize {
     (filter_at + filter_bytes(entries) + key_bytes + TRAILER_BYTES).next_multiple_of(BLOCK_BYTES)
 }

@@ -4,8 +4,9 @@
 //! `LEEWARD_GOLDEN=print` the bytes are printed as they are now.
 
 use bytes::Bytes;
-use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, MIN_SEGMENT_BYTES, write_index};
+use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
 use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::superblock::MIN_SEGMENT_BYTES;
 use leeward_format::{Epoch, Lsn, Pointer, RegionId, SegmentId, SegmentNo, filter};
 use std::convert::Infallible;
 

@@ -42,7 +42,7 @@ fn records() {
     let mut bytes = Vec::new();
     put.append_to(seed, &mut bytes);
     delete.append_to(seed, &mut bytes);
-    check("record.txt", include_str!("golden/record.txt"), &bytes);
+    check("record.hex", include_str!("golden/record.hex"), &bytes);
     assert_eq!(read_record(seed, &bytes), Ok(Some(put)));
     assert_eq!(read_record(seed, &bytes[put.bytes()..]), Ok(Some(delete)));
 }
@@ -51,13 +51,13 @@ fn records() {
 fn log_segment_headers() {
     let id = SegmentId::new(leeward_format::Epoch(2), 3);
     let header = LogHeader { region: RegionId(1), log: LogKind::Large, id, first_lsn: Lsn(258) };
-    check("log-segment.txt", include_str!("golden/log-segment.txt"), &header.encode());
+    check("log-segment.hex", include_str!("golden/log-segment.hex"), &header.encode());
 }
 
 #[test]
 fn superblocks() {
     let superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4 };
-    check("superblock.txt", include_str!("golden/superblock.txt"), &superblock.encode());
+    check("superblock.hex", include_str!("golden/superblock.hex"), &superblock.encode());
 }
 
 #[test]
@@ -90,5 +90,5 @@ fn manifest_entries() {
     let entry = Entry { sequence: 9, durable: 8, life: Incarnation(2), body: EntryBody::Edit(changes) };
     let mut bytes = Vec::new();
     write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
-    check("manifest-edit.txt", include_str!("golden/manifest-edit.txt"), &bytes);
+    check("manifest-edit.hex", include_str!("golden/manifest-edit.hex"), &bytes);
 }

@@ -1,3 +1,5 @@
+//! A backup that is told what its primary says.
+
 use super::*;
 use crate::Timing;
 

@@ -70,7 +70,7 @@ mod tests {
         let mut relied_on = 0;
         while grants.blocked_until(now, REGION, Epoch(2)).is_some() {
             relied_on += usize::from(lease.valid(now, [ServerId(2)].into_iter()));
-            now = now + Nanos::from_millis(1);
+            now += Nanos::from_millis(1);
         }
         assert!(relied_on > 500);
         assert!(!lease.valid(now, [ServerId(2)].into_iter()));

@@ -133,10 +133,8 @@ impl Mirror {
             tail.outstanding += 1;
             outstanding += 1;
             let write = MirrorWrite { log: view.log, index: view.index, range, op: next_op() };
-            self.writes.insert(
-                write.op,
-                InFlight { log: view.log, index: view.index, batch, bytes: write.range.len() },
-            );
+            self.writes
+                .insert(write.op, InFlight { log: view.log, index: view.index, batch, bytes: write.range.len() });
             writes.push(write);
         }
         if outstanding > 0 {
@@ -157,12 +155,7 @@ impl Mirror {
                 self.tails[log].len() < MIRROR_BUFFERS as usize || planted(Bug::ReuseTailBeforeFlush),
                 "a mirror buffer is reused only after its flush was answered"
             );
-            messages.push(ToBackup::OpenTail {
-                log: view.log,
-                index: view.index,
-                id: view.id,
-                segment: view.segment,
-            });
+            messages.push(ToBackup::OpenTail { log: view.log, index: view.index, id: view.id, segment: view.segment });
             self.tails[log].push_back(MirroredTail { view: *view, posted: 0, outstanding: 0, flush_sent: false });
         }
         &mut self.tails[log][(view.index - first) as usize]

@@ -1,3 +1,5 @@
+//! Tails, completions and flushes of one mirror.
+
 use super::*;
 
 const SEGMENT: SegmentNo = SegmentNo(7);

@@ -56,6 +56,10 @@ struct Session {
     ship: Ship,
 }
 
+/// How long a peer rests after its first failed session, and how often that is doubled: up to 6.4 s.
+const FIRST_REST: Nanos = Nanos::from_millis(50);
+const MAX_REST_DOUBLINGS: u32 = 7;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Peer {
@@ -224,9 +228,11 @@ impl Peer {
     pub fn wants_base(&self) -> bool {
         self.state == PeerState::Basing && !self.based
     }
-    /// It is away while its link is up: a session may begin.
-    pub fn may_begin(&self) -> bool {
-        self.state == PeerState::Away && self.link_up
+    /// It is away while its link is up, and has rested after its failures: a session may begin. Each attempt costs the
+    /// primary a seal of its tails, so one that fails again and again is tried less and less often.
+    pub fn may_begin(&self, now: Nanos) -> bool {
+        let rest = Nanos(FIRST_REST.0 << self.failures.saturating_sub(1).min(MAX_REST_DOUBLINGS));
+        self.state == PeerState::Away && self.link_up && now - self.away_since >= rest
     }
 
     /// Ships a segment that a compaction built.
@@ -246,13 +252,7 @@ impl Peer {
     }
 
     /// Posts what is new in the tails.
-    pub fn post(
-        &mut self,
-        tails: &[TailView],
-        last: Lsn,
-        next_op: &mut dyn FnMut() -> u64,
-        out: &mut Vec<PeerAction>,
-    ) {
+    pub fn post(&mut self, tails: &[TailView], last: Lsn, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
         let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
         let (mut writes, mut messages) = (Vec::new(), Vec::new());
         session.mirror.post(tails, last, next_op, &mut writes, &mut messages);

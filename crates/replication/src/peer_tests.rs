@@ -1,3 +1,5 @@
+//! One peer's session, answer by answer.
+
 use super::*;
 use leeward_format::{Epoch, LogKind, SegmentNo, ServerId};
 
@@ -69,8 +71,7 @@ fn a_refused_write_of_this_session_ends_it() {
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     let id = SegmentId(1);
-    let view =
-        TailView { log: LogKind::Large, index: 0, id, segment: SegmentNo(1), filled: 99, sealed: None };
+    let view = TailView { log: LogKind::Large, index: 0, id, segment: SegmentNo(1), filled: 99, sealed: None };
     peer.post(&[view], Lsn(11), &mut || 42, &mut out);
     peer.refused(NOW, 41, &mut out);
     assert_eq!(peer.state(), PeerState::Basing, "a write of an earlier session says nothing");

@@ -77,13 +77,7 @@ const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Primary {
     /// Takes office in `config`; the outgoing links to `linked` are up.
-    pub fn new(
-        now: Nanos,
-        config: GroupConfig,
-        options: TableOptions,
-        timing: Timing,
-        linked: &[ServerId],
-    ) -> Primary {
+    pub fn new(now: Nanos, config: GroupConfig, options: TableOptions, timing: Timing, linked: &[ServerId]) -> Primary {
         let mut primary = Primary {
             config,
             options,
@@ -248,7 +242,7 @@ impl Primary {
                 tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
                 self.with_peer(server, |peer, _, out| peer.fail(now, out));
             }
-            if self.peers[&server].may_begin() {
+            if self.peers[&server].may_begin(now) {
                 self.link(now, server, true);
             }
         }
@@ -303,7 +297,7 @@ impl Primary {
             return appended;
         }
         let counted = self.peers.values().filter(|peer| peer.counted);
-        let counted = counted.filter(|peer| !(planted(Bug::AcknowledgeWithFailedMember) && !peer.is_linked()));
+        let counted = counted.filter(|peer| !planted(Bug::AcknowledgeWithFailedMember) || peer.is_linked());
         counted.map(Peer::confirmed).min().unwrap_or(appended).min(appended)
     }
 
@@ -315,9 +309,13 @@ impl Primary {
     /// Highest index of a tail of `log` that may open; `own_flushed_below` is the primary's own flushing.
     pub fn window(&self, log: LogKind, own_flushed_below: u64) -> u64 {
         let own = own_flushed_below + leeward_format::control::MIRROR_BUFFERS - 1;
-        self.peers.values().filter_map(Peer::mirror).map(|mirror| mirror.window(log)).min().unwrap_or(own).min(
-            if planted(Bug::ReuseTailBeforeFlush) { u64::MAX } else { own },
-        )
+        self.peers
+            .values()
+            .filter_map(Peer::mirror)
+            .map(|mirror| mirror.window(log))
+            .min()
+            .unwrap_or(own)
+            .min(if planted(Bug::ReuseTailBeforeFlush) { u64::MAX } else { own })
     }
 
     /// Tails of `log` below this index are durable at every peer that mirrors.

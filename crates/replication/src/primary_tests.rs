@@ -1,3 +1,5 @@
+//! A group whose peers answer at once, or not at all.
+
 use super::*;
 use crate::peer::PeerAction;
 use bytes::Bytes;
@@ -114,7 +116,7 @@ impl Group {
 
     fn wait(&mut self, millis: u64) {
         for _ in 0..millis / 50 {
-            self.now = self.now + Nanos::from_millis(50);
+            self.now += Nanos::from_millis(50);
             self.primary.tick(self.now);
         }
     }

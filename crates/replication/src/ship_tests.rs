@@ -1,3 +1,5 @@
+//! Shipments of one backup: what goes when, and what waits for what.
+
 use super::*;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::{Lsn, SegmentNo};

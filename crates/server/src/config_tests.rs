@@ -85,3 +85,14 @@ fn the_advertised_address_has_the_bound_port() {
     config.advertise_host = Some("fd00::1".into());
     assert_eq!(config.advertised(bound), "[fd00::1]:7379");
 }
+
+#[test]
+fn every_setting_is_documented() {
+    let page = include_str!("../../../docs/configuration.md");
+    let refused = refusal("nonsense = 1");
+    let names: Vec<&str> = refused.split('`').skip(3).step_by(2).collect();
+    assert!(names.len() > 15, "{refused}");
+    for name in names {
+        assert!(page.contains(&format!("`{name}`")), "docs/configuration.md lacks {name}");
+    }
+}

@@ -315,7 +315,7 @@ impl World {
         let fabric = self.network.node(link::peer(server_id(node)), sink);
         let disk = self.machines[node].disk.clone();
         self.machines[node].disk_life = disk.life();
-        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 64 << 10 };
+        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, cache_bytes: 64 << 10, ..VolumeOptions::default() };
         let opened = disk.open("volume").map_err(|error| error.to_string());
         let opened = opened.and_then(|file| Volume::open(file, options).map_err(|error| error.to_string()));
         let (volume, copies) = match opened {

@@ -83,14 +83,14 @@ fn refused_writes_are_errors_and_not_losses() {
 
 #[test]
 fn kills_are_survived_and_timed() {
-    let mut store = Store::start();
+    let store = Store::start();
     let options = Options {
         workloads: vec![Workload::Load, Workload::A],
         kill_primary_every: Some(Duration::from_millis(100)),
         kills: Some(3),
         ..options(&store)
     };
-    let report = run(&options, Some(&mut store)).expect("a report");
+    let report = run(&options, Some(Box::new(store))).expect("a report");
     assert_eq!((report.errors, report.lost_writes), (0, Some(0)), "{report}");
     assert_eq!(report.kills.len(), 3);
     for kill in &report.kills {
@@ -109,4 +109,35 @@ fn a_target_rate_is_kept() {
     let report = run(&options, None).expect("a report");
     let seconds = report.phases[0].seconds;
     assert!((0.45..2.0).contains(&seconds), "2000 operations at 4000 a second: {seconds}");
+}
+
+#[test]
+fn a_cluster_that_dies_ends_the_run() {
+    let store = Store::start();
+    let load = Options { workloads: vec![Workload::Load], records: 1_000_000_000, ..options(&store) };
+    let mut dying = store.clone();
+    let death = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        dying.break_down();
+    });
+    let error = run(&load, Some(Box::new(store))).expect_err("it died").to_string();
+    assert!(error.contains("node 1 died"), "{error}");
+    death.join().expect("no panic");
+}
+
+#[test]
+fn a_run_in_which_nothing_succeeds_ends() {
+    let store = Store::start();
+    let load = Options { deadline: Duration::from_millis(200), ..options(&store) };
+    let load = Options { workloads: vec![Workload::Load], records: 1_000_000_000, ..load };
+    let death = {
+        let mut store = store.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            leeward_bench::DevCluster::kill(&mut store, 1).expect("it can be killed");
+        })
+    };
+    let error = run(&load, Some(Box::new(store))).expect_err("nothing works any more").to_string();
+    assert!(error.contains("no operation has succeeded for"), "{error}");
+    death.join().expect("no panic");
 }

@@ -27,6 +27,8 @@ struct State {
     connections: Vec<TcpStream>,
     /// Refuse writes with an error that is no cause to retry.
     full: bool,
+    /// Say that a node has died by itself.
+    broken: bool,
 }
 
 /// The node. Clones are handles.
@@ -58,6 +60,12 @@ impl Store {
 
     pub(crate) fn forget_every(&self, writes: u64) {
         self.lock().forget_every = Some(writes);
+    }
+
+    /// Goes down for good, as a node that dies by itself.
+    pub(crate) fn break_down(&mut self) {
+        self.kill(1).expect("it can be killed");
+        self.lock().broken = true;
     }
 
     pub(crate) fn set_full(&self) {
@@ -185,6 +193,10 @@ impl DevCluster for Store {
             drop(connection.shutdown(std::net::Shutdown::Both));
         }
         Ok(())
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        if self.lock().broken { Err(io::Error::other("node 1 died")) } else { Ok(()) }
     }
 
     fn restart(&mut self, _server: u32) -> io::Result<()> {

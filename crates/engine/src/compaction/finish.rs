@@ -135,10 +135,12 @@ fn splice(
     }
     for i in range.end..old.segments().len() {
         let (mut fence, leaf) = kept(i);
-        if i == range.end && leaves.is_empty() {
-            fence.clear();
-        } else if let (true, Some(last_key)) = (i == range.end, &last_key) {
-            fence = separator(last_key, &footer_of(&context.reads, &leaf)?.first_key).to_vec();
+        if i == range.end {
+            if leaves.is_empty() {
+                fence.clear();
+            } else if let Some(last_key) = &last_key {
+                fence = separator(last_key, &footer_of(&context.reads, &leaf)?.first_key).to_vec();
+            }
         }
         leaves.push((fence, leaf));
     }

@@ -68,7 +68,7 @@ impl Run {
             let Some(segment) = self.segments.pop_front() else { return Ok(()) };
             let places = Arc::clone(segment.index_from_device(&self.reads)?.leaves());
             self.open = Some((segment, places, 0));
-            self.chunk = Bytes::new();
+            (self.chunk_at, self.chunk) = (0, Bytes::new());
         }
         let (segment, places, next) = self.open.as_mut().expect("a segment is open");
         let place = places[*next];

@@ -108,6 +108,30 @@ fn input_is_bounded_and_untouched_segments_are_reused() {
     }
 }
 
+/// Segments of several chunks, a chunk of several leaves, a leaf of several chunks.
+#[test]
+fn large_segments_are_read_chunk_by_chunk() {
+    let mut store = Store::with_segments(2 << 20, 1 << 20, 2 << 20);
+    for round in 1..=3u8 {
+        for n in 0..20_000u32 {
+            store.write(&n.wrapping_mul(2_654_435_761).to_be_bytes(), Some(&[round; 150]));
+        }
+        store.write(&[128, 0, 0, 0, 0], Some(&vec![round; 900_000]));
+        store.freeze();
+        store.settle();
+    }
+    assert!(store.version.levels().iter().map(|level| level.segments().len()).sum::<usize>() >= 3);
+    for reverse in [false, true] {
+        let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });
+        let mut entries = 0;
+        while let Some(entry) = cursor.next().expect("a sound disk") {
+            assert!(entry.value.iter().all(|byte| *byte == 3) && [150, 900_000].contains(&entry.value.len()));
+            entries += 1;
+        }
+        assert_eq!(entries, 20_001);
+    }
+}
+
 #[test]
 fn levels_keep_their_sizes_and_every_range_gets_its_turn() {
     let mut store = Store::new(0, 32 << 10);

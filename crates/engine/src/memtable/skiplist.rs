@@ -10,8 +10,7 @@
 //! - A node is written completely before a `Release` store makes it reachable; all of it but its links is never written
 //!   again. Whoever reaches it does so by an `Acquire` load.
 //! - Links are only written by the thread that holds `writer`, and only ever lead to nodes of the same list.
-//! - Chunks of the arena are freed by `Drop` only; every [`NodeRef`] borrows the list and every [`OwnedNode`] is used
-//!   with the list that made it.
+//! - Chunks of the arena are freed by `Drop` only; every [`NodeRef`] borrows the list, and every [`Position`] owns it.
 
 use super::Entry;
 use leeward_format::{Lsn, Pointer};
@@ -78,24 +77,33 @@ pub(super) struct NodeRef<'a> {
     list: PhantomData<&'a SkipList>,
 }
 
-/// A node of a list that outlives it otherwise: it is read with the list that it was made from.
-pub(super) struct OwnedNode {
-    node: NonNull<Node>,
-    list: *const SkipList,
+/// A place in a list, which it keeps alive.
+pub(super) struct Position {
+    list: Arc<SkipList>,
+    node: Option<NonNull<Node>>,
 }
 
-// SAFETY: it only names a node; `get` borrows the list, which is `Sync`.
-unsafe impl Send for OwnedNode {}
+// SAFETY: the pointer leads to a node of the list that it comes with, and that is `Send` and `Sync`.
+unsafe impl Send for Position {}
 
-impl OwnedNode {
-    pub(super) fn new(list: &Arc<SkipList>, node: NodeRef<'_>) -> OwnedNode {
-        OwnedNode { node: node.node, list: Arc::as_ptr(list) }
+impl Position {
+    /// At the end of `list`.
+    pub(super) fn new(list: Arc<SkipList>) -> Position {
+        Position { list, node: None }
     }
 
     #[inline]
-    pub(super) fn get<'a>(&self, list: &'a Arc<SkipList>) -> NodeRef<'a> {
-        assert!(ptr::eq(self.list, Arc::as_ptr(list)), "a node is read with the list it belongs to");
-        NodeRef { node: self.node, list: PhantomData }
+    pub(super) fn get(&self) -> Option<NodeRef<'_>> {
+        self.node.map(|node| NodeRef { node, list: PhantomData })
+    }
+
+    /// Moves to what `choose` finds in the list, from where it is. A node of any other list does not live long enough to be
+    /// answered.
+    pub(super) fn set(
+        &mut self,
+        choose: impl for<'a> FnOnce(&'a SkipList, Option<NodeRef<'a>>) -> Option<NodeRef<'a>>,
+    ) {
+        self.node = choose(&self.list, self.get()).map(|found| found.node);
     }
 }
 
@@ -175,16 +183,18 @@ impl<'a> NodeRef<'a> {
     }
 }
 
-/// Byte order; most keys differ in their first words, which spares the call of `memcmp`.
+/// Byte order, word by word: most keys are a few words long, and a call of `memcmp` costs more than they do.
 #[inline]
-fn compare(a: &[u8], b: &[u8]) -> Ordering {
-    if let (Some((a_head, a_rest)), Some((b_head, b_rest))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) {
-        return match u64::from_be_bytes(*a_head).cmp(&u64::from_be_bytes(*b_head)) {
-            Ordering::Equal => a_rest.cmp(b_rest),
-            order => order,
-        };
+fn compare(mut a: &[u8], mut b: &[u8]) -> Ordering {
+    while let (Some((a_word, a_rest)), Some((b_word, b_rest))) =
+        (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
+    {
+        if a_word != b_word {
+            return u64::from_be_bytes(*a_word).cmp(&u64::from_be_bytes(*b_word));
+        }
+        (a, b) = (a_rest, b_rest);
     }
-    a.cmp(b)
+    if a.is_empty() || b.is_empty() { a.len().cmp(&b.len()) } else { a.cmp(b) }
 }
 
 /// Where the key of a node of this height begins.

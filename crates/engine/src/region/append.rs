@@ -151,13 +151,12 @@ impl Region {
     fn freeze(&self) {
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        // Levels refer to the large log only, and this L0 only to its last tail and those before, which are durable by
-        // now or flushed in order.
+        // Levels refer to the large log only; this L0 to those of its tails that hold records since the L0 before.
         let before = view.version.frozen().first().map_or(view.floor, |l0| l0.last_lsn());
         let tails = self.tails.of(LogKind::Large);
-        let newest = tails.last().filter(|tail| tail.last_lsn() > before);
-        let extent = newest.map(|tail| LogExtent { log: tail.log(), id: tail.id(), bytes: tail.filled() });
-        frozen_logs.push_back(extent.into_iter().collect());
+        let referenced = tails.iter().filter(|tail| tail.last_lsn() > before);
+        let extent = |tail: &Arc<Tail>| LogExtent { log: tail.log(), id: tail.id(), bytes: tail.filled() };
+        frozen_logs.push_back(referenced.map(extent).collect());
         let version = Arc::new(view.version.freeze(Arc::new(MemTable::new())));
         self.view.store(Arc::new(View { version, floor: view.floor }));
     }

@@ -4,8 +4,8 @@ use super::Region;
 use crate::error::{Error, Result};
 use crate::log::Tail;
 use crate::volume::{Segment, Volume};
-use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
-use leeward_format::{Lsn, SegmentId};
+use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentKind, SegmentState};
+use leeward_format::{LogKind, SegmentId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Region {
             last_lsn,
             commit,
             levels: state.levels.clone(),
-            segments: state.segments.values().filter_map(|segment| describe(segment, &tails)).collect(),
+            segments: state.segments.values().filter_map(|segment| describe(state, segment, &tails)).collect(),
         };
         let (base, mut segments) = self.volume.pin_region(&self.owner, describe);
         for tail in tails.values() {
@@ -70,12 +70,13 @@ impl Region {
     }
 }
 
-/// A segment of the base; `None` for one that has no records yet.
-fn describe(segment: &SegmentState, tails: &HashMap<SegmentId, Arc<Tail>>) -> Option<BaseSegment> {
+/// A segment of the base; `None` for one without records, or with none that a replay needs.
+fn describe(state: &RegionState, segment: &SegmentState, tails: &HashMap<SegmentId, Arc<Tail>>) -> Option<BaseSegment> {
     let (bytes, last_lsn) = match tails.get(&segment.id) {
         Some(tail) => (tail.filled(), tail.last_lsn()),
         None => (segment.bytes?, segment.last_lsn),
     };
-    debug_assert!(segment.kind.is_index() || last_lsn > Lsn(0), "a sealed log segment has records");
-    Some(BaseSegment { id: segment.id, kind: segment.kind, primary: segment.no, bytes, last_lsn })
+    let is_trimmable = segment.kind == SegmentKind::Log(LogKind::Recovery) && last_lsn < state.replay_from;
+    let described = BaseSegment { id: segment.id, kind: segment.kind, primary: segment.no, bytes, last_lsn };
+    (!is_trimmable).then_some(described)
 }

@@ -146,7 +146,7 @@ impl LeafSegment {
             return Ok(search(&leaf, key));
         }
         if let Some(cached) = self.cache.entry(serial, hash).filter(|cached| cached.key() == key) {
-            return Ok(found(cached.lsn(), cached.entry(), |value| cached.share(value)));
+            return Ok(found(cached.lsn(), cached.entry(), Bytes::copy_from_slice));
         }
         if reach == Reach::Memory {
             return Ok(Probe::NotInMemory);

@@ -4,6 +4,7 @@
 use super::*;
 use crate::compaction::{Compaction, CompactionDone, Picker, Step};
 use crate::volume::{Segment, VolumeOptions};
+use leeward_format::manifest::LevelState;
 use leeward_format::{SegmentId, SegmentNo};
 use leeward_platform::{Disk, SimDisk};
 use parking_lot::Mutex;
@@ -149,7 +150,28 @@ impl Store {
             );
         }
         self.version = Arc::new(self.version.install(&done));
+        self.check_levels();
         done
+    }
+
+    /// What every level promises: see [`crate::tree`].
+    fn check_levels(&self) {
+        for level in self.version.levels() {
+            let (mut entries, mut bytes) = (0, 0);
+            for (i, leaf) in level.segments().iter().enumerate() {
+                let index = leaf.index_from_device(self.version.reads()).expect("a sound disk");
+                let footer = index.footer();
+                assert!(level.fence(i) <= &footer.first_key[..] && footer.first_key <= footer.last_key);
+                assert!(i > 0 || level.fence(0).is_empty());
+                assert!(i + 1 == level.segments().len() || &footer.last_key[..] < level.fence(i + 1));
+                entries += u64::from(footer.entries);
+                bytes += footer.payload_bytes;
+            }
+            let LevelState { root, index_segments, leaf_segments, .. } = level.state();
+            assert_eq!((level.state().entries, level.state().bytes), (entries, bytes));
+            assert_eq!(*leaf_segments as usize, level.segments().len());
+            assert!(root.is_none() == level.is_empty() && index_segments.is_empty() == level.is_empty());
+        }
     }
 
     /// Compacts until nothing is urgent.

@@ -9,7 +9,7 @@ use super::device::Device;
 use crate::error::{Error, RESTORE, Result};
 use leeward_format::DecodeError;
 use leeward_format::Incarnation;
-use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, read_frame, write_frame};
+use leeward_format::frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameKind, read_frame, write_frame};
 use leeward_format::manifest::{Change, Entry, EntryBody, FRAME_ALIGN, VolumeState};
 use std::sync::Arc;
 
@@ -56,8 +56,13 @@ impl Manifest {
         manifest.checkpoint(&VolumeState::default())
     }
 
-    /// Reads what the device holds and begins life `state.incarnation + 1`, durably.
-    pub(super) fn load(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
+    /// Reads what the device holds and begins a life after the last one, and not below `floor`, durably.
+    pub(super) fn load(
+        device: Arc<Device>,
+        start: u64,
+        zone_bytes: usize,
+        floor: Incarnation,
+    ) -> Result<(Manifest, VolumeState)> {
         let mut manifest = Manifest::new(device, start, zone_bytes);
         let zones = [manifest.read_zone(0)?, manifest.read_zone(1)?];
         let firsts = zones.each_ref().map(|zone| decode(zone).ok().flatten().filter(is_checkpoint));
@@ -70,7 +75,7 @@ impl Manifest {
         // What was read may be in the page cache only: nothing may build on it before it is durable.
         manifest.device.sync()?;
         manifest.durable = manifest.sequence - 1;
-        manifest.life = Incarnation(state.incarnation.0 + 1);
+        manifest.life = Incarnation(state.incarnation.0 + 1).max(floor);
         let opened = Change::Opened(manifest.life);
         state.apply(&opened).expect("an opening fits every state");
         manifest.append(vec![opened], Durability::Synced, || state.clone())?;
@@ -172,7 +177,8 @@ impl Manifest {
 
     /// The entry that should come next cannot be read: an error if a later one says that it was durable.
     fn refuse_damage(&self, zone: &[u8], life: Incarnation) -> Result<()> {
-        let ahead = (self.position..zone.len()).step_by(FRAME_ALIGN);
+        // Most of a zone is untouched: look at its version byte before decoding.
+        let ahead = (self.position..zone.len()).step_by(FRAME_ALIGN).filter(|at| zone[at + 4] == FRAME_VERSION);
         let witness = ahead
             .filter_map(|at| decode(&zone[at..]).ok().flatten())
             .find(|(entry, _)| entry.durable >= self.sequence && entry.life >= life && entry.sequence > self.sequence);

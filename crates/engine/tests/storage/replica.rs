@@ -8,6 +8,7 @@ use leeward_engine::compaction::Step;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
 use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo};
+use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,23 +40,23 @@ impl Backup {
     }
 
     /// Brings it to the primary's state; answers how many segments were shipped.
-    fn sync(&mut self, primary: &Region) -> usize {
+    fn sync(&mut self, primary: &Region) -> Result<usize, Error> {
         primary.seal_tails();
         let pinned = primary.base();
-        let missing = self.replica.begin_base(&pinned.base).expect("a sound base");
+        let missing = self.replica.begin_base(&pinned.base)?;
         for id in &missing {
             let segment = pinned.base.segments.iter().find(|segment| segment.id == *id).expect("of the base");
             let shipped = Shipped { id: *id, kind: segment.kind, primary: segment.primary };
             let bytes = pinned.read_segment(*id).expect("a sound device");
-            let stored = self.replica.store(&shipped, &bytes).expect("a sound segment");
+            let stored = self.replica.store(&shipped, &bytes)?;
             assert_eq!(stored.bytes_rewritten, if segment.kind.is_index() { bytes.len() as u64 } else { 0 });
         }
-        self.replica.install_base().expect("all is there");
+        self.replica.install_base()?;
         assert_eq!(self.replica.position(), (primary.term(), primary.last_lsn()));
         self.buffers.iter_mut().for_each(|buffer| buffer.fill(0));
         self.opened.clear();
         self.base_lsn = primary.last_lsn();
-        missing.len()
+        Ok(missing.len())
     }
 
     fn buffer(log: LogKind, index: u64) -> usize {
@@ -69,78 +70,91 @@ impl Backup {
     }
 
     /// One-sided writes of everything new.
-    fn mirror(&mut self, primary: &Region) {
+    fn mirror(&mut self, primary: &Region) -> Result<(), Error> {
         for tail in self.tails(primary) {
             if self.opened.insert((tail.log(), tail.index())) {
-                self.replica.open_tail(tail.log(), tail.id(), tail.segment()).expect("room");
+                self.replica.open_tail(tail.log(), tail.id(), tail.segment())?;
             }
             let buffer = &mut self.buffers[Backup::buffer(tail.log(), tail.index())];
             tail.with_bytes(0..tail.filled(), |bytes| buffer[..bytes.len()].copy_from_slice(bytes));
         }
+        Ok(())
     }
 
     /// Persists what the buffers of open tails hold.
-    fn save(&mut self, primary: &Region) {
+    fn save(&mut self, primary: &Region) -> Result<(), Error> {
         for tail in self.tails(primary) {
             let buffer = &self.buffers[Backup::buffer(tail.log(), tail.index())][..tail.filled() as usize];
-            self.replica.persist_tail(tail.log(), tail.id(), 0, buffer).expect("follows on");
+            self.replica.persist_tail(tail.log(), tail.id(), 0, buffer)?;
         }
-        self.replica.sync().expect("a sound disk");
+        self.replica.sync()
     }
 
     /// Flushes sealed tails at both ends and releases them.
-    fn flush(&mut self, primary: &Region) {
-        self.mirror(primary);
+    fn flush(&mut self, primary: &Region) -> Result<(), Error> {
+        self.mirror(primary)?;
         for log in LogKind::ALL {
             for tail in primary.tails(log).iter().filter(|tail| tail.sealed()) {
                 primary.flush_tail(log, tail.index()).expect("a sound disk");
                 if tail.last_lsn() > self.base_lsn {
                     let buffer = &self.buffers[Backup::buffer(log, tail.index())][..tail.filled() as usize];
-                    self.replica.persist_tail(log, tail.id(), 0, buffer).expect("follows on");
+                    self.replica.persist_tail(log, tail.id(), 0, buffer)?;
                     let last_lsn = tail.last_lsn();
-                    self.replica.seal_tail(log, tail.id(), tail.filled(), last_lsn).expect("all is there");
+                    self.replica.seal_tail(log, tail.id(), tail.filled(), last_lsn)?;
                 }
                 primary.release_tail(log, tail.index());
                 primary.allow_tails(log, tail.index() + 2);
             }
         }
         primary.prepare_tails().expect("room");
+        Ok(())
     }
 
     /// Compacts at the primary and ships the result.
-    fn compact(&mut self, primary: &Region) -> bool {
-        let Some(mut compaction) = primary.next_compaction() else { return false };
-        self.mirror(primary);
+    fn compact(&mut self, primary: &Region) -> Result<bool, Error> {
+        let Some(mut compaction) = primary.next_compaction() else { return Ok(false) };
+        self.mirror(primary)?;
         loop {
             match compaction.step().expect("a sound disk") {
                 Step::Segment(built) => {
                     let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
-                    let stored = self.replica.store(&shipped, &built.bytes).expect("a sound segment");
+                    let stored = self.replica.store(&shipped, &built.bytes)?;
                     assert_eq!(stored.bytes_rewritten, built.bytes.len() as u64);
                 }
                 Step::Finished(done) => {
                     primary.install(&done).expect("a sound disk");
-                    self.save(primary);
-                    self.replica.install(&done.edit).expect("all was shipped");
-                    return true;
+                    self.save(primary)?;
+                    self.replica.install(&done.edit)?;
+                    return Ok(true);
                 }
             }
         }
     }
 }
 
-/// Takes writes, with upkeep, until `batches` are done; all of them are mirrored.
-fn work(primary: &Region, backup: &mut Backup, history: &mut History, rng: &mut Rng, batches: u64) {
+/// Takes writes, with upkeep, until `batches` are done; all of them are mirrored. An error is the backup's.
+fn try_work(
+    primary: &Region,
+    backup: &mut Backup,
+    history: &mut History,
+    rng: &mut Rng,
+    batches: u64,
+) -> Result<(), Error> {
     for _ in 0..batches {
-        backup.flush(primary);
-        while backup.compact(primary) {}
+        backup.flush(primary)?;
+        while backup.compact(primary)? {}
         history.append(primary, rng).expect("a sound disk");
         history.write(primary).expect("a sound disk");
-        backup.mirror(primary);
+        backup.mirror(primary)?;
         if rng.one_in(20) {
-            backup.save(primary);
+            backup.save(primary)?;
         }
     }
+    Ok(())
+}
+
+fn work(primary: &Region, backup: &mut Backup, history: &mut History, rng: &mut Rng, batches: u64) {
+    try_work(primary, backup, history, rng, batches).expect("a sound disk");
 }
 
 fn serve(replica: Replica) -> Arc<Region> {
@@ -163,7 +177,7 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
             history.append(&primary, &mut rng).unwrap();
         }
         history.write(&primary).unwrap();
-        backup.sync(&primary);
+        backup.sync(&primary).unwrap();
         let read = backup.volume.counters().bytes_read;
         work(&primary, &mut backup, &mut history, &mut rng, 1500);
         assert!(primary.stats().levels.len() > 1, "several levels were shipped");
@@ -201,7 +215,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
                 primary.seal_tails();
                 primary.base().base.segments.len()
             };
-            let shipped = backup.sync(&primary);
+            let shipped = backup.sync(&primary).unwrap();
             assert!(round < 3 || total < 12 || shipped < total, "{context}: {shipped} of {total} shipped");
             let batches = 100 + rng.below(400);
             work(&primary, &mut backup, &mut history, &mut rng, batches);
@@ -222,6 +236,50 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
     }
 }
 
+/// What a backup's volume holds after its death is a prefix of its primary's history, whatever it was at; and it is
+/// brought in sync again from there.
+#[test]
+fn a_backup_dies_at_any_operation() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(200 + seed);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let mut primary = serve(Backup::new(&here, 0).replica);
+        let mut history = History::default();
+        for round in 0..6 {
+            let context = format!("seed {seed}, round {round}");
+            let mut backup = Backup::new(&there, round % 3);
+            there.set_faults(FaultPlan { at: vec![(1 + rng.below(400), Fault::Kill)], ..FaultPlan::default() });
+            let batches = rng.below(250);
+            let outcome = backup.sync(&primary);
+            let outcome = outcome.and_then(|_| try_work(&primary, &mut backup, &mut history, &mut rng, batches));
+            there.set_faults(FaultPlan::default());
+            drop(backup);
+            if rng.one_in(2) {
+                there.lose_power(&mut rng);
+            } else {
+                there.kill_process();
+            }
+            let found = Backup::new(&there, 0);
+            let (_, last) = found.replica.position();
+            assert!(last.0 <= history.last(), "{context}");
+            if rng.one_in(3) {
+                // It is asked to serve what it has, and nothing comes of it: the history goes on without that.
+                let alone = serve(found.replica);
+                assert_eq!(alone.last_lsn(), last, "{context}");
+                assert_holds(&alone, &history.model(last), &format!("{context}, after {outcome:?}"));
+                let term = alone.term();
+                drop(alone);
+                there.kill_process();
+                let again = primary.clone().into_replica().unwrap();
+                primary = again.serve(Epoch(term.0.max(primary.term().0) + 1)).unwrap();
+                primary.set_commit(primary.last_lsn());
+                assert_eq!(primary.last_lsn().0, history.last(), "{context}");
+            }
+            there.kill_process();
+        }
+    }
+}
+
 #[test]
 fn torn_buffers_give_a_dense_prefix_of_whole_batches() {
     torn_buffers(0..60);
@@ -233,12 +291,12 @@ pub(crate) fn torn_buffers(seeds: Range<u64>) {
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
         let mut backup = Backup::new(&there, 3);
-        backup.sync(&primary);
+        backup.sync(&primary).unwrap();
         let mut history = History::default();
         for _ in 0..40 {
             history.append(&primary, &mut rng).unwrap();
         }
-        backup.mirror(&primary);
+        backup.mirror(&primary).unwrap();
         let mut buffers = backup.buffers.clone();
         for _ in 0..1 + rng.below(3) {
             // A piece of a one-sided write that never arrived, or arrived damaged.
@@ -268,13 +326,13 @@ fn buffers_of_other_lives_are_passed_over() {
     let mut rng = Rng::new(1);
     let primary = serve(Backup::new(&here, 0).replica);
     let mut backup = Backup::new(&there, 3);
-    backup.sync(&primary);
+    backup.sync(&primary).unwrap();
     let mut history = History::default();
     work(&primary, &mut backup, &mut history, &mut rng, 10);
     let stale = backup.buffers.clone();
     let primary = serve(primary.into_replica().unwrap());
     assert_eq!(primary.term(), Epoch(2));
-    backup.sync(&primary);
+    backup.sync(&primary).unwrap();
     let before = backup.replica.position();
     assert_eq!(before, (Epoch(2), Lsn(history.last())));
     backup.replica.adopt_tails(&stale).unwrap();
@@ -288,7 +346,7 @@ fn a_base_that_was_given_up_changes_nothing() {
     let mut rng = Rng::new(2);
     let primary = serve(Backup::new(&here, 0).replica);
     let mut backup = Backup::new(&there, 3);
-    backup.sync(&primary);
+    backup.sync(&primary).unwrap();
     let mut history = History::default();
     work(&primary, &mut backup, &mut history, &mut rng, 400);
     backup.replica.adopt_tails(&backup.buffers.clone()).unwrap();
@@ -317,7 +375,7 @@ fn messages_that_make_no_sense_are_refused() {
     for _ in 0..50 {
         history.append(&primary, &mut rng).unwrap();
     }
-    backup.sync(&primary);
+    backup.sync(&primary).unwrap();
     history.append(&primary, &mut rng).unwrap();
     let tail = LogKind::ALL.into_iter().flat_map(|log| primary.tails(log)).find(|tail| !tail.sealed()).unwrap();
     let (log, id, no) = (tail.log(), tail.id(), tail.segment());

@@ -13,7 +13,7 @@ pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) const REGION: RegionId = RegionId(1);
 
 pub(crate) fn volume_options() -> VolumeOptions {
-    VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, cache_bytes: 256 << 10 }
+    VolumeOptions { segment_bytes: 32 << 10, cache_bytes: 256 << 10, ..VolumeOptions::default() }
 }
 
 pub(crate) fn table_options() -> TableOptions {

@@ -133,11 +133,6 @@ impl LeafSegmentBuilder {
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
 
-    /// Key of the last entry taken.
-    pub fn last_key(&self) -> &[u8] {
-        self.leaf.last_key()
-    }
-
     /// The finished segment.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::node::{Child, Entry};
+use crate::superblock::MIN_SEGMENT_BYTES;
 use crate::{Pointer, RegionId, SegmentId};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;

@@ -1,8 +1,8 @@
 //! The pieces of a backup's work: what touches its device. Each runs in a job that holds the replica for itself.
 
+use crate::mirror::buffer_of;
 use leeward_engine::{Error, Replica};
 use leeward_fabric::{Fabric, Memory};
-use crate::mirror::buffer_of;
 use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
 use leeward_format::record::{RecordSeed, read_record};
@@ -17,12 +17,20 @@ use std::sync::Arc;
 /// Ship slots that a backup offers: one is written while the other is stored.
 const SLOTS: usize = 2;
 
-/// The registered memory that a primary writes into: untouched pages of it cost nothing.
+/// The registered memory that a primary writes into.
 pub struct Mounted {
     buffers: Vec<Arc<dyn Memory>>,
     slots: Vec<Arc<dyn Memory>>,
-    /// Tails that are open: which log, and which buffer.
-    open: Mutex<BTreeMap<SegmentId, (LogKind, usize)>>,
+    open: Mutex<BTreeMap<SegmentId, OpenTail>>,
+}
+
+/// A tail that is being mirrored.
+struct OpenTail {
+    log: LogKind,
+    /// Which of the buffers.
+    buffer: usize,
+    /// Bytes that are on the volume.
+    saved: usize,
 }
 
 impl std::fmt::Debug for Mounted {
@@ -33,7 +41,8 @@ impl std::fmt::Debug for Mounted {
 
 impl Mounted {
     fn allocate(fabric: &dyn Fabric, segment_bytes: usize) -> io::Result<Mounted> {
-        let allocate = |count: usize| (0..count).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>();
+        let allocate =
+            |count: usize| (0..count).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>();
         let buffers = allocate(LogKind::ALL.len() * MIRROR_BUFFERS as usize)?;
         Ok(Mounted { buffers, slots: allocate(SLOTS)?, open: Mutex::default() })
     }
@@ -49,16 +58,28 @@ impl Mounted {
         self.buffers.iter().map(|buffer| read(buffer.as_ref(), buffer.len())).collect()
     }
 
-    /// Persists the valid records of every open tail, and makes them durable.
+    /// Persists the valid records of every open tail, and makes them durable. Looks only at what came since the last
+    /// time: a quiet region costs a glance at a header.
     fn save(&self, replica: &mut Replica) -> Result<(), Error> {
-        for (id, (log, buffer)) in &*self.open.lock() {
-            let content = read(self.buffers[*buffer].as_ref(), self.buffers[*buffer].len());
-            let valid = valid_bytes(replica.region(), *id, &content);
+        let mut has_saved = false;
+        for (id, tail) in &mut *self.open.lock() {
+            let buffer = self.buffers[tail.buffer].as_ref();
+            let mut glance = [0; LOG_HEADER_BYTES];
+            let room = buffer.len() - tail.saved;
+            buffer.read(tail.saved, &mut glance[..room.min(LOG_HEADER_BYTES)]);
+            if glance == [0; LOG_HEADER_BYTES] {
+                continue;
+            }
+            let mut content = vec![0; room];
+            buffer.read(tail.saved, &mut content);
+            let valid = valid_bytes(replica.region(), *id, tail.log, &content, tail.saved == 0);
             if valid > 0 {
-                replica.persist_tail(*log, *id, 0, &content[..valid])?;
+                replica.persist_tail(tail.log, *id, tail.saved as u32, &content[..valid])?;
+                tail.saved += valid;
+                has_saved = true;
             }
         }
-        replica.sync()
+        if has_saved { replica.sync() } else { Ok(()) }
     }
 
     pub(super) fn opened(&self, incarnation: Incarnation) -> ToPrimary {
@@ -178,7 +199,8 @@ impl Work {
             }
             Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {
-                memory()?.open.lock().insert(id, (log, buffer_of(log, index)));
+                let tail = OpenTail { log, buffer: buffer_of(log, index), saved: 0 };
+                memory()?.open.lock().insert(id, tail);
                 replica.open_tail(log, id, segment).map(|()| Done::Quiet).map_err(failed)
             }
             Work::Flush { log, index, id, bytes, last_lsn } => {
@@ -209,13 +231,18 @@ impl Work {
     }
 }
 
-/// Length of the valid records in a mirror buffer, header included; 0 if it holds another segment.
-fn valid_bytes(region: RegionId, id: SegmentId, content: &[u8]) -> usize {
-    let Some(header) = LogHeader::decode(content).ok().filter(|header| header.id == id && header.region == region) else {
-        return 0;
-    };
-    let seed = RecordSeed::new(region, header.log, id);
-    let mut end = LOG_HEADER_BYTES;
+/// Length of the valid records of log segment `id` at the start of `content`, which begins with the segment's header
+/// if `has_header`.
+fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], has_header: bool) -> usize {
+    let mut end = 0;
+    if has_header {
+        let header = LogHeader::decode(content).ok();
+        if header.is_none_or(|header| header.id != id || header.region != region) {
+            return 0;
+        }
+        end = LOG_HEADER_BYTES;
+    }
+    let seed = RecordSeed::new(region, log, id);
     while let Ok(Some(record)) = read_record(seed, &content[end..]) {
         end += record.bytes();
     }

@@ -156,7 +156,9 @@ pub(super) fn command(args: &[Bytes]) -> Work {
     };
     let names = &args[2..];
     let named = || names.iter().map(|name| table::position(name).map(|position| &table::all()[position]));
-    Work::Ready(if subcommand.eq_ignore_ascii_case(b"COUNT") {
+    Work::Ready(if subcommand.eq_ignore_ascii_case(b"COUNT") && !names.is_empty() {
+        Reply::err("wrong number of arguments for 'command|count' command")
+    } else if subcommand.eq_ignore_ascii_case(b"COUNT") {
         Reply::Integer(table::all().len() as i64)
     } else if subcommand.eq_ignore_ascii_case(b"INFO") {
         match names {

@@ -2,7 +2,7 @@
 //! into replies.
 //!
 //! Nothing here touches a socket, a thread or a clock, so all of it is tested by feeding bytes. A command is checked
-//! and turned into [`Work`]: a reply that is known already, or operations ([`leeward_format::op::Op`]) for the node
+//! and turned into work: a reply that is known already, or operations ([`leeward_format::op::Op`]) for the node
 //! with what to make of their results. [`Session`] keeps the replies in the order of the commands, whatever the order
 //! in which the node answers. `docs/resp.md` tells users what each command does and where it differs from Redis.
 //!

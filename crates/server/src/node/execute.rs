@@ -60,32 +60,33 @@ impl Serving {
     /// Carries an operation out; its answer is held.
     pub(super) fn execute(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         if !self.open {
-            return self.hold_error(now, to, OpError::Recovering(self.id));
+            return self.refuse(to, OpError::Recovering(self.id));
         }
         if op.is_write() {
             if let Some(failure) = &self.failure {
                 let error = OpError::Unavailable(failure.clone());
-                return self.hold_error(now, to, error);
+                return self.refuse(to, error);
             }
             let (in_sync, needed) = self.primary.in_sync();
             if in_sync < needed {
-                return self.hold_error(now, to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
+                return self.refuse(to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
             }
         }
         if let Some(queue) = key_of(&op).and_then(|key| self.locked.get_mut(key)) {
-            queue.push_back(Pending { to, op });
+            queue.push_back(Pending { to, op, since: now });
             return;
         }
         self.start(now, to, op);
     }
 
-    fn hold_error(&mut self, now: Nanos, to: ReplyTo, error: OpError) {
-        self.hold(now, Lsn(0), to, false, OpResult::Error(error));
+    /// Answers at once that nothing was done: that shows nothing of the region, so it waits for nothing.
+    fn refuse(&mut self, to: ReplyTo, error: OpError) {
+        self.answers.push((to, OpResult::Error(error)));
     }
 
     fn start(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         match &op {
-            Op::Scan { .. } => self.start_scan(to, op),
+            Op::Scan { .. } => self.start_scan(now, to, op),
             Op::Count { .. } => {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
@@ -94,27 +95,27 @@ impl Serving {
             _ => {
                 let key = key_of(&op).expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory) {
-                    Ok(Lookup::NotInMemory) => self.look_up(to, op),
+                    Ok(Lookup::NotInMemory) => self.look_up(now, to, op),
                     Ok(found) => self.decided(now, to, op, current(found)),
-                    Err(error) => self.failed_read(now, to, &error),
+                    Err(error) => self.failed_read(to, &error),
                 }
             }
         }
     }
 
-    fn failed_read(&mut self, now: Nanos, to: ReplyTo, error: &Error) {
+    fn failed_read(&mut self, to: ReplyTo, error: &Error) {
         tracing::error!(region = %self.id, %error, "a read failed");
-        self.hold_error(now, to, OpError::Unavailable(error.to_string()));
+        self.refuse(to, OpError::Unavailable(error.to_string()));
     }
 
-    fn look_up(&mut self, to: ReplyTo, op: Op) {
+    fn look_up(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         let key = key_of(&op).expect("only an operation on a key is looked up").clone();
         let snapshot = self.region.snapshot(self.region.last_lsn());
         // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
         if op.is_write() {
             self.locked.entry(key.clone()).or_default();
         }
-        let ticket = self.ticket(Pending { to, op });
+        let ticket = self.ticket(Pending { to, op, since: now });
         self.spawn(move || Outcome::LookedUp { ticket, result: snapshot.get(&key, Reach::Device) });
     }
 
@@ -126,21 +127,21 @@ impl Serving {
 
     /// The device answered.
     pub(super) fn looked_up(&mut self, now: Nanos, ticket: u64, result: Result<Lookup, Error>) {
-        let Some(Pending { to, op }) = self.pending.remove(&ticket) else { return };
+        let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
         let key = key_of(&op).expect("only an operation on a key is looked up").clone();
         let is_write = op.is_write();
         match result {
             Ok(found) => self.decided(now, to, op, current(found)),
-            Err(error) => self.failed_read(now, to, &error),
+            Err(error) => self.failed_read(to, &error),
         }
         if is_write && !self.stalled.iter().any(|stalled| key_of(&stalled.op) == Some(&key)) {
             self.unlock(now, &key);
         }
     }
 
-    fn unlock(&mut self, now: Nanos, key: &Bytes) {
+    pub(super) fn unlock(&mut self, now: Nanos, key: &Bytes) {
         let Some(mut queue) = self.locked.remove(key) else { return };
-        while let Some(Pending { to, op }) = queue.pop_front() {
+        while let Some(Pending { to, op, .. }) = queue.pop_front() {
             self.start(now, to, op);
             if let Some(locked) = self.locked.get_mut(key) {
                 locked.append(&mut queue);
@@ -173,7 +174,7 @@ impl Serving {
                         OpError::Unavailable(error.to_string())
                     }
                 };
-                self.hold_error(now, to, refused);
+                self.refuse(to, refused);
             }
         }
     }
@@ -181,7 +182,7 @@ impl Serving {
     fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {
         self.stalled_since.get_or_insert((now, l0_full));
         self.locked.entry(key_of(&op).expect("only writes stall").clone()).or_default();
-        self.stalled.push_back(Pending { to, op });
+        self.stalled.push_back(Pending { to, op, since: now });
     }
 
     /// Tries the writes that waited for room again.
@@ -192,15 +193,16 @@ impl Serving {
         let (since, l0_full) = self.stalled_since.take().unwrap_or((now, false));
         let waited = (now - since).0;
         *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
-        for Pending { to, op } in std::mem::take(&mut self.stalled) {
+        for Pending { to, op, since } in std::mem::take(&mut self.stalled) {
             let key = key_of(&op).expect("only writes stall").clone();
             if self.stalled.is_empty() {
                 self.start(now, to, op);
+                self.stalled.iter_mut().for_each(|stalled| stalled.since = since);
                 if self.stalled.is_empty() && !self.is_looking_up(&key) {
                     self.unlock(now, &key);
                 }
             } else {
-                self.stalled.push_back(Pending { to, op });
+                self.stalled.push_back(Pending { to, op, since });
             }
         }
     }
@@ -209,7 +211,7 @@ impl Serving {
         self.pending.values().any(|pending| pending.op.is_write() && key_of(&pending.op) == Some(key))
     }
 
-    fn start_scan(&mut self, to: ReplyTo, op: Op) {
+    fn start_scan(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else {
             unreachable!("only scans come here");
         };
@@ -225,13 +227,13 @@ impl Serving {
             keys_only,
         };
         let snapshot = self.region.snapshot(at);
-        let ticket = self.ticket(Pending { to, op });
+        let ticket = self.ticket(Pending { to, op, since: now });
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
     }
 
     /// A scan ended.
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
-        let Some(Pending { to, op }) = self.pending.remove(&ticket) else { return };
+        let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
         let Op::Scan { start, end, reverse, limit, .. } = op else { unreachable!("the ticket of a scan") };
         let result = match result {
             OpResult::Entries { entries, resume: None } if (entries.len() as u32) < limit => {

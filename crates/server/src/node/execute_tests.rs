@@ -1,3 +1,5 @@
+//! What operations come to, given the current value.
+
 use super::*;
 
 fn key() -> Bytes {

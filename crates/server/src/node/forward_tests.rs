@@ -1,3 +1,5 @@
+//! What becomes of operations whose answers are lost.
+
 use super::*;
 use crate::node::Token;
 use bytes::Bytes;

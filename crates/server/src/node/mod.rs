@@ -21,7 +21,6 @@ mod slot;
 pub mod status;
 
 use forward::{Forwarding, Next};
-use job::Outcome;
 pub use job::{Job, JobDone};
 use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
 use leeward_engine::{Replica, Volume};
@@ -157,6 +156,7 @@ pub struct Node {
     leases_asked: Nanos,
     tails_saved: Nanos,
     answers: Vec<Answer>,
+    withdrawn: bool,
 }
 
 impl Node {
@@ -192,6 +192,7 @@ impl Node {
             leases_asked: Nanos::ZERO,
             tails_saved: Nanos::ZERO,
             answers: Vec::new(),
+            withdrawn: false,
         }
     }
 
@@ -258,6 +259,7 @@ impl Node {
         if save_tails {
             self.tails_saved = now;
         }
+        self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
             self.leases_asked = now;
             self.ask_for_leases(now);
@@ -265,6 +267,24 @@ impl Node {
         self.answers.extend(self.forwarding.expire(now));
         for forwarded in std::mem::take(&mut self.again) {
             self.route(now, forwarded.since, forwarded.to, forwarded.op, false);
+        }
+    }
+
+    /// A node whose volume failed, or that cannot open a region that it should serve, makes way for the others, unless
+    /// it is the only one that has a region: then it goes on reading.
+    fn withdraw_if_broken(&mut self, now: Nanos) {
+        if self.withdrawn {
+            return;
+        }
+        let me = self.context.me;
+        let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
+        let is_broken =
+            self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
+        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| config.backups.is_empty());
+        if is_broken && !is_needed {
+            tracing::error!("this node gives up its offices to the others; repair its volume and restart it");
+            self.withdrawn = true;
+            self.context.agent.withdraw(now);
         }
     }
 
@@ -379,11 +399,11 @@ impl Node {
             Control::ToBackup { region, term, session, body } => {
                 let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
                 let office = Office { primary: from, term, session };
-                slot.to_backup(now, office, body, &mut self.context, &mut self.answers);
+                slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }
             Control::ToPrimary { region, term, session, body } => {
                 if let Some(slot) = self.slots.get_mut(&region) {
-                    slot.to_primary(now, from, term, session, body, &mut self.context);
+                    slot.hear_backup(now, from, term, session, body, &mut self.context);
                 }
             }
         }

@@ -47,6 +47,7 @@ pub(super) struct Held {
 pub(super) struct Pending {
     pub(super) to: ReplyTo,
     pub(super) op: Op,
+    pub(super) since: Nanos,
 }
 
 enum Compacting {
@@ -60,8 +61,8 @@ enum Compacting {
 /// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
 const OP_PATIENCE: Nanos = Nanos::from_secs(5);
 
-/// How long upkeep that needs segments rests when the volume is full.
-const FULL_PAUSE: Nanos = Nanos::from_secs(1);
+/// How long upkeep that allocates or reads segments rests after it failed.
+const UPKEEP_REST: Nanos = Nanos::from_secs(1);
 
 /// See the module.
 pub(super) struct Serving {
@@ -85,6 +86,10 @@ pub(super) struct Serving {
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
+    /// Answers that wait for nothing.
+    pub(super) answers: Vec<Answer>,
+    /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
+    written: Lsn,
     /// The volume failed: no more writes.
     pub(super) failure: Option<String>,
     compacting: Compacting,
@@ -93,8 +98,8 @@ pub(super) struct Serving {
     preparing: bool,
     syncing: bool,
     unsynced_since: Option<Nanos>,
-    /// The volume is full: what needs segments is tried again then.
-    full_until: Nanos,
+    /// Upkeep failed, without harm to the volume (it is full, or a read failed): it is tried again then.
+    rest_until: Nanos,
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
     next_index: [u64; 2],
     pins: BTreeMap<ServerId, Arc<PinnedBase>>,
@@ -119,6 +124,8 @@ impl Serving {
             next_ticket: 0,
             stalled: VecDeque::new(),
             stalled_since: None,
+            answers: Vec::new(),
+            written: Lsn(0),
             failure: None,
             compacting: Compacting::Idle,
             flushing: [false; 2],
@@ -126,7 +133,7 @@ impl Serving {
             preparing: false,
             syncing: false,
             unsynced_since: None,
-            full_until: Nanos::ZERO,
+            rest_until: Nanos::ZERO,
             next_index: [0; 2],
             pins: BTreeMap::new(),
             new_jobs: Vec::new(),
@@ -141,14 +148,15 @@ impl Serving {
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
     /// committed, lets answers go, and starts what upkeep is due.
     pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
-        if self.failure.is_none()
-            && let Err(error) = self.region.write_tails()
-        {
-            self.fail(&error);
-        }
         let last = self.region.last_lsn();
+        if self.failure.is_none() {
+            match self.region.write_tails() {
+                Ok(()) => self.written = last,
+                Err(error) => self.fail(&error),
+            }
+        }
         self.post(last, ops);
-        let commit = self.primary.commit(last);
+        let commit = self.primary.commit(self.written);
         if !self.open && self.primary.is_complete() {
             self.open = true;
             self.recovery = now - self.since;
@@ -157,6 +165,7 @@ impl Serving {
         if self.open {
             self.region.set_commit(commit);
         }
+        out.append(&mut self.answers);
         self.release(now, out);
         self.maintain(now, flush_interval);
     }
@@ -191,7 +200,8 @@ impl Serving {
         if !self.open || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
             return;
         }
-        let waiting = self.held.split_off(&self.primary.commit(self.region.last_lsn()).next());
+        // What was committed once stays so, also while the session of a member begins anew.
+        let waiting = self.held.split_off(&self.region.commit().next());
         let ready = std::mem::replace(&mut self.held, waiting);
         out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
     }
@@ -206,6 +216,13 @@ impl Serving {
             out.extend(old.into_iter().map(|held| (held.to, lost_answer(id, held.is_write, "not confirmed in time"))));
             !held.is_empty()
         });
+        if self.stalled.front().is_some_and(|stalled| now - stalled.since > OP_PATIENCE) {
+            let stalled = self.stalled.pop_front().expect("just seen");
+            let why = format!("region {id}: no room for writes; is the volume full?");
+            out.push((stalled.to, OpResult::Error(OpError::Unavailable(why))));
+            let key = super::execute::key_of(&stalled.op).expect("only writes stall").clone();
+            self.unlock(now, &key);
+        }
     }
 
     /// Ends every operation that has not been answered: the office is lost.
@@ -220,6 +237,7 @@ impl Serving {
         for pending in queued.chain(waiting).chain(stalled) {
             out.push((pending.to, OpResult::Error(OpError::Recovering(id))));
         }
+        out.append(&mut self.answers);
         self.compacting = Compacting::Idle;
         self.pins.clear();
     }
@@ -240,13 +258,13 @@ impl Serving {
         for log in LogKind::ALL {
             self.maintain_log(log);
         }
-        if !self.preparing && now >= self.full_until && self.region.wants_tails() {
+        if !self.preparing && now >= self.rest_until && self.region.wants_tails() {
             self.preparing = true;
             let region = self.region.clone();
             self.spawn(move || Outcome::Prepared(region.prepare_tails()));
         }
         self.sync_when_due(now, flush_interval);
-        if now >= self.full_until {
+        if now >= self.rest_until {
             self.compact();
         }
     }
@@ -363,11 +381,11 @@ impl Serving {
             _ => unreachable!("not a job of the upkeep"),
         };
         match failed {
-            Err(error @ Error::NoSpace { .. }) => {
-                tracing::warn!(region = %self.id, %error, "upkeep waits for space");
-                self.full_until = now + FULL_PAUSE;
+            Err(error) if self.region.volume().is_failed() => self.fail(&error),
+            Err(error) => {
+                tracing::warn!(region = %self.id, %error, "upkeep rests");
+                self.rest_until = now + UPKEEP_REST;
             }
-            Err(error) => self.fail(&error),
             Ok(()) => {}
         }
     }

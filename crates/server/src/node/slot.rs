@@ -175,7 +175,7 @@ impl Slot {
     // ---- a backup's side -----------------------------------------------------------------------------------------
 
     /// A primary's message.
-    pub(super) fn to_backup(
+    pub(super) fn hear_primary(
         &mut self,
         now: Nanos,
         office: Office,
@@ -246,7 +246,7 @@ impl Slot {
     // ---- a primary's side ----------------------------------------------------------------------------------------
 
     /// A backup's message.
-    pub(super) fn to_primary(
+    pub(super) fn hear_backup(
         &mut self,
         now: Nanos,
         from: ServerId,

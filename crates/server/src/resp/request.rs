@@ -69,38 +69,34 @@ impl Parser {
     /// The bytes are no request. Do not call again.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Parsed>, ProtocolError> {
         loop {
-            if self.remaining == 0 {
-                match input.first() {
-                    None => return Ok(None),
-                    Some(b'*') => {
-                        let Some(count) = take_count(input, "invalid multibulk length", "too big mbulk count string")?
-                        else {
-                            return Ok(None);
-                        };
-                        if count > MAX_ARGUMENTS as i64 {
-                            return Err(ProtocolError::new("invalid multibulk length"));
-                        }
-                        // An empty or null array is skipped, as Redis does.
-                        self.remaining = usize::try_from(count).unwrap_or(0);
-                        self.args.reserve(self.remaining.min(16));
-                    }
-                    Some(_) => match take_inline(input)? {
-                        None => return Ok(None),
-                        Some(args) if args.is_empty() => {}
-                        Some(args) => return Ok(Some(Parsed::Command(args))),
-                    },
+            if self.remaining > 0 {
+                if !self.take_argument(input)? {
+                    return Ok(None);
                 }
-            } else if !self.take_argument(input)? {
-                return Ok(None);
-            } else if self.remaining == 0 {
-                return Ok(Some(self.finish()));
+                if self.remaining == 0 {
+                    return Ok(Some(self.finish()));
+                }
+                continue;
+            }
+            match input.first() {
+                None => return Ok(None),
+                Some(b'*') => {
+                    let count = take_count(input, "invalid multibulk length", "too big mbulk count string")?;
+                    let Some(count) = count else { return Ok(None) };
+                    if count > MAX_ARGUMENTS as i64 {
+                        return Err(ProtocolError::new("invalid multibulk length"));
+                    }
+                    // An empty or null array is skipped, as Redis does.
+                    self.remaining = usize::try_from(count).unwrap_or(0);
+                    self.args.reserve(self.remaining.min(16));
+                }
+                Some(_) => match take_inline(input)? {
+                    None => return Ok(None),
+                    Some(args) if args.is_empty() => {}
+                    Some(args) => return Ok(Some(Parsed::Command(args))),
+                },
             }
         }
-    }
-
-    /// The command that is being read has begun but is not complete.
-    pub fn is_inside_command(&self) -> bool {
-        self.remaining > 0
     }
 
     /// Reads one bulk string; `false` when it is not all there yet.

@@ -65,6 +65,8 @@ pub(super) struct EventLoop {
     listeners: [(Kind, TcpListener); 2],
     /// A listener may have connections that were not accepted, for lack of descriptors.
     accept_again: bool,
+    /// It was said that connections cannot be accepted, and none was since.
+    is_accepting_blocked: bool,
     node: Node,
     pool: Pool,
     shared: Shared,
@@ -94,6 +96,7 @@ impl EventLoop {
             events: parts.events,
             listeners: [(Kind::Resp, parts.resp), (Kind::Native, parts.native)],
             accept_again: false,
+            is_accepting_blocked: false,
             node: parts.node,
             pool: parts.pool,
             shared: parts.shared,
@@ -137,10 +140,11 @@ impl EventLoop {
                     mio::Token(id) => self.socket_event(id as u64, event),
                 }
             }
-            self.take_events(now);
+            self.take_events();
             self.read_clients(now);
             self.pass_time(now);
-            self.node.finish_batch(now, &mut self.outbox);
+            // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
+            self.node.finish_batch(self.clock.now(), &mut self.outbox);
             self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
             has_unfinished = self.answer_clients();
         }
@@ -161,7 +165,7 @@ impl EventLoop {
         }
     }
 
-    fn take_events(&mut self, now: Nanos) {
+    fn take_events(&mut self) {
         for event in self.events.drain() {
             let input = match event {
                 Event::Link(server, event) => Input::Link(server, event),
@@ -177,7 +181,8 @@ impl EventLoop {
                     continue;
                 }
             };
-            self.node.handle(now, input);
+            // Read anew: a promise that is given counts from now, not from when the turn began.
+            self.node.handle(self.clock.now(), input);
         }
     }
 
@@ -270,6 +275,7 @@ impl EventLoop {
             match listener.accept() {
                 Ok((stream, address)) => {
                     let kind = *kind;
+                    self.is_accepting_blocked = false;
                     if let Err(error) = self.admit(kind, stream, address.to_string(), now) {
                         tracing::warn!(%address, %error, "a connection could not be taken");
                     }
@@ -279,7 +285,9 @@ impl EventLoop {
                 // The client gave up while it was queued.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "connections wait: none can be accepted (out of file descriptors?)");
+                    if !std::mem::replace(&mut self.is_accepting_blocked, true) {
+                        tracing::warn!(%error, "connections wait: none can be accepted (out of file descriptors?)");
+                    }
                     self.accept_again = true;
                     return;
                 }

@@ -26,8 +26,8 @@ use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
 use leeward_engine::{Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
-use leeward_format::ServerId;
 use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::{Incarnation, ServerId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk};
 use leeward_replication::Timing;
@@ -111,6 +111,7 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
+    raise_descriptor_limit(u64::from(config.max_connections));
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
     let server = ServerId(config.server_id);
@@ -198,6 +199,22 @@ impl Drop for Server {
     }
 }
 
+/// Lets the process open as many files as its connections may need, as far as the system lets it; the usual soft limit
+/// of 1,024 is below what a server needs. Beyond it clients wait to be accepted.
+fn raise_descriptor_limit(connections: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    /// For the volume, the fabric, the coordinator, operators.
+    const OTHERS: u64 = 512;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(connections + OTHERS, |most| most.min(connections + OTHERS));
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+        if let Err(error) = raised {
+            tracing::warn!(%error, wanted, "the limit on open files could not be raised");
+        }
+    }
+}
+
 impl Listeners {
     fn bind(config: &NodeConfig) -> Result<Listeners, StartError> {
         Ok(Listeners {
@@ -249,6 +266,7 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
         segment_bytes: config.segment_bytes as usize,
         capacity_bytes: config.capacity_bytes,
         cache_bytes: config.cache_bytes,
+        incarnation_floor: Incarnation(BootClock.unix_ms()),
     };
     let (volume, copies) = Volume::open(file, options)?;
     Ok((lock, volume, copies))

@@ -250,6 +250,30 @@ fn protocol_errors_are_told_before_the_connection_is_closed() {
 }
 
 #[test]
+fn a_client_that_never_reads_its_replies_is_disconnected_and_hurts_nobody() {
+    let mut cluster = Cluster::start(1);
+    let config = NodeConfig { client_stall_seconds: 1, ..cluster.config(1, 1) };
+    cluster.servers.pop().expect("the node").stop();
+    cluster.servers.push(start(&config).expect("the node again"));
+    let value = "v".repeat(60_000);
+    assert_eq!(cluster.client(0).run_until_served(&format!("SET k {value}")), "+OK");
+    let mut deaf = cluster.client(0);
+    let flood = "GET k\r\n".repeat(1000);
+    let begun = Instant::now();
+    // Writes are taken until back-pressure reaches this end, then until the node has had enough.
+    deaf.stream.get_ref().set_write_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the node puts up with it");
+        match deaf.stream.get_mut().write(flood.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
+            _ => assert_eq!(cluster.client(0).run("STRLEN k"), ":60000"),
+        }
+    }
+    let (_, metrics) = http(&cluster.servers[0].info().admin_address, "/metrics");
+    assert!(metrics.contains("leeward_connections_dropped_total{reason=\"stalled\"} 1"), "{metrics}");
+}
+
+#[test]
 fn the_end_of_a_client_that_only_writes_does_not_lose_its_commands() {
     let cluster = Cluster::start(1);
     assert_eq!(cluster.client(0).run_until_served("SET n 0"), "+OK");

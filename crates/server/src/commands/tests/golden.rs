@@ -258,6 +258,7 @@ fn what_there_is_to_know() {
             ("CONFIG GET", "-ERR wrong number of arguments for 'config|get' command|"),
             ("CONFIG SET a b", "-ERR unknown subcommand 'SET' of CONFIG: see docs/resp.md for those there are|"),
             ("COMMAND COUNT", &format!(":{count}|")),
+            ("COMMAND COUNT x", "-ERR wrong number of arguments for 'command|count' command|"),
             ("COMMAND INFO get nope", "*2|*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*1|+@read|*0|*0|*0|*-1|"),
             (
                 "COMMAND DOCS get",

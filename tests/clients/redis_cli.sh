@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# redis-cli against any node of a cluster: redis_cli.sh HOST PORT [PORT ...]
+set -euo pipefail
+host=$1
+shift
+ports=("$@")
+checks=0
+
+# check PORT EXPECTED ARGUMENT...: what redis-cli prints for a command.
+check() {
+    local port=$1 expected=$2 found
+    shift 2
+    found=$(redis-cli -h "$host" -p "$port" "$@" 2>&1)
+    if [ "$found" != "$expected" ]; then
+        printf 'redis-cli %s\n  printed  %q\n  expected %q\n' "$*" "$found" "$expected" >&2
+        exit 1
+    fi
+    checks=$((checks + 1))
+}
+
+first=${ports[0]}
+last=${ports[${#ports[@]} - 1]}
+check "$first" OK set cli:hello world
+for port in "${ports[@]}"; do
+    check "$port" world get cli:hello
+    check "$port" PONG ping
+done
+check "$last" $'cli:hello\nworld' krange cli: cli:z
+check "$last" $'cli:hello' kprefix cli: keys
+check "$first" $'cli:hello' --scan --pattern 'cli:*'
+check "$first" 1 incr cli:n
+check "$last" 2 incr cli:n
+check "$first" "(integer) 3" --no-raw incr cli:n
+check "$first" "(nil)" --no-raw get cli:none
+check "$first" "(nil)" -3 --no-raw get cli:none
+check "$first" $'1) 1) "cli:hello"\n   2) "world"' -3 --no-raw krange cli:h cli:i
+check "$first" "ERR unknown command 'NOPE', with args beginning with: 'a' " NOPE a
+check "$first" save config get save
+check "$first" 2 wait 0 0
+check "$first" "a value with spaces" -x echo <<<"a value with spaces"
+
+# A pipeline from a file, in the protocol and in lines.
+printf 'SET cli:a 1\r\nINCR cli:a\r\nGET cli:a\r\n' | redis-cli -h "$host" -p "$first" --pipe | grep -q 'errors: 0, replies: 3'
+found=$(printf 'SET cli:b 1\nGET cli:b\nDEL cli:b\n' | redis-cli -h "$host" -p "$last")
+[ "$found" = $'OK\n1\n1' ] || { echo "commands from standard input: $found" >&2; exit 1; }
+
+# What redis-cli asks for when it is interactive.
+redis-cli -h "$host" -p "$first" command docs | grep -q '^krange$'
+redis-cli -h "$host" -p "$first" info server | grep -q '^leeward_version:'
+check "$first" 3 del cli:hello cli:n cli:a
+echo "redis-cli: $((checks + 4)) checks passed"
