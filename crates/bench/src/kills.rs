@@ -90,41 +90,22 @@ impl<'a> Kills<'a> {
         meter.lock().sample();
         let killed = Instant::now();
         self.cluster.lock().kill(server).map_err(fault)?;
-        if lone {
-            // Nobody else would serve: the unavailable time is the recovery of the node itself.
+        let restart = || {
             self.cluster.lock().restart(server).map_err(fault)?;
-        }
-        let unavailable_seconds = self.probe(&regions, killed)?;
-        if !lone {
-            self.cluster.lock().restart(server).map_err(fault)?;
-        }
-        let restarted = Instant::now();
+            Ok::<_, BenchError>(Instant::now())
+        };
+        // Nobody else would serve: the unavailable time of a lone node is its own recovery.
+        let restarted = if lone { Some(restart()?) } else { None };
+        let unavailable_seconds = probe(&mut self.session, &regions, killed)?;
+        let restarted = restarted.map_or_else(restart, Ok)?;
         self.wait_until_whole(server, restarted)?;
         Ok(Kill {
             server,
             regions: regions.iter().map(|group| group.region.0).collect(),
+            recovery_seconds: lone.then(|| unavailable_seconds.iter().flatten().copied().fold(0.0, f64::max)),
             unavailable_seconds,
             in_sync_seconds: restarted.elapsed().as_secs_f64(),
         })
-    }
-
-    /// Seconds from `killed` to the first acknowledged write to each region; `None` where none was within the deadline.
-    fn probe(&mut self, regions: &[&GroupConfig], killed: Instant) -> Result<Vec<Option<f64>>, BenchError> {
-        let mut tickets = HashMap::new();
-        for (at, group) in regions.iter().enumerate() {
-            let op = Op::Put { key: probe_key(group), value: "probe".into(), when: PutIf::Always, want_old: false };
-            tickets.insert(self.session.submit(vec![op]), at);
-        }
-        let mut seconds = vec![None; regions.len()];
-        while !tickets.is_empty() {
-            for done in self.session.poll(Duration::from_secs(1))? {
-                let Some(at) = tickets.remove(&done.ticket) else { continue };
-                if matches!(done.results[..], [OpResult::Put { .. }]) {
-                    seconds[at] = Some(killed.elapsed().as_secs_f64());
-                }
-            }
-        }
-        Ok(seconds)
     }
 
     fn wait_until_whole(&mut self, server: u32, since: Instant) -> Result<(), BenchError> {
@@ -136,6 +117,25 @@ impl<'a> Kills<'a> {
         }
         Ok(())
     }
+}
+
+/// Seconds from `killed` to the first acknowledged write to each region; `None` where none was within the deadline.
+fn probe(session: &mut Session, regions: &[&GroupConfig], killed: Instant) -> Result<Vec<Option<f64>>, BenchError> {
+    let mut tickets = HashMap::new();
+    for (at, group) in regions.iter().enumerate() {
+        let op = Op::Put { key: probe_key(group), value: "probe".into(), when: PutIf::Always, want_old: false };
+        tickets.insert(session.submit(vec![op]), at);
+    }
+    let mut seconds = vec![None; regions.len()];
+    while !tickets.is_empty() {
+        for done in session.poll(Duration::from_secs(1))? {
+            let Some(at) = tickets.remove(&done.ticket) else { continue };
+            if matches!(done.results[..], [OpResult::Put { .. }]) {
+                seconds[at] = Some(killed.elapsed().as_secs_f64());
+            }
+        }
+    }
+    Ok(seconds)
 }
 
 /// The server that is primary of the most regions.

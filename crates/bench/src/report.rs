@@ -184,6 +184,8 @@ pub struct Kill {
     pub regions: Vec<u32>,
     /// For each, seconds from the kill to the first acknowledged write; `null` where there was none in time.
     pub unavailable_seconds: Vec<Option<f64>>,
+    /// Of a node that is alone: seconds from the kill until it served all of its regions again. `None` for the others.
+    pub recovery_seconds: Option<f64>,
     /// Seconds from its restart until every group was in sync again.
     pub in_sync_seconds: f64,
 }

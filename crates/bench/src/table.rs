@@ -115,7 +115,10 @@ impl fmt::Display for Kill {
                 None => write!(f, ", region {region} unavailable until the deadline")?,
             }
         }
-        write!(f, ", all in sync {:.2} s after the restart", self.in_sync_seconds)
+        match self.recovery_seconds {
+            Some(seconds) => write!(f, "; it was restarted at once and recovered in {seconds:.3} s"),
+            None => write!(f, ", all in sync {:.2} s after the restart", self.in_sync_seconds),
+        }
     }
 }
 

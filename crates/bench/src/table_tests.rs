@@ -16,13 +16,20 @@ fn people_read_the_phase_and_the_kill() {
     ] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
-    let kill =
-        Kill { server: 2, regions: vec![1, 4], unavailable_seconds: vec![Some(0.25), None], in_sync_seconds: 1.5 };
+    let kill = Kill {
+        server: 2,
+        regions: vec![1, 4],
+        unavailable_seconds: vec![Some(0.25), None],
+        recovery_seconds: None,
+        in_sync_seconds: 1.5,
+    };
     assert_eq!(
         kill.to_string(),
         "node 2, region 1 unavailable for 0.250 s, region 4 unavailable until the deadline, \
          all in sync 1.50 s after the restart"
     );
+    let lone = Kill { unavailable_seconds: vec![Some(0.25), Some(0.5)], recovery_seconds: Some(0.5), ..kill };
+    assert!(lone.to_string().ends_with("; it was restarted at once and recovered in 0.500 s"), "{lone}");
 }
 
 #[test]

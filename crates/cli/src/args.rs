@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
+use leeward_format::cluster::{Placement, TableOptions};
 use std::path::PathBuf;
 
 #[cfg(test)]
@@ -92,6 +93,9 @@ pub(crate) struct DevArgs {
     /// and the records of the benchmark, over the nodes [default: i,user06,user12]
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     pub(crate) split_at: Option<Vec<String>>,
+    /// Options of the table, when the cluster is created
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
@@ -125,6 +129,54 @@ pub(crate) struct ServeArgs {
     /// Stop when the standard input ends: a supervisor holds its other end
     #[arg(long, hide = true)]
     pub(crate) stop_with_stdin: bool,
+}
+
+/// Options of the table of a cluster that is made.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Table, when the cluster is made")]
+pub(crate) struct TableArgs {
+    /// Where values are kept: `separated` (all in the large log), `in-place` (all in leaves), or the size in bytes from
+    /// which a pair's value stays in the large log [default: 1000]
+    #[arg(long, value_parser = placement, value_name = "PLACEMENT")]
+    pub(crate) placement: Option<Placement>,
+    /// Size at which an L0 freezes, in KiB; smaller ones make more levels [default: 4096]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    pub(crate) l0_kib: Option<u64>,
+    /// How much larger each level is than the one above [default: 8]
+    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) growth_factor: Option<u32>,
+}
+
+impl TableArgs {
+    /// Whether any option was given.
+    pub(crate) fn is_any(&self) -> bool {
+        self.placement.is_some() || self.l0_kib.is_some() || self.growth_factor.is_some()
+    }
+
+    /// Options of the default table for a cluster of `nodes`.
+    pub(crate) fn options(&self, nodes: u32) -> TableOptions {
+        let default = TableOptions::default();
+        let replicas = nodes.min(default.replicas);
+        TableOptions {
+            replicas,
+            min_in_sync: replicas / 2 + 1,
+            placement: self.placement.unwrap_or(default.placement),
+            l0_bytes: self.l0_kib.map_or(default.l0_bytes, |kib| kib << 10),
+            growth_factor: self.growth_factor.unwrap_or(default.growth_factor),
+            ..default
+        }
+    }
+}
+
+fn placement(text: &str) -> Result<Placement, String> {
+    match text {
+        "separated" => Ok(Placement::Separated),
+        "in-place" => Ok(Placement::InPlace),
+        size => size
+            .parse()
+            .map(Placement::Threshold)
+            .map_err(|_| "it is `separated`, `in-place`, or a size in bytes, such as 1000".to_owned()),
+    }
 }
 
 /// Where a cluster is.
@@ -197,10 +249,9 @@ pub(crate) struct YcsbArgs {
     /// With --dev: number of regions, of the same size [default: two a node]
     #[arg(long, requires = "dev", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) regions: Option<u32>,
-    /// With --dev: size at which an L0 freezes, in KiB; smaller ones make more levels
-    #[arg(long, requires = "dev", default_value_t = 4096, value_name = "KIB",
-        value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
-    pub(crate) l0_kib: u64,
+    /// With --dev: options of the table
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
     /// With --dev: a setting for every node, as in its TOML file
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting, requires = "dev")]
     pub(crate) settings: Vec<(String, String)>,

@@ -1,6 +1,7 @@
 //! The command line is well-formed, its help says what matters, and bad flags are refused with a reason.
 
 use super::{Cli, Command};
+use super::{Placement, placement};
 use clap::{CommandFactory, Parser};
 
 /// What `leeward <args>` prints where clap stops it.
@@ -115,4 +116,12 @@ fn lists_are_split_at_commas() {
     let Ok(Cli { command: Command::Dev(args), .. }) = cli else { panic!("{cli:?}") };
     assert_eq!(args.split_at, Some(vec!["k1".into(), "k2".into()]));
     assert_eq!(args.settings, [("a".to_string(), "b=c".to_string()), ("d".into(), "1".into())]);
+}
+
+#[test]
+fn placements_are_words_or_a_size() {
+    assert_eq!(placement("separated"), Ok(Placement::Separated));
+    assert_eq!(placement("in-place"), Ok(Placement::InPlace));
+    assert_eq!(placement("512"), Ok(Placement::Threshold(512)));
+    assert!(placement("hybrid").is_err_and(|error| error.contains("`separated`")));
 }

@@ -2,12 +2,10 @@
 
 use crate::Outcome;
 use crate::args::{BenchArgs, Benchmark, YcsbArgs};
-use crate::dev::table_options;
 use crate::ports::Ports;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
 use leeward_bench::{DevCluster, Options, even_split_points, ycsb};
-use leeward_format::cluster::TableOptions;
 use std::fs;
 use std::path::PathBuf;
 use std::process;
@@ -23,6 +21,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
 fn run_ycsb(args: &YcsbArgs) -> Outcome {
     let mut options = options(args)?;
     options.check(args.dev.is_some())?;
+    if args.dev.is_none() && args.table.is_any() {
+        return Err("options of the table need --dev: the cluster that runs has its table already".into());
+    }
     // Holds the directory until the cluster in it has stopped.
     let mut temporary = None;
     let mut cluster: Option<Box<dyn DevCluster>> = None;
@@ -72,7 +73,7 @@ fn plan(args: &YcsbArgs, nodes: u32, directory: PathBuf) -> Result<Plan, String>
         ports: Ports::free(nodes).ok_or("no free ports were found for the nodes")?,
         splits: even_split_points(regions),
         fabric: args.fabric.name(),
-        table: TableOptions { l0_bytes: args.l0_kib << 10, ..table_options(nodes) },
+        table: args.table.options(nodes),
         settings: args.settings.clone(),
     })
 }

@@ -5,7 +5,6 @@ use crate::args::DevArgs;
 use crate::ports::{DEFAULT_BASE, Ports};
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Death, DevError, Plan};
-use leeward_format::cluster::TableOptions;
 use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -34,7 +33,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         ports: Ports::new(args.base_port),
         splits,
         fabric: args.fabric.name(),
-        table: table_options(args.nodes),
+        table: args.table.options(args.nodes),
         settings: args.settings.clone(),
     };
     let mut cluster = Cluster::start(plan)?;
@@ -43,8 +42,8 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         Err(DevError::Interrupted) => return Ok(true),
         ready => ready?,
     }
-    if cluster.existed && args.split_at.is_some() {
-        println!("the data directory holds regions already: --split-at is not used");
+    if cluster.existed && (args.split_at.is_some() || args.table.is_any()) {
+        println!("the data directory holds regions already: --split-at and the options of the table are not used");
     }
     print_welcome(&cluster);
     let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), pauses: BTreeMap::new() };
@@ -66,12 +65,6 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
     Ok(true)
 }
 
-/// Options of the default table for a cluster of `nodes`.
-pub(crate) fn table_options(nodes: u32) -> TableOptions {
-    let replicas = nodes.min(TableOptions::default().replicas);
-    TableOptions { replicas, min_in_sync: replicas / 2 + 1, ..TableOptions::default() }
-}
-
 /// Nodes that died and are to be started again.
 struct Restarts {
     wanted: bool,
@@ -86,7 +79,7 @@ impl Restarts {
     }
 
     fn died(&mut self, cluster: &Cluster, death: &Death) {
-        let Death { node, pid, how, lived } = death;
+        let Death { node, pid, how, lived, .. } = death;
         print!("node {node} (pid {pid}) {how}");
         if self.wanted {
             let pause = self.pauses.entry(*node).or_insert(RESTART_PAUSE);

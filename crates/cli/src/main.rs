@@ -21,6 +21,7 @@ mod supervisor;
 use args::{Cli, Command};
 use clap::Parser;
 use std::error::Error;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// What a subcommand answers: whether the answer is "yes".
@@ -56,9 +57,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes a result to the standard output. `leeward status | head` is no failure: whoever reads has enough.
+fn show(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
 fn start_logging(filter: &str) -> Result<(), Box<dyn Error>> {
     let filter: tracing_subscriber::EnvFilter = filter.parse()?;
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    let ansi = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
     Ok(())
 }

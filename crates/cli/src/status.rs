@@ -1,7 +1,7 @@
 //! `leeward status`: what the cluster looks like, from the region map of any node and the status of each.
 
-use crate::Outcome;
 use crate::args::StatusArgs;
+use crate::{Outcome, show};
 use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
 use leeward_client::{ClientOptions, GroupConfig, RegionMap, Session};
 use leeward_format::ServerId;
@@ -42,17 +42,19 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
     let failed = answers.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().err()?)));
     if args.json {
         let unreachable = failed.map(|(address, _)| address.as_str()).collect();
-        println!("{}", serde_json::to_string_pretty(&Everything { map: map.as_ref(), nodes, unreachable })?);
+        let json = serde_json::to_string_pretty(&Everything { map: map.as_ref(), nodes, unreachable })?;
+        show(&(json + "\n"))?;
         return Ok(true);
     }
+    let mut text = String::new();
     for (address, error) in failed {
-        println!("admin port {address}: {error}");
+        writeln!(text, "admin port {address}: {error}")?;
     }
-    print!("{}", node_table(&nodes));
-    match &map {
-        Some(map) => print!("\n{}", region_table(map, &nodes)),
-        None => print!("\n{}", copy_table(&nodes)),
-    }
+    let regions = match &map {
+        Some(map) => region_table(map, &nodes),
+        None => copy_table(&nodes),
+    };
+    show(&format!("{text}{}\n{regions}", node_table(&nodes)))?;
     Ok(!nodes.is_empty())
 }
 

@@ -82,6 +82,8 @@ pub(crate) enum DevError {
 struct Node {
     child: Option<Child>,
     started: Instant,
+    /// Bytes of the log that were there before it started.
+    earlier_log: u64,
 }
 
 /// A process that ended.
@@ -93,6 +95,8 @@ pub(crate) struct Death {
     pub(crate) how: String,
     /// How long it lived.
     pub(crate) lived: Duration,
+    /// Bytes of the log that are of earlier lives.
+    earlier_log: u64,
 }
 
 /// The running cluster. Dropping it stops every node.
@@ -138,7 +142,7 @@ impl Cluster {
             create_directory(&cluster.plan.node_directory(node))?;
             let path = cluster.plan.config_path(node);
             fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File { path, source })?;
-            cluster.nodes.push(Node { child: None, started: Instant::now() });
+            cluster.nodes.push(Node { child: None, started: Instant::now(), earlier_log: 0 });
             cluster.spawn(node)?;
         }
         Ok(cluster)
@@ -201,6 +205,7 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(&path);
         let fault = |source| DevError::File { path: path.clone(), source };
         let log = log.map_err(fault)?;
+        let earlier_log = log.metadata().map_err(fault)?.len();
         let program = std::env::current_exe().map_err(fault)?;
         let child = Command::new(program)
             .args(["serve", "--stop-with-stdin", "--config"])
@@ -211,7 +216,7 @@ impl Cluster {
             .process_group(0)
             .spawn()
             .map_err(fault)?;
-        self.nodes[node as usize - 1] = Node { child: Some(child), started: Instant::now() };
+        self.nodes[node as usize - 1] = Node { child: Some(child), started: Instant::now(), earlier_log };
         Ok(())
     }
 
@@ -226,6 +231,7 @@ impl Cluster {
                     pid: child.id(),
                     how: describe(status),
                     lived: node.started.elapsed(),
+                    earlier_log: node.earlier_log,
                 });
                 node.child = None;
             }
@@ -297,11 +303,12 @@ impl Plan {
         self.node_directory(node).join("log")
     }
 
-    /// A node's end, with the end of its log.
+    /// A node's end, with the end of what it logged.
     fn explain(&self, death: Death) -> DevError {
         let log = self.log_path(death.node);
         let text = fs::read(&log).unwrap_or_default();
-        let tail = last_lines(&String::from_utf8_lossy(&text), SHOWN_LOG_LINES);
+        let said = text.get(death.earlier_log as usize..).unwrap_or_default();
+        let tail = last_lines(&String::from_utf8_lossy(said), SHOWN_LOG_LINES);
         DevError::Died { node: death.node, how: death.how, log, tail }
     }
 

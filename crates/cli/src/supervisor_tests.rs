@@ -1,7 +1,7 @@
 //! The settings that a supervisor writes are settings that a node takes, and bad plans are refused before anything runs.
 
 use super::{Cluster, DevError, Plan, describe, last_lines};
-use crate::dev::table_options;
+use crate::args::TableArgs;
 use crate::ports::Ports;
 use leeward_server::NodeConfig;
 use leeward_server::config::FabricKind;
@@ -16,7 +16,7 @@ fn plan(directory: &Path, fabric: &'static str) -> Plan {
         ports: Ports::new(9379),
         splits: Vec::new(),
         fabric,
-        table: table_options(3),
+        table: TableArgs::default().options(3),
         settings: Vec::new(),
     }
 }
@@ -65,7 +65,10 @@ fn splits_that_do_not_ascend_are_refused() {
 
 #[test]
 fn a_table_has_as_many_replicas_as_there_are_nodes() {
-    let of = |nodes| (table_options(nodes).replicas, table_options(nodes).min_in_sync);
+    let of = |nodes| {
+        let options = TableArgs::default().options(nodes);
+        (options.replicas, options.min_in_sync)
+    };
     assert_eq!([of(1), of(2), of(3), of(5)], [(1, 1), (2, 2), (3, 2), (3, 2)]);
 }
 

@@ -25,6 +25,8 @@
 //! - Links have one direction. `connect` makes mine, over which I write a peer's memory and send it messages; what the
 //!   peer sends me comes over its own.
 
+#![deny(unsafe_code)]
+
 mod memory;
 mod shm;
 mod sim;

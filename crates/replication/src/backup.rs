@@ -60,6 +60,8 @@ pub struct Backup {
     busy: Option<Office>,
     mounted: Option<Arc<Mounted>>,
     in_sync: bool,
+    /// A piece of work failed: what follows of this session builds on it, and is void.
+    failed: bool,
     counters: BackupCounters,
     actions: Vec<BackupAction>,
 }
@@ -76,6 +78,7 @@ impl Backup {
             busy: None,
             mounted: None,
             in_sync: false,
+            failed: false,
             counters: BackupCounters::default(),
             actions: Vec::new(),
         }
@@ -98,7 +101,7 @@ impl Backup {
                 self.waiting = Some((office, options));
                 self.join_when_allowed(now, grants);
             }
-            _ if self.joined != Some(office) => {}
+            _ if self.joined != Some(office) || self.failed => {}
             message => self.enqueue(message),
         }
     }
@@ -124,7 +127,7 @@ impl Backup {
         }
         let (office, options) = self.waiting.take().expect("just seen");
         self.joined = Some(office);
-        self.in_sync = false;
+        (self.in_sync, self.failed) = (false, false);
         self.queue.clear();
         self.enqueue(ToBackup::Open { options });
     }
@@ -161,7 +164,7 @@ impl Backup {
             Err(reason) if current => {
                 tracing::warn!(region = %self.region, primary = %office.primary, reason, "cannot follow the primary");
                 self.queue.clear();
-                self.in_sync = false;
+                (self.in_sync, self.failed) = (false, true);
                 self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
             }
             Err(_) => {}

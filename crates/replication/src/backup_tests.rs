@@ -76,6 +76,8 @@ fn a_failure_is_told_and_ends_the_session() {
     backup.done(Err("the disk is full".into()));
     let answers = backup.take_actions();
     assert!(matches!(&answers[..], [BackupAction::Send(_, ToPrimary::Failed(why))] if why.contains("full")));
+    backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
+    assert!(started(&mut backup).is_empty(), "what follows builds on what failed");
     backup.message(now, office(1, 5, 2), open(), &grants);
     assert!(matches!(started(&mut backup)[..], [Work::Join]), "a new session starts afresh");
 }

@@ -270,10 +270,8 @@ impl Peer {
     ) -> bool {
         let Some(session) = &mut self.session else { return false };
         let mut messages = Vec::new();
-        let mine = session.mirror.complete(op, &mut messages) || {
-            messages.extend(session.ship.complete(op));
-            !messages.is_empty()
-        };
+        let mine = session.mirror.complete(op, &mut messages)
+            || session.ship.complete(op).map(|shipped| messages.extend(shipped)).is_some();
         out.extend(messages.into_iter().map(PeerAction::Send));
         if mine {
             self.heard = now;

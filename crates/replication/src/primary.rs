@@ -196,6 +196,15 @@ impl Primary {
         });
     }
 
+    /// A segment of a base could not be read for a session of a peer: the session cannot go on.
+    pub fn load_failed(&mut self, now: Nanos, server: ServerId, session: u64) {
+        self.with_peer(server, |peer, _, out| {
+            if peer.session_number() == session {
+                peer.fail(now, out);
+            }
+        });
+    }
+
     /// Peers that wait for a base.
     pub fn wants_base(&self) -> Vec<ServerId> {
         self.peers.iter().filter(|(_, peer)| peer.wants_base()).map(|(server, _)| *server).collect()

@@ -224,3 +224,17 @@ fn the_lease_needs_every_counted_peer() {
     alone.run(&[]);
     assert!(alone.primary.holds_lease(alone.now), "a learner is nobody's successor");
 }
+
+#[test]
+fn a_base_that_cannot_be_read_is_begun_anew() {
+    let mut group = Group::new(&[], &[TWO]);
+    group.link(TWO, true);
+    let number = |group: &Group| group.primary.peer(TWO.server).expect("a learner").session_number();
+    let session = number(&group);
+    group.primary.load_failed(group.now, TWO.server, session + 1);
+    group.wait(50);
+    assert_eq!(number(&group), session, "it was not this session's");
+    group.primary.load_failed(group.now, TWO.server, session);
+    group.wait(50);
+    assert!(number(&group) > session);
+}

@@ -1,8 +1,12 @@
 //! Segments on their way to one backup, through ship slots: registered buffers of one segment each.
 //!
 //! ```text
-//!   slot:  Free -> Writing (one-sided) -> completed, Ship sent, Storing -> Stored answered -> Free
+//!   slot:  Free -> Writing (one-sided) -> completed -> its turn: Ship sent, Storing -> Stored answered -> Free
 //! ```
+//! Writes may complete in any order, but the segments of compactions are told of in the order in which they were built:
+//! an index segment points to leaf segments by the primary's segment numbers, and a number that is used again would be
+//! taken for the segment that had it before.
+//!
 //! Two sources share the slots. Segments of a compaction come as they are built and go first, since the primary's next
 //! step waits for them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by
 //! which a backup is brought in sync, are loaded one at a time in the gaps. Edits follow in order: `InstallBase` once
@@ -45,10 +49,21 @@ pub enum ShipStep {
     Load(SegmentId),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum Slot {
     Free,
-    Writing { op: u64, number: u64, shipped: Shipped, bytes: u32 },
+    Writing {
+        op: u64,
+        number: u64,
+        shipped: Shipped,
+        bytes: u32,
+    },
+    /// Completed; segments that were built before it are not.
+    Written {
+        number: u64,
+        shipped: Shipped,
+        bytes: u32,
+    },
     Storing,
 }
 
@@ -162,17 +177,33 @@ impl Ship {
     }
 
     fn oldest_unsent(&self) -> u64 {
-        let writing = self.slots.iter().filter_map(|slot| match slot {
-            Slot::Writing { number, .. } if *number != BASE => Some(*number),
+        let in_slots = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Writing { number, .. } | Slot::Written { number, .. } if *number != BASE => Some(*number),
             _ => None,
         });
-        writing.chain(self.urgent.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
+        in_slots.chain(self.urgent.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
     }
 
-    /// A write completed; `None` if it is none of these, otherwise the message that tells of it.
-    pub fn complete(&mut self, op: u64) -> Option<ToBackup> {
+    /// A write completed; `None` if it is none of these, otherwise the messages that tell of what has its turn now.
+    pub fn complete(&mut self, op: u64) -> Option<Vec<ToBackup>> {
         let index = self.slots.iter().position(|slot| matches!(slot, Slot::Writing { op: o, .. } if *o == op))?;
-        let Slot::Writing { shipped, bytes, .. } = std::mem::replace(&mut self.slots[index], Slot::Storing) else {
+        let Slot::Writing { number, shipped, bytes, .. } = self.slots[index] else {
+            unreachable!("the position was found by its variant");
+        };
+        self.slots[index] = Slot::Written { number, shipped, bytes };
+        let mut messages = Vec::new();
+        while let Some(message) = self.tell_next() {
+            messages.push(message);
+        }
+        Some(messages)
+    }
+
+    /// The message that tells of a written segment that has its turn.
+    fn tell_next(&mut self) -> Option<ToBackup> {
+        let turn = self.oldest_unsent();
+        let has_turn = |slot: &Slot| matches!(slot, Slot::Written { number, .. } if *number == BASE || *number == turn);
+        let index = self.slots.iter().position(has_turn)?;
+        let Slot::Written { shipped, bytes, .. } = std::mem::replace(&mut self.slots[index], Slot::Storing) else {
             unreachable!("the position was found by its variant");
         };
         Some(ToBackup::Ship { slot: index as u32, shipped, bytes })

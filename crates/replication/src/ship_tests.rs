@@ -42,7 +42,7 @@ impl Rig {
     fn store(&mut self, steps: &[ShipStep]) {
         for step in steps {
             if let ShipStep::Write(write) = step {
-                assert!(matches!(self.ship.complete(write.op), Some(ToBackup::Ship { .. })));
+                assert!(matches!(self.ship.complete(write.op).as_deref(), Some([ToBackup::Ship { .. }])));
                 assert!(self.ship.stored(write.slot as u32));
             }
         }
@@ -116,6 +116,25 @@ fn an_edit_waits_for_its_own_segments_only() {
     let ShipStep::Write(first) = &steps[0] else { panic!("a write") };
     assert!(rig.ship.complete(first.op).is_some());
     assert_eq!(describe(&rig.pump()), ["install 1"], "segment 61 belongs to the next edit");
+}
+
+#[test]
+fn segments_are_told_of_in_the_order_in_which_they_were_built() {
+    let mut rig = rig(&[1]);
+    rig.pump();
+    rig.ship.segment(parcel(70));
+    rig.ship.segment(parcel(71));
+    rig.ship.install(edit(1));
+    let steps = rig.pump();
+    let [ShipStep::Write(first), ShipStep::Write(second)] = &steps[..] else { panic!("two writes") };
+    assert_eq!(rig.ship.complete(second.op).map(|messages| messages.len()), Some(0), "it waits for the first");
+    let messages = rig.ship.complete(first.op).expect("a write of this");
+    let ids = messages.iter().map(|message| match message {
+        ToBackup::Ship { shipped, .. } => shipped.id.0,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [70, 71]);
+    assert!(rig.ship.stored(1) && rig.ship.stored(0));
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! The coordinator of the simulation: the real [`Tree`], with sessions that expire and connections that are cut.
 //!
-//! What goes over a connection arrives in order, later. A cut loses what is under way; whether an operation was done
-//! before is up to chance.
+//! What goes over a connection arrives in order, later. A cut loses what is under way; whether an operation that was
+//! under way is done is up to chance.
 
-use crate::world::{Event, NodeId};
+use crate::world::NodeId;
 use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, Tree};
 use leeward_platform::{Nanos, Rng};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 const SESSION_TIMEOUT: Nanos = Nanos::from_millis(1_000);
+/// How long a node hears nothing until it knows that its connection is gone.
+const NOTICED: Nanos = Nanos(SESSION_TIMEOUT.0 / 3);
 
 /// What nodes submit in a turn, until the world takes it.
 pub(crate) type Submitted = Arc<Mutex<Vec<(NodeId, u64, CoordinatorOp)>>>;
@@ -43,8 +45,13 @@ pub(crate) struct Host {
     /// Sessions of processes that are gone, and when they were last heard of.
     orphans: Vec<(SessionId, Nanos)>,
     pub(crate) reachable: Vec<bool>,
+    /// Its process does not run: nobody reaches it, no session expires.
+    pub(crate) down: bool,
     next_connection: u64,
 }
+
+/// Something on its way to the host or to a node, and when it arrives.
+pub(crate) type Sent = (Nanos, NodeId, Travelling);
 
 /// Something that reaches the host or a node.
 pub(crate) enum Travelling {
@@ -61,6 +68,7 @@ impl Host {
             clients: (0..nodes).map(|_| Client::default()).collect(),
             orphans: Vec::new(),
             reachable: vec![true; nodes],
+            down: false,
             next_connection: 1,
         }
     }
@@ -69,14 +77,14 @@ impl Host {
         Nanos::from_micros(rng.between(100, 3_000))
     }
 
-    fn tell(&mut self, now: Nanos, node: NodeId, event: CoordinatorEvent, rng: &mut Rng, out: &mut Vec<Event>) {
+    fn tell(&mut self, now: Nanos, node: NodeId, event: CoordinatorEvent, rng: &mut Rng, out: &mut Vec<Sent>) {
         let client = &mut self.clients[node];
         client.inbound = client.inbound.max(now + Host::delay(rng));
         let travelling = Travelling::Event { connection: client.connection, event };
-        out.push(Event::coordinator(client.inbound, node, travelling));
+        out.push((client.inbound, node, travelling));
     }
 
-    fn broadcast(&mut self, now: Nanos, changes: &[Change], rng: &mut Rng, out: &mut Vec<Event>) {
+    fn broadcast(&mut self, now: Nanos, changes: &[Change], rng: &mut Rng, out: &mut Vec<Sent>) {
         for node in 0..self.clients.len() {
             if self.clients[node].connection.is_some() {
                 for change in changes {
@@ -93,23 +101,16 @@ impl Host {
     }
 
     /// An operation leaves a node.
-    pub(crate) fn submit(
-        &mut self,
-        now: Nanos,
-        node: NodeId,
-        id: u64,
-        op: CoordinatorOp,
-        rng: &mut Rng,
-    ) -> Event {
+    pub(crate) fn submit(&mut self, now: Nanos, node: NodeId, id: u64, op: CoordinatorOp, rng: &mut Rng) -> Sent {
         let client = &mut self.clients[node];
         match client.connection {
             Some(connection) => {
                 client.outbound = client.outbound.max(now + Host::delay(rng));
-                Event::coordinator(client.outbound, node, Travelling::Op { connection, id, op })
+                (client.outbound, node, Travelling::Op { connection, id, op })
             }
             None => {
                 let event = CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) };
-                Event::coordinator(now, node, Travelling::Event { connection: None, event })
+                (now, node, Travelling::Event { connection: None, event })
             }
         }
     }
@@ -121,11 +122,15 @@ impl Host {
         node: NodeId,
         (connection, id, op): (u64, u64, CoordinatorOp),
         rng: &mut Rng,
-        out: &mut Vec<Event>,
+        out: &mut Vec<Sent>,
     ) {
+        if (self.down || !self.reachable[node]) && self.clients[node].connection == Some(connection) {
+            // Nothing gets through: what follows on this connection is lost as well.
+            self.cut(now, node, out);
+        }
         let connected = self.clients[node].connection == Some(connection);
         // A connection that was cut may have delivered its last bytes, or not.
-        if !connected && rng.one_in(2) {
+        if self.down || (!connected && rng.one_in(2)) {
             return;
         }
         let Some(session) = self.clients[node].session else { return };
@@ -139,40 +144,53 @@ impl Host {
         }
     }
 
+    /// The connection of a node ends; it notices after a while.
+    fn cut(&mut self, now: Nanos, node: NodeId, out: &mut Vec<Sent>) {
+        let client = &mut self.clients[node];
+        if client.connection.take().is_some() {
+            let noticed = client.inbound.max(client.heard + NOTICED).max(now);
+            client.inbound = noticed;
+            out.push((noticed, node, Travelling::Event { connection: None, event: CoordinatorEvent::Down }));
+        }
+    }
+
     /// Whether an event that reaches a node belongs to the connection that it has.
     pub(crate) fn is_current(&self, node: NodeId, connection: Option<u64>) -> bool {
         connection.is_none() || self.clients[node].connection == connection
     }
 
     /// Time passed: connections are made and lost, sessions expire. `alive` says which processes run and answer.
-    pub(crate) fn tick(&mut self, now: Nanos, alive: &[bool], rng: &mut Rng, out: &mut Vec<Event>) {
+    pub(crate) fn tick(&mut self, now: Nanos, alive: &[bool], rng: &mut Rng, out: &mut Vec<Sent>) {
         for (node, alive) in alive.iter().enumerate() {
-            let reachable = *alive && self.reachable[node];
+            let reachable = *alive && self.reachable[node] && !self.down;
             match (reachable, self.clients[node].connection) {
                 (true, Some(_)) => self.clients[node].heard = now,
-                (true, None) => self.attach(now, node, rng, out),
-                (false, Some(_)) if now - self.clients[node].heard > Nanos(SESSION_TIMEOUT.0 / 3) => {
-                    self.clients[node].connection = None;
-                    let event = CoordinatorEvent::Down;
-                    let at = self.clients[node].inbound.max(now);
-                    out.push(Event::coordinator(at, node, Travelling::Event { connection: None, event }));
-                }
-                (false, _) => {}
+                (true, None) if self.clients[node].inbound <= now => self.attach(now, node, rng, out),
+                (false, Some(_)) if self.down || now - self.clients[node].heard > NOTICED => self.cut(now, node, out),
+                _ => {}
             }
+        }
+        if self.down {
+            // When it runs again, every session has its whole timeout to be heard of.
+            let orphans = self.orphans.iter_mut().map(|(_, heard)| heard);
+            self.clients.iter_mut().map(|client| &mut client.heard).chain(orphans).for_each(|heard| *heard = now);
+            return;
+        }
+        for node in 0..alive.len() {
             let silent = now - self.clients[node].heard > SESSION_TIMEOUT;
-            if let Some(session) = self.clients[node].session.filter(|_| silent && !reachable) {
-                self.clients[node].session = None;
+            if let Some(session) = self.clients[node].session.take_if(|_| silent) {
                 let changes = self.tree.close(session);
                 self.broadcast(now, &changes, rng, out);
             }
         }
-        for (session, _) in self.orphans.extract_if(.., |(_, heard)| now - *heard > SESSION_TIMEOUT).collect::<Vec<_>>() {
+        let expired = |(_, heard): &mut (SessionId, Nanos)| now - *heard > SESSION_TIMEOUT;
+        for (session, _) in self.orphans.extract_if(.., expired).collect::<Vec<_>>() {
             let changes = self.tree.close(session);
             self.broadcast(now, &changes, rng, out);
         }
     }
 
-    fn attach(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Event>) {
+    fn attach(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Sent>) {
         let resumed = self.clients[node].session;
         let session = resumed.unwrap_or_else(|| self.tree.open(1_000).expect("a few sessions"));
         let client = &mut self.clients[node];

@@ -1,29 +1,70 @@
 //! The clients: a few keys that many use at once, whose histories are checked for linearizability, and a stream of keys
-//! that are written once, which fills L0s and levels and must all be there at the end.
+//! that are written once ([`crate::ledger`]).
+//!
+//! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
+//! give up soon. A client has one operation under way.
 
-use crate::history::{self, Action, MAX_OPS, Operation};
+use crate::character::Promise;
+use crate::history::{self, Action, MAX_OPS, MAX_UNKNOWN, Operation};
+use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpError, OpResult, PutIf};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-const CLIENTS: usize = 6;
-/// Keys in use at the same time.
+/// Shared keys in use at the same time.
 const KEYS: usize = 6;
 
-/// What an operation is for.
+/// What a power loss may take where it may take anything: what was acknowledged since the last flush began, and some
+/// time for slow devices.
+const WINDOW: Nanos = Nanos::from_millis(2_000);
+
+/// What clients do, and how.
 #[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    clients: usize,
+    /// The first so many only read.
+    readers: usize,
+    /// Each stays with one node.
+    faithful: bool,
+    /// Longest rest between two operations, in microseconds.
+    gap_us: u64,
+    /// How long they wait for an answer.
+    patience: Nanos,
+    /// Share of writes that go to keys that are written once, in percent.
+    fills: u64,
+    fill_bytes: (u64, u64),
+}
+
+impl Habits {
+    pub(crate) fn choose(nodes: usize, rng: &mut Rng) -> Habits {
+        let clients = rng.between(3, 10) as usize;
+        Habits {
+            clients,
+            readers: rng.index(clients / 2 + 1),
+            faithful: nodes > 1 && rng.one_in(2),
+            gap_us: rng.between(500, 12_000),
+            patience: [Nanos::from_millis(rng.between(50, 1_000)), Nanos::from_secs(8)][rng.index(2)],
+            fills: rng.between(10, 70),
+            fill_bytes: [(10, 400), (10, 150), (50, 3_000), (10, 1_500)][rng.index(4)],
+        }
+    }
+}
+
+/// What an operation is for.
+#[derive(Clone, Copy, Debug)]
 enum Purpose {
     /// Part of the history of a shared key.
     Shared { key: usize, operation: usize },
-    /// Writes a key once.
+    /// Writes a key of the ledger.
     Fill { number: usize },
-    /// Reads such a key at the end.
-    CheckFill { number: usize },
+    /// Reads one, whose value must be there if `must`.
+    Look { number: usize, must: bool },
 }
 
+#[derive(Debug)]
 struct Pending {
     token: Token,
     node: NodeId,
@@ -31,26 +72,42 @@ struct Pending {
     purpose: Purpose,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fill {
-    Acknowledged,
-    Unknown,
-    NotDone,
+#[derive(Debug)]
+struct Client {
+    pending: Option<Pending>,
+    home: Option<NodeId>,
+    reads_only: bool,
 }
 
+/// Everything that was done to one shared key.
+#[derive(Debug, Default)]
+struct History {
+    operations: Vec<Operation>,
+    /// Operations whose outcome nobody knows.
+    unknown: usize,
+    /// The power was lost then, and nothing is done to the key any more.
+    lost: Option<Nanos>,
+}
+
+/// An operation for a node.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) token: Token,
+    pub(crate) node: NodeId,
+    pub(crate) op: Op,
+}
+
+/// See the module.
+#[derive(Debug)]
 pub(crate) struct Load {
-    pending: Vec<Option<Pending>>,
+    habits: Habits,
+    clients: Vec<Client>,
     next_token: u64,
     next_value: i64,
-    /// Histories of shared keys; the last [`KEYS`] are in use.
-    histories: Vec<Vec<Operation>>,
-    fills: Vec<(usize, Fill)>,
-    writing: bool,
-    /// What is still to be read at the end.
-    to_read: VecDeque<Purpose>,
+    /// The last [`KEYS`] are in use.
+    histories: Vec<History>,
+    pub(crate) ledger: Ledger,
     failures: Vec<String>,
-    gap_us: u64,
-    big_fills: bool,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
 }
@@ -59,18 +116,6 @@ fn key(number: usize) -> Bytes {
     // Half of the keys on either side of the split, so that two regions are used.
     let side = if number.is_multiple_of(2) { "k" } else { "q" };
     Bytes::from(format!("{side}{number:06}"))
-}
-
-fn fill_key(number: usize) -> Bytes {
-    let side = if number.is_multiple_of(3) { "z" } else { "b" };
-    // Not in order of time, so that compactions overlap.
-    Bytes::from(format!("{side}{:08}", (number as u64).wrapping_mul(2_654_435_761) % 100_000_000))
-}
-
-fn fill_value(number: usize, bytes: usize) -> Bytes {
-    let mut value = format!("{number}:").into_bytes();
-    value.resize(value.len() + bytes, b'a' + (number % 26) as u8);
-    Bytes::from(value)
 }
 
 /// A value that reads as `number`; padded, some of them beyond what is kept in place.
@@ -85,86 +130,92 @@ fn number_of(value: &[u8]) -> i64 {
 }
 
 impl Load {
-    pub(crate) fn new(rng: &mut Rng) -> Load {
+    pub(crate) fn new(habits: Habits, nodes: usize, promise: Promise, split: Option<Bytes>, rng: &mut Rng) -> Load {
+        let window = if promise == Promise::Everything { Nanos::ZERO } else { WINDOW };
+        let client = |number| Client {
+            pending: None,
+            home: habits.faithful.then(|| rng.index(nodes)),
+            reads_only: number < habits.readers,
+        };
         Load {
-            pending: (0..CLIENTS).map(|_| None).collect(),
+            clients: (0..habits.clients).map(client).collect(),
+            habits,
             next_token: 0,
             next_value: 1,
-            histories: vec![Vec::new(); KEYS],
-            fills: Vec::new(),
-            writing: true,
-            to_read: VecDeque::new(),
+            histories: (0..KEYS).map(|_| History::default()).collect(),
+            ledger: Ledger::new(window, split),
             failures: Vec::new(),
-            gap_us: rng.between(500, 12_000),
-            big_fills: rng.one_in(2),
             answered: 0,
             unknown: 0,
         }
     }
 
     pub(crate) fn clients(&self) -> usize {
-        self.pending.len()
+        self.clients.len()
     }
 
-    /// From now on only reads of the end are made.
-    pub(crate) fn stop_writing(&mut self) {
-        self.writing = false;
+    pub(crate) fn patience(&self) -> Nanos {
+        self.habits.patience
     }
 
-    /// Everything that was ever written is to be read.
-    pub(crate) fn read_everything(&mut self) {
-        self.to_read.extend((0..self.histories.len()).map(|key| Purpose::Shared { key, operation: 0 }));
-        self.to_read.extend((0..self.fills.len()).map(|number| Purpose::CheckFill { number }));
-    }
-
+    /// No client waits for an answer.
     pub(crate) fn is_idle(&self) -> bool {
-        self.to_read.is_empty() && self.pending.iter().all(Option::is_none)
+        self.clients.iter().all(|client| client.pending.is_none())
     }
 
-    /// The next operation of a client, by way of `node`.
-    pub(crate) fn next(&mut self, now: Nanos, client: usize, node: NodeId, rng: &mut Rng) -> Option<(Token, Op)> {
-        if self.pending[client].is_some() {
+    /// The newest writes may be gone: no client goes on with the keys that it used.
+    pub(crate) fn power_lost(&mut self, now: Nanos) {
+        self.ledger.power_lost(now);
+        for history in &mut self.histories {
+            history.lost.get_or_insert(now);
+        }
+        self.histories.extend((0..KEYS).map(|_| History::default()));
+    }
+
+    /// The next operation of a client, for one of the nodes that are `up`.
+    pub(crate) fn next(&mut self, now: Nanos, client: usize, up: &[NodeId], rng: &mut Rng) -> Option<Request> {
+        if self.clients[client].pending.is_some() || up.is_empty() {
             return None;
         }
-        let (op, purpose) = match self.to_read.pop_front() {
-            Some(Purpose::CheckFill { number }) => (Op::Get { key: fill_key(number) }, Purpose::CheckFill { number }),
-            Some(Purpose::Shared { key, .. }) => self.shared(now, key, 30, rng),
-            Some(Purpose::Fill { .. }) => unreachable!("fills are not read"),
-            None if !self.writing => return None,
-            None if rng.one_in(3) => self.fill(rng),
-            None => self.shared_any(now, rng),
-        };
+        let home = self.clients[client].home.filter(|home| up.contains(home));
+        let node = home.unwrap_or_else(|| up[rng.index(up.len())]);
+        let (op, purpose) = self.choose(now, self.clients[client].reads_only, rng);
         self.next_token += 1;
         let token = Token(self.next_token);
-        self.pending[client] = Some(Pending { token, node, op: op.clone(), purpose });
-        Some((token, op))
+        self.clients[client].pending = Some(Pending { token, node, op: op.clone(), purpose });
+        Some(Request { token, node, op })
     }
 
-    fn fill(&mut self, rng: &mut Rng) -> (Op, Purpose) {
-        let number = self.fills.len();
-        let bytes = if self.big_fills { rng.between(50, 3_000) } else { rng.between(10, 400) } as usize;
-        self.fills.push((bytes, Fill::Unknown));
-        let (key, value) = (fill_key(number), fill_value(number, bytes));
-        (Op::Put { key, value, when: PutIf::Always, want_old: false }, Purpose::Fill { number })
-    }
-
-    fn shared_any(&mut self, now: Nanos, rng: &mut Rng) -> (Op, Purpose) {
-        let first = self.histories.len() - KEYS;
-        let mut key = first + rng.index(KEYS);
-        if self.histories[key].len() >= MAX_OPS {
-            self.histories.push(Vec::new());
+    fn choose(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
+        if rng.one_in(12)
+            && let Some((op, number, must)) = self.ledger.read(rng)
+        {
+            return (op, Purpose::Look { number, must });
+        }
+        if !reads_only && rng.below(100) < self.habits.fills {
+            let (op, number) =
+                self.ledger.write(now, rng.between(self.habits.fill_bytes.0, self.habits.fill_bytes.1) as usize);
+            return (op, Purpose::Fill { number });
+        }
+        let mut key = self.histories.len() - KEYS + rng.index(KEYS);
+        if self.histories[key].is_full() {
+            self.histories.push(History::default());
             key = self.histories.len() - 1;
         }
-        let roll = rng.below(100);
-        self.shared(now, key, roll, rng)
+        let roll = rng.below(if reads_only { 50 } else { 100 });
+        let (op, action) = self.shared(key, roll, rng);
+        let operations = &mut self.histories[key].operations;
+        operations.push(Operation { called: now.0, answered: u64::MAX, action });
+        (op, Purpose::Shared { key, operation: operations.len() - 1 })
     }
 
-    fn shared(&mut self, now: Nanos, number: usize, roll: u64, rng: &mut Rng) -> (Op, Purpose) {
+    fn shared(&mut self, number: usize, roll: u64, rng: &mut Rng) -> (Op, Action) {
         let key = key(number);
-        let counter = number % 3 == 0;
+        let is_counter = number % 3 == 0;
         self.next_value += 1;
         let new = self.next_value;
-        let (op, action) = match roll {
+        let mut put = |when, want_old| Op::Put { key: key.clone(), value: value(new, rng), when, want_old };
+        match roll {
             0..40 => (Op::Get { key }, Action::Read(None)),
             40..50 => {
                 let end = Bytes::from([&key[..], &[0]].concat());
@@ -172,19 +223,12 @@ impl Load {
                 (Op::Scan { start: key, end: Some(end), reverse, limit: 5, keys_only: false }, Action::Read(None))
             }
             50..60 => (Op::Delete { key }, Action::Delete(None)),
-            60.. if counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
-            60..70 => {
-                let value = value(new, rng);
-                (Op::Put { key, value, when: PutIf::Absent, want_old: false }, Action::WriteIfAbsent(new, None))
-            }
-            _ => {
-                let value = value(new, rng);
-                (Op::Put { key, value, when: PutIf::Always, want_old: false }, Action::Write(new))
-            }
-        };
-        let operation = self.histories[number].len();
-        self.histories[number].push(Operation { called: now.0, answered: u64::MAX, action });
-        (op, Purpose::Shared { key: number, operation })
+            60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
+            60..67 => (put(PutIf::Absent, false), Action::WriteIfAbsent(new, None)),
+            67..70 => (put(PutIf::Present, false), Action::WriteIfPresent(new, None)),
+            70..75 => (put(PutIf::Always, true), Action::Swap(new, None)),
+            _ => (put(PutIf::Always, false), Action::Write(new)),
+        }
     }
 
     /// An answer came. Answers the client that is free again, and how long it rests.
@@ -195,112 +239,134 @@ impl Load {
         result: OpResult,
         rng: &mut Rng,
     ) -> Option<(usize, Nanos)> {
-        let client = self.pending.iter().position(|pending| pending.as_ref().is_some_and(|p| p.token == token))?;
-        let pending = self.pending[client].take().expect("just seen");
-        let not_done = matches!(&result, OpResult::Error(error) if !matches!(error, OpError::Unknown(_)));
-        let unknown = matches!(result, OpResult::Error(OpError::Unknown(_)));
-        self.answered += u64::from(!not_done && !unknown);
-        self.unknown += u64::from(unknown);
+        let is_for = |client: &Client| client.pending.as_ref().is_some_and(|pending| pending.token == token);
+        let client = self.clients.iter().position(is_for)?;
+        let pending = self.clients[client].pending.take().expect("just seen");
         if let OpResult::Error(OpError::Invalid(message)) = &result {
             self.failures.push(format!("{:?} was refused: {message}", pending.op));
         }
-        match pending.purpose {
-            Purpose::Shared { key, operation } => self.note_shared(now, key, operation, &result, not_done, unknown),
-            Purpose::Fill { number } if not_done => self.fills[number].1 = Fill::NotDone,
-            Purpose::Fill { number } if !unknown => self.fills[number].1 = Fill::Acknowledged,
-            Purpose::Fill { .. } => {}
-            Purpose::CheckFill { number } if not_done => self.to_read.push_back(Purpose::CheckFill { number }),
-            Purpose::CheckFill { number } => self.check_fill(number, &result),
-        }
-        let rest = if not_done { rng.between(10_000, 60_000) } else { rng.between(0, self.gap_us) };
-        Some((client, Nanos::from_micros(if self.writing { rest } else { rest / 20 })))
+        let rest = match &result {
+            OpResult::Error(OpError::Unknown(_)) => {
+                self.lost(pending.purpose);
+                rng.between(0, self.habits.gap_us)
+            }
+            OpResult::Error(_) => {
+                self.not_done(pending.purpose);
+                rng.between(10_000, 60_000)
+            }
+            result => {
+                self.answered += 1;
+                self.done(now, pending.purpose, result);
+                rng.between(0, self.habits.gap_us)
+            }
+        };
+        Some((client, Nanos::from_micros(rest)))
     }
 
-    fn note_shared(&mut self, now: Nanos, key: usize, index: usize, result: &OpResult, not_done: bool, unknown: bool) {
-        let entry = &mut self.histories[key][index];
-        if unknown {
-            return;
-        }
-        if not_done {
-            // It took no effect: as if a read had never been answered.
-            entry.action = Action::Read(None);
-            if !self.writing {
-                self.to_read.push_back(Purpose::Shared { key, operation: 0 });
+    /// An operation took no effect: as if it had been a read that was never answered.
+    fn not_done(&mut self, purpose: Purpose) {
+        match purpose {
+            Purpose::Shared { key, operation } => {
+                self.histories[key].operations[operation].action = Action::Read(None);
             }
-            return;
+            Purpose::Fill { number } => self.ledger.not_done(number),
+            Purpose::Look { .. } => {}
         }
-        entry.answered = now.0;
-        entry.action = match (entry.action, result) {
-            (Action::Read(_), OpResult::Value(value)) => Action::Read(value.as_deref().map(number_of)),
-            (Action::Read(_), OpResult::Entries { entries, .. }) => {
-                Action::Read(entries.first().map(|(_, value)| number_of(value)))
-            }
-            (Action::Write(value), OpResult::Put { done: true, .. }) => Action::Write(value),
-            (Action::WriteIfAbsent(value, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(value, Some(*done)),
-            (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
-            (Action::Delete(_), OpResult::Deleted { old }) => Action::Delete(Some(old.is_some())),
-            (action, result) => panic!("{action:?} was answered by {result:?}"),
-        };
     }
 
-    fn check_fill(&mut self, number: usize, result: &OpResult) {
-        let (bytes, fill) = self.fills[number];
-        let OpResult::Value(found) = result else { panic!("a get was answered by {result:?}") };
-        let right = match found {
-            Some(value) => fill != Fill::NotDone && *value == fill_value(number, bytes),
-            None => fill != Fill::Acknowledged,
-        };
-        if !right {
-            let found = found.as_ref().map(|value| String::from_utf8_lossy(&value[..value.len().min(20)]).into_owned());
-            let key = fill_key(number);
-            self.failures.push(format!("{key:?}, written once ({fill:?}, {bytes} bytes), reads as {found:?}"));
+    fn done(&mut self, now: Nanos, purpose: Purpose, result: &OpResult) {
+        match (purpose, result) {
+            (Purpose::Shared { key, operation }, result) => {
+                let entry = &mut self.histories[key].operations[operation];
+                (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
+            }
+            (Purpose::Fill { number }, OpResult::Put { done: true, .. }) => self.ledger.acknowledged(now, number),
+            (Purpose::Look { number, must }, OpResult::Value(found)) => {
+                self.failures.extend(self.ledger.check_read(number, must, found.as_ref()).err());
+            }
+            (purpose, result) => panic!("{purpose:?} was answered by {result:?}"),
+        }
+    }
+
+    /// Nobody will know what came of an operation.
+    fn lost(&mut self, purpose: Purpose) {
+        self.unknown += 1;
+        if let Purpose::Shared { key, .. } = purpose {
+            self.histories[key].unknown += 1;
         }
     }
 
     /// A client has waited long enough; answers whether it was still waiting.
     pub(crate) fn give_up(&mut self, client: usize, token: Token) -> bool {
-        let waiting = self.pending[client].as_ref().is_some_and(|pending| pending.token == token);
-        if waiting {
-            let pending = self.pending[client].take().expect("just seen");
-            self.lost(pending);
-        }
-        waiting
+        let pending = self.clients[client].pending.take_if(|pending| pending.token == token);
+        pending.map(|pending| self.lost(pending.purpose)).is_some()
     }
 
     /// A process died; answers the clients that were waiting for it.
     pub(crate) fn node_died(&mut self, node: NodeId) -> Vec<usize> {
-        let waiting = |client: &usize| self.pending[*client].as_ref().is_some_and(|pending| pending.node == node);
-        let clients: Vec<usize> = (0..self.pending.len()).filter(waiting).collect();
-        for client in &clients {
-            let pending = self.pending[*client].take().expect("just seen");
-            self.lost(pending);
-        }
-        clients
-    }
-
-    fn lost(&mut self, pending: Pending) {
-        self.unknown += 1;
-        match pending.purpose {
-            Purpose::CheckFill { number } => self.to_read.push_back(Purpose::CheckFill { number }),
-            Purpose::Shared { key, .. } if !self.writing => {
-                self.to_read.push_back(Purpose::Shared { key, operation: 0 });
+        let mut free = Vec::new();
+        for client in 0..self.clients.len() {
+            if let Some(pending) = self.clients[client].pending.take_if(|pending| pending.node == node) {
+                self.lost(pending.purpose);
+                free.push(client);
             }
-            _ => {}
         }
+        free
     }
 
-    /// Judges all that was seen.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Judges all that was seen, and the store's `content`, which was read at `now`, after all else.
+    pub(crate) fn check(&self, now: Nanos, mut content: BTreeMap<Bytes, Bytes>) -> Result<(), String> {
         if let Some(failure) = self.failures.first() {
             return Err(format!("{failure} (and {} more like it)", self.failures.len() - 1));
         }
-        for (number, operations) in self.histories.iter().enumerate() {
-            let unanswered = |operation: &&Operation| {
-                operation.answered == u64::MAX && matches!(operation.action, Action::Read(_))
-            };
-            let operations: Vec<Operation> = operations.iter().filter(|op| !unanswered(op)).copied().collect();
-            history::check(&operations).map_err(|failure| format!("key {:?}: {failure}", key(number)))?;
+        self.ledger.check(&mut content)?;
+        for (number, history) in self.histories.iter().enumerate() {
+            let found = content.remove(&key(number)).map(|value| number_of(&value));
+            let left = Operation { called: now.0, answered: now.0, action: Action::Read(found) };
+            history.check(left).map_err(|failure| format!("key {:?}: {failure}", key(number)))?;
         }
-        Ok(())
+        match content.first_key_value() {
+            Some((key, _)) => Err(format!("{key:?} is there, which nobody wrote")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl History {
+    /// Clients go on to another key.
+    fn is_full(&self) -> bool {
+        self.operations.len() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
+    }
+
+    fn check(&self, left: Operation) -> Result<(), String> {
+        let says_nothing =
+            |operation: &Operation| operation.answered == u64::MAX && matches!(operation.action, Action::Read(_));
+        let operations = self.operations.iter().filter(|operation| !says_nothing(operation)).copied();
+        match self.lost {
+            None => history::check(&operations.chain([left]).collect::<Vec<_>>()),
+            Some(lost) => {
+                let operations: Vec<Operation> = operations.collect();
+                history::check_with_loss(&operations, ((lost - WINDOW).0, lost.0), left)
+            }
+        }
+    }
+}
+
+/// What was done, once it is known what came of it.
+fn answered_action(action: Action, result: &OpResult) -> Action {
+    match (action, result) {
+        (Action::Read(_), OpResult::Value(value)) => Action::Read(value.as_deref().map(number_of)),
+        (Action::Read(_), OpResult::Entries { entries, .. }) => {
+            Action::Read(entries.first().map(|(_, value)| number_of(value)))
+        }
+        (Action::Write(value), OpResult::Put { done: true, .. }) => Action::Write(value),
+        (Action::Swap(value, _), OpResult::Put { done: true, old }) => {
+            Action::Swap(value, Some(old.as_deref().map(number_of)))
+        }
+        (Action::WriteIfAbsent(value, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(value, Some(*done)),
+        (Action::WriteIfPresent(value, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(value, Some(*done)),
+        (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
+        (Action::Delete(_), OpResult::Deleted { old }) => Action::Delete(Some(old.is_some())),
+        (action, result) => panic!("{action:?} was answered by {result:?}"),
     }
 }

@@ -1,10 +1,11 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
-//! `tidy` holds the rules of the house that no compiler checks; `ci` runs what CI runs.
+//! `tidy` holds the rules of the house that no compiler checks; `simulate` runs seeds of the simulated cluster; `ci` runs
+//! what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use leeward_xtask::tidy;
+use leeward_xtask::{simulate, tidy};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -19,6 +20,8 @@ struct Arguments {
 enum Chore {
     /// Check the rules of the house: imports, sizes of files and functions, documents that match the code.
     Tidy,
+    /// Run seeds of the simulated cluster, or repeat one with its log.
+    Simulate(simulate::Simulate),
     /// Run what CI runs: format, lints, tests, documentation, client checks.
     Ci,
 }
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let root = tidy::workspace_root();
     match Arguments::parse().chore {
         Chore::Tidy => report(&root),
+        Chore::Simulate(options) => simulate::simulate(&options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
     }
 }

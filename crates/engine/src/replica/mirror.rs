@@ -118,9 +118,22 @@ impl Replica {
             changes.push(Change::Forget { region, ids: trimmed.clone() });
         }
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
-        edit.added.iter().for_each(|(id, _)| drop(self.shipments.remove(id)));
         edit.removed.iter().chain(&trimmed).for_each(|id| self.map.remove(*id));
+        self.forget_shipments(edit);
         Ok(())
+    }
+
+    /// What was shipped for an edit is installed; what was shipped before it belonged to a compaction that the primary
+    /// gave up. Ids rise in the order in which segments are made.
+    fn forget_shipments(&mut self, edit: &InstallEdit) {
+        let Some(newest) = edit.added.iter().map(|(id, _)| *id).max() else { return };
+        let old: Vec<SegmentId> = self.shipments.keys().filter(|id| **id <= newest).copied().collect();
+        for id in old {
+            self.shipments.remove(&id);
+            if !edit.added.iter().any(|(added, _)| *added == id) {
+                self.map.remove(id);
+            }
+        }
     }
 
     /// An error unless the log bytes up to `extent` were written here.

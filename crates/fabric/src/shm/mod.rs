@@ -7,6 +7,7 @@
 //! a killed process, save the file of a socket that was bound to a path.
 
 mod imports;
+#[expect(unsafe_code, reason = "mapping memory is what no safe code can do")]
 mod mapping;
 mod memory;
 

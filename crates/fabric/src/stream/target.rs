@@ -3,10 +3,11 @@
 //!
 //! Requests are carried out in the order they came. The bytes are hostile: memory is touched only where a valid id,
 //! key and range allow it, and a message's buffer grows with the bytes that came, not with the length announced.
-//! Payloads of writes are not collected: each piece goes to memory as it arrives.
+//! Payloads of writes are not collected: each piece goes to memory as it arrives, but never a part of a word whose
+//! other bytes are still to come, so that an aligned 8-byte write is not seen half.
 
 use super::frame::{Answer, FrameError, HeaderBuffer, Place, Request};
-use crate::memory::HeapMemory;
+use crate::{memory::HeapMemory, words::WORD};
 use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -46,7 +47,56 @@ pub(crate) enum TargetError {
 enum Stage {
     Header,
     Message { bytes: Vec<u8>, left: usize },
-    Write { memory: Option<Arc<HeapMemory>>, offset: u64, left: u64 },
+    Write(Landing),
+}
+
+/// A write whose bytes are arriving.
+struct Landing {
+    /// None: refused, the bytes are skipped.
+    memory: Option<Arc<HeapMemory>>,
+    /// Where the next bytes go.
+    offset: u64,
+    /// Bytes that did not land yet, held ones included.
+    left: u64,
+    /// The beginning of a word that waits for its other bytes.
+    held: [u8; WORD],
+    held_bytes: usize,
+}
+
+impl Landing {
+    /// Lands what there is of the write in `input`; tells whether that is all of it.
+    fn take(&mut self, input: &mut &[u8]) -> bool {
+        if self.held_bytes > 0 {
+            let word = (WORD - self.offset as usize % WORD).min(usize::try_from(self.left).unwrap_or(WORD));
+            let (more, rest) = input.split_at(input.len().min(word - self.held_bytes));
+            self.held[self.held_bytes..self.held_bytes + more.len()].copy_from_slice(more);
+            (self.held_bytes, *input) = (self.held_bytes + more.len(), rest);
+            if self.held_bytes < word {
+                return false;
+            }
+            let held = self.held;
+            self.land(&held[..word]);
+            self.held_bytes = 0;
+        }
+        let available = usize::try_from(self.left).map_or(input.len(), |left| input.len().min(left));
+        let split = (self.offset as usize % WORD + available) % WORD;
+        // The last word of the write may end anywhere, any other at its boundary.
+        let hold = if available as u64 == self.left { 0 } else { split.min(available) };
+        let (piece, rest) = input.split_at(available - hold);
+        let (held, rest) = rest.split_at(hold);
+        self.land(piece);
+        self.held[..hold].copy_from_slice(held);
+        (self.held_bytes, *input) = (hold, rest);
+        self.left == 0
+    }
+
+    fn land(&mut self, bytes: &[u8]) {
+        if self.memory.as_ref().is_some_and(|memory| !memory.remote_write(self.offset, bytes)) {
+            self.memory = None;
+        }
+        self.offset += bytes.len() as u64;
+        self.left -= bytes.len() as u64;
+    }
 }
 
 /// One incoming connection's progress.
@@ -89,17 +139,11 @@ impl Target {
                     outlet.message(std::mem::take(bytes));
                     self.stage = Stage::Header;
                 }
-                Stage::Write { memory, offset, left } => {
-                    let take = usize::try_from(*left).map_or(input.len(), |left| input.len().min(left));
-                    let (piece, rest) = input.split_at(take);
-                    if memory.as_ref().is_some_and(|memory| !memory.remote_write(*offset, piece)) {
-                        *memory = None;
-                    }
-                    (*offset, *left, input) = (*offset + take as u64, *left - take as u64, rest);
-                    if *left > 0 {
+                Stage::Write(landing) => {
+                    if !landing.take(&mut input) {
                         break;
                     }
-                    let landed = memory.is_some();
+                    let landed = landing.memory.is_some();
                     self.stage = Stage::Header;
                     self.finish(landed);
                 }
@@ -118,7 +162,7 @@ impl Target {
                 let length = u64::from(length);
                 let memory = owner.heap(place.id, place.key).filter(|memory| memory.admits(place.offset, length));
                 let offset = if memory.is_some() { place.offset } else { 0 };
-                self.stage = Stage::Write { memory, offset, left: length };
+                self.stage = Stage::Write(Landing { memory, offset, left: length, held: [0; WORD], held_bytes: 0 });
             }
             Request::Read(place, length) => self.serve_read(place, length, owner, outlet)?,
             Request::Ping => self.finish(true),
@@ -150,10 +194,11 @@ impl Target {
         };
         self.acknowledge();
         let sequence = self.done + 1;
-        let mut piece = vec![0; READ_PIECE.min(length as usize)];
         let (mut offset, mut left) = (place.offset, length as usize);
+        let mut piece = vec![0; READ_PIECE.min(left)];
         while left > 0 {
-            piece.truncate(left);
+            // Pieces end between words, so that no word is read in two halves.
+            piece.resize(left.min(READ_PIECE - offset as usize % WORD), 0);
             if !memory.remote_read(offset, &mut piece) {
                 self.finish(false);
                 return Ok(());

@@ -236,6 +236,32 @@ fn everything_in_one_piece_is_acknowledged_once() {
     assert_eq!(out.answers.len(), ANSWER);
 }
 
+proptest! {
+    #[test]
+    fn no_word_is_seen_half_written(
+        offset in 0..40u64, bytes in prop::collection::vec(1..=255u8, 0..100),
+        sizes in prop::collection::vec(1..30usize, 1..10),
+    ) {
+        let fixture = Fixture::new();
+        let mut stream = Vec::new();
+        Made::Write { revoked: false, offset, bytes: bytes.clone() }.encode(&fixture, &mut stream);
+        let mut end = vec![0; BYTES];
+        end[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+        let (mut target, mut out) = (Target::new(), Collected::default());
+        let (mut rest, mut sizes) = (&stream[..], sizes.iter().cycle());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
+            target.feed(piece, &fixture, &mut out).unwrap();
+            rest = after;
+            let now = Fixture::bytes(&fixture.open);
+            for (now, end) in now.as_chunks::<WORD>().0.iter().zip(end.as_chunks::<WORD>().0) {
+                prop_assert!(*now == [0; WORD] || now == end, "{now:?} on the way to {end:?}");
+            }
+        }
+        prop_assert_eq!(Fixture::bytes(&fixture.open), end);
+    }
+}
+
 #[test]
 fn a_write_whose_memory_is_revoked_midway_is_refused() {
     let fixture = Fixture::new();
@@ -246,5 +272,5 @@ fn a_write_whose_memory_is_revoked_midway_is_refused() {
     target.feed(&bytes[86..], &fixture, &mut out).unwrap();
     assert_eq!(out.outcomes(), [None]);
     let landed = Fixture::bytes(&fixture.open);
-    assert_eq!((&landed[..50], &landed[50..100]), (&[7; 50][..], &[0; 50][..]));
+    assert_eq!((&landed[..48], &landed[48..100]), (&[7; 48][..], &[0; 52][..]), "whole words before, nothing after");
 }

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// What a power loss cannot tear, in bytes.
 pub const SECTOR_BYTES: usize = 512;
+/// Sectors of a block that a device's cache may have written out as one.
+const BLOCK_SECTORS: usize = 64;
 /// Versions of a sector remembered between two syncs, the durable one included.
 const MAX_VERSIONS: usize = 4;
 
@@ -30,6 +32,8 @@ pub enum Fault {
 pub struct FaultPlan {
     /// Operations, counted from [`SimDisk::set_faults`] and from 1, and what happens to them.
     pub at: Vec<(u64, Fault)>,
+    /// The same, counting only syncs: the moments at which most is under way.
+    pub at_sync: Vec<(u64, Fault)>,
     /// One in this many reads fails; 0 for none.
     pub read_errors_one_in: u64,
     /// One in this many writes and syncs fails; 0 for none.
@@ -48,6 +52,7 @@ struct State {
     capacity: u64,
     plan: FaultPlan,
     ops: u64,
+    syncs: u64,
     /// Raised by a kill; handles of an older life are dead.
     life: u64,
     locked: bool,
@@ -80,6 +85,7 @@ impl SimDisk {
                 capacity,
                 plan: FaultPlan::default(),
                 ops: 0,
+                syncs: 0,
                 life: 0,
                 locked: false,
                 rng: Rng::new(seed),
@@ -91,7 +97,7 @@ impl SimDisk {
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut state = self.state.lock();
         state.plan = plan;
-        state.ops = 0;
+        (state.ops, state.syncs) = (0, 0);
     }
 
     /// Operations since the last [`SimDisk::set_faults`].
@@ -120,16 +126,23 @@ impl SimDisk {
     }
 
     /// The machine dies, and the process with it: of the writes since the last sync, sector by sector, any version that
-    /// stood there may be what is left. Some losses take everything or nothing, for good measure.
+    /// stood there may be what is left. Some losses take everything or nothing, or all or nothing of a whole block.
     pub fn lose_power(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         state.kill();
         for contents in state.files.values_mut() {
-            let mode = rng.below(4);
+            let mode = rng.below(8);
+            let mut block = (usize::MAX, false);
             for (sector, versions) in std::mem::take(&mut contents.unsynced) {
                 let choice = match mode {
                     0 => 0,
                     1 => versions.len(),
+                    2..5 => {
+                        if block.0 != sector / BLOCK_SECTORS {
+                            block = (sector / BLOCK_SECTORS, rng.one_in(2));
+                        }
+                        if block.1 { versions.len() } else { 0 }
+                    }
                     _ => rng.index(versions.len() + 1),
                 };
                 if let Some(version) = versions.get(choice) {
@@ -172,7 +185,10 @@ impl State {
             return Err(io::Error::other("the simulated process is dead"));
         }
         self.ops += 1;
-        let planned = self.plan.at.iter().find(|(op, _)| *op == self.ops).map(|(_, fault)| *fault);
+        self.syncs += u64::from(kind == OpKind::Sync);
+        let at = |plan: &[(u64, Fault)], op| plan.iter().find(|(at, _)| *at == op).map(|(_, fault)| *fault);
+        let in_sync = if kind == OpKind::Sync { at(&self.plan.at_sync, self.syncs) } else { None };
+        let planned = at(&self.plan.at, self.ops).or(in_sync);
         let one_in = if kind == OpKind::Read { self.plan.read_errors_one_in } else { self.plan.write_errors_one_in };
         let random = self.rng.one_in(one_in).then_some(Fault::Fail);
         match planned.or(random) {

@@ -62,6 +62,16 @@ fn faults_strike_the_planned_operation() {
 }
 
 #[test]
+fn a_process_dies_in_a_sync() {
+    let (disk, file) = written(0);
+    disk.set_faults(FaultPlan { at_sync: vec![(2, Fault::Kill)], ..FaultPlan::default() });
+    file.sync().unwrap();
+    file.write_at(&[3; 512], 0).unwrap();
+    assert!(file.sync().is_err() && file.len().is_ok());
+    assert!(file.read_at(&mut [0; 8], 0).is_err(), "the process is dead");
+}
+
+#[test]
 fn random_faults_follow_the_seed() {
     let run = |seed| {
         let (disk, file) = written(seed);

@@ -65,6 +65,7 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
         "clients" => {
             line(out, "connected_clients", shared.clients.len());
             line(out, "maxclients", shared.facts.max_connections);
+            line(out, "blocked_clients", 0);
         }
         "memory" => {
             let l0: u64 = status.regions.iter().map(|region| region.l0_bytes).sum();

@@ -9,8 +9,9 @@
 //! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
 //! - All commands of one read are submitted before any is waited for, so a pipeline is one batch; only a scan waits
 //!   for the writes before it, and a write for the scans before it.
-//! - Memory is bounded: at most [`MAX_COMMANDS`] commands are held, the window (see `window.rs`) bounds
-//!   operations in flight, and while the client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it.
+//! - Memory is bounded: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held, the window (see `window.rs`) bounds
+//!   operations in flight, results that wait for an earlier reply take little more than [`HELD_BYTES`], and while the
+//!   client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it or encoded.
 
 use super::window::Window;
 use super::work::{Kind, Work, result_bytes};
@@ -26,6 +27,10 @@ use std::collections::VecDeque;
 pub(super) const MAX_COMMANDS: usize = 4096;
 /// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
 pub(super) const OUTPUT_PAUSE_BYTES: usize = 1024 * 1024;
+/// Arguments of commands that are not answered: beyond it, in bytes, no further command is taken.
+const TAKEN_BYTES: usize = 32 * 1024 * 1024;
+/// Results whose replies wait for earlier ones: beyond it, in bytes, only the first command goes on.
+const HELD_BYTES: usize = 16 * 1024 * 1024;
 
 /// State of one connection. Belongs to the event loop's thread.
 pub struct Session {
@@ -43,6 +48,10 @@ pub struct Session {
     ops: VecDeque<InFlight>,
     first_op: u64,
     window: Window,
+    /// Bytes of the arguments of the commands.
+    taken: usize,
+    /// Bytes of the results that commands hold.
+    held: usize,
     writes_in_flight: usize,
     scans: usize,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
@@ -55,6 +64,10 @@ struct Command {
     protocol: Protocol,
     begun: Nanos,
     work: Work,
+    /// Bytes of its arguments.
+    taken: usize,
+    /// Bytes of its results.
+    held: usize,
 }
 
 struct InFlight {
@@ -89,6 +102,8 @@ impl Session {
             ops: VecDeque::new(),
             first_op: 0,
             window: Window::default(),
+            taken: 0,
+            held: 0,
             writes_in_flight: 0,
             scans: 0,
             stopped: false,
@@ -109,11 +124,11 @@ impl Session {
                 Ok(Some(Parsed::TooLarge { name, reason })) => {
                     let spec = table::position(&name);
                     let reply = if spec.is_some() { Reply::err(reason) } else { table::unknown(&[name]) };
-                    self.push(spec, self.protocol, Work::Ready(reply), context.now);
+                    self.push(spec, 0, Work::Ready(reply), context.now);
                 }
                 Err(error) => {
                     context.shared.metrics.protocol_error();
-                    self.push(None, self.protocol, Work::Ready(Reply::err(error)), context.now);
+                    self.push(None, 0, Work::Ready(Reply::err(error)), context.now);
                     self.stop();
                 }
             }
@@ -130,30 +145,33 @@ impl Session {
 
     fn begin(&mut self, args: &[Bytes], context: &mut Context) -> &'static str {
         let Some(position) = table::position(&args[0]) else {
-            self.push(None, self.protocol, Work::Ready(table::unknown(args)), context.now);
+            self.push(None, 0, Work::Ready(table::unknown(args)), context.now);
             return "unknown";
         };
         let spec = &table::all()[position];
         let work = spec.start(args, self, context);
-        // HELLO answers in the version that it chose.
-        self.push(Some(position), self.protocol, work, context.now);
+        self.push(Some(position), args.iter().map(Bytes::len).sum(), work, context.now);
         spec.name
     }
 
-    fn push(&mut self, spec: Option<usize>, protocol: Protocol, work: Work, begun: Nanos) {
-        self.commands.push_back(Command { spec, protocol, begun, work });
+    fn push(&mut self, spec: Option<usize>, taken: usize, work: Work, begun: Nanos) {
+        self.taken += taken;
+        // HELLO was carried out by now: it answers in the version that it chose.
+        self.commands.push_back(Command { spec, protocol: self.protocol, begun, work, taken, held: 0 });
     }
 
     fn submit(&mut self, submit: &mut Vec<Submission>) {
         self.next_command = self.next_command.max(self.first_command);
         while let Some(command) = self.commands.get_mut((self.next_command - self.first_command) as usize) {
+            let is_first = self.next_command == self.first_command;
             while let Some(kind) = command.work.next_kind() {
                 let blocked = match kind {
                     Kind::Read => false,
                     Kind::Write => self.scans > 0,
                     Kind::Scan => self.writes_in_flight > 0,
                 };
-                if blocked || !self.window.is_open() {
+                let is_full = self.output.len() >= OUTPUT_PAUSE_BYTES || (self.held >= HELD_BYTES && !is_first);
+                if blocked || is_full || !self.window.is_open() {
                     return;
                 }
                 let (position, op) = command.work.next_op().expect("its kind was told above");
@@ -172,7 +190,9 @@ impl Session {
     }
 
     fn answer(&mut self, context: &mut Context) {
-        while let Some(head) = self.commands.front_mut() {
+        while self.output.len() < OUTPUT_PAUSE_BYTES
+            && let Some(head) = self.commands.front_mut()
+        {
             if let Work::InTurn(reply) = &head.work {
                 head.work = Work::Ready(reply(context));
             }
@@ -180,6 +200,8 @@ impl Session {
             reply.encode(head.protocol, &mut self.output);
             let nanos = context.now.0.saturating_sub(head.begun.0);
             context.shared.metrics.command(head.spec, nanos, matches!(reply, Reply::Error(_)));
+            self.taken -= head.taken;
+            self.held -= head.held;
             self.commands.pop_front();
             self.first_command += 1;
         }
@@ -200,7 +222,8 @@ impl Conversation for Session {
         if std::mem::replace(&mut in_flight.answered, true) {
             return;
         }
-        self.window.answered(result_bytes(&result));
+        let bytes = result_bytes(&result);
+        self.window.answered(bytes);
         let (command, position, kind) = (in_flight.command, in_flight.position, in_flight.kind);
         while self.ops.front().is_some_and(|op| op.answered) {
             self.ops.pop_front();
@@ -213,7 +236,9 @@ impl Conversation for Session {
         }
         // A command that was answered early is gone; what is left of its operations has nobody to tell.
         let Some(at) = command.checked_sub(self.first_command) else { return };
-        let work = &mut self.commands[at as usize].work;
+        let Command { work, held, .. } = &mut self.commands[at as usize];
+        *held += bytes;
+        self.held += bytes;
         work.answered(position, result, context);
         if kind == Kind::Scan && work.next_kind().is_some() {
             // The scan goes on: what waits for it must wait for its next step too.
@@ -238,7 +263,8 @@ impl Conversation for Session {
     }
 
     fn wants_input(&self) -> bool {
-        !self.stopped && self.commands.len() < MAX_COMMANDS && self.output.len() < OUTPUT_PAUSE_BYTES
+        let has_room = self.commands.len() < MAX_COMMANDS && self.taken < TAKEN_BYTES;
+        !self.stopped && has_room && self.output.len() < OUTPUT_PAUSE_BYTES
     }
 
     fn stop(&mut self) {

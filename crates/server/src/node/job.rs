@@ -11,7 +11,31 @@ use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
 /// Work that touches the device.
-pub type Job = Box<dyn FnOnce() -> JobDone + Send>;
+pub struct Job {
+    /// How soon it should run.
+    pub class: JobClass,
+    work: Box<dyn FnOnce() -> JobDone + Send>,
+}
+
+/// How soon a job should run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobClass {
+    /// A client or a primary waits for it: before all background jobs, and never behind one if there are two threads.
+    Foreground,
+    /// Compactions and the reading of bases: long, and nobody waits.
+    Background,
+}
+
+impl Job {
+    pub(super) fn new(class: JobClass, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) -> Job {
+        Job { class, work: Box::new(move || JobDone { region, outcome: work() }) }
+    }
+
+    /// Does it; takes as long as the device does.
+    pub fn run(self) -> JobDone {
+        (self.work)()
+    }
+}
 
 /// What a job answers: which region it was for, and what came of it.
 pub struct JobDone {
@@ -43,10 +67,4 @@ pub(super) enum Outcome {
     LookedUp { ticket: u64, result: Result<Lookup, Error> },
     /// A scan ended, for operation `ticket`.
     Scanned { ticket: u64, at: Lsn, result: OpResult },
-}
-
-impl JobDone {
-    pub(super) fn job(region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) -> Job {
-        Box::new(move || JobDone { region, outcome: work() })
-    }
 }

@@ -5,9 +5,12 @@
 //! leaves as jobs. There is no thread, clock, socket or file in here: the runtime drives it in production and the
 //! simulator in tests, over the same traits.
 //!
-//! - [`slot`]: one region here, whatever this node is to it. - [`serving`]: a region that it is the primary of.
-//! - [`execute`]: operations on such a region. - [`forward`]: operations for other nodes' regions.
-//! - [`job`]: what touches the device. - [`link`]: the other servers. - [`status`]: what it says of itself.
+//! - `slot`: one region here, whatever this node is to it.
+//! - `serving`: a region that it is the primary of; `execute`: operations on it.
+//! - `forward`: operations for other nodes' regions.
+//! - `job`: what touches the device.
+//! - [`link`]: the other servers.
+//! - [`status`]: what it says of itself, filled in by `report`.
 //!
 //! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
 
@@ -21,7 +24,7 @@ mod slot;
 pub mod status;
 
 use forward::{Forwarding, Next};
-pub use job::{Job, JobDone};
+pub use job::{Job, JobClass, JobDone};
 use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};

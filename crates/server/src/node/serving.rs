@@ -8,7 +8,7 @@
 //! - Nothing here blocks: what touches the device is a [`Job`], and [`Serving::jobs`] counts them, because a region is
 //!   given up only when none is running.
 
-use super::job::{Job, JobDone, Outcome};
+use super::job::{Job, JobClass, Outcome};
 use super::status::RegionCounters;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
@@ -142,7 +142,12 @@ impl Serving {
 
     pub(super) fn spawn(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
-        self.new_jobs.push(JobDone::job(self.id, work));
+        self.new_jobs.push(Job::new(JobClass::Foreground, self.id, work));
+    }
+
+    fn spawn_in_background(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.jobs += 1;
+        self.new_jobs.push(Job::new(JobClass::Background, self.id, work));
     }
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
@@ -314,7 +319,7 @@ impl Serving {
 
     fn step(&mut self, mut compaction: Box<Compaction>) {
         self.compacting = Compacting::Busy;
-        self.spawn(move || {
+        self.spawn_in_background(move || {
             let step = compaction.step();
             Outcome::Stepped { compaction, step }
         });
@@ -340,7 +345,7 @@ impl Serving {
 
     pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
         let Some(pin) = self.pins.get(&server).cloned() else { return };
-        self.spawn(move || Outcome::Loaded { server, session, result: load(&pin, id) });
+        self.spawn_in_background(move || Outcome::Loaded { server, session, result: load(&pin, id) });
     }
 
     /// A job of this region ended; operations that it was done for are answered elsewhere.
@@ -359,7 +364,9 @@ impl Serving {
             }
             Outcome::Flushed { log, index, result } => {
                 self.flushing[log.index()] = false;
-                self.flushed_below[log.index()] = index + 1;
+                if result.is_ok() {
+                    self.flushed_below[log.index()] = index + 1;
+                }
                 result
             }
             Outcome::Prepared(result) => {
@@ -376,7 +383,10 @@ impl Serving {
                     self.primary.loaded(server, session, parcel, ops);
                     Ok(())
                 }
-                Err(error) => Err(error),
+                Err(error) => {
+                    self.primary.load_failed(now, server, session);
+                    Err(error)
+                }
             },
             _ => unreachable!("not a job of the upkeep"),
         };
@@ -408,7 +418,7 @@ impl Serving {
     fn install(&mut self, done: Arc<CompactionDone>) {
         self.compacting = Compacting::Busy;
         let region = self.region.clone();
-        self.spawn(move || {
+        self.spawn_in_background(move || {
             let result = region.install(&done);
             Outcome::Installed { done, result }
         });

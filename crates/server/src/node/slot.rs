@@ -9,7 +9,7 @@
 //! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost its office
 //! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
 
-use super::job::{Job, JobDone, Outcome};
+use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
 use super::{Context, link};
 use leeward_engine::{Error, Region, Replica};
@@ -351,7 +351,6 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
 impl Context {
     /// Adds a job of a region.
     pub(super) fn spawn(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
-        let job: Job = JobDone::job(region, work);
-        self.jobs.push(job);
+        self.jobs.push(Job::new(JobClass::Foreground, region, work));
     }
 }

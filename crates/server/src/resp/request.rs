@@ -214,6 +214,11 @@ fn take_inline(input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError
     };
     let line = seen[..end].strip_suffix(b"\r").unwrap_or(&seen[..end]);
     let words = split_words(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
+    // A web page can make a browser send a request of its choice here; its body must not be taken for commands.
+    let is_http = |word: &Bytes| [&b"POST"[..], b"Host:"].iter().any(|http| word.eq_ignore_ascii_case(http));
+    if words.first().is_some_and(is_http) {
+        return Err(ProtocolError::new("this port speaks the Redis protocol, not HTTP"));
+    }
     input.advance(end + 1);
     Ok(Some(words))
 }

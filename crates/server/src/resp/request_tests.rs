@@ -150,6 +150,15 @@ fn integers_are_canonical() {
     }
 }
 
+#[test]
+fn http_is_refused_before_its_body_is_read() {
+    for request in ["POST / HTTP/1.1\r\n\r\nSET a b\r\n", "PUT / HTTP/1.1\r\nhost: x\r\n\r\nSET a b\r\n"] {
+        let (commands, error) = parse(request.as_bytes(), 7);
+        assert!(commands.len() < 2, "{commands:?}");
+        assert!(error.is_some_and(|error| error.ends_with("this port speaks the Redis protocol, not HTTP")));
+    }
+}
+
 proptest! {
     #[test]
     fn any_commands_survive_any_cut(

@@ -122,8 +122,27 @@ impl Connection {
         }
     }
 
+    /// Lets the conversation do all that it can and sends what it says, until the socket takes no more or nothing is
+    /// left: output that was taken may be what held the conversation back, and no event tells of that. Answers why the
+    /// server gave the connection up, if it did.
+    pub(super) fn advance(
+        &mut self,
+        most_output: usize,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    ) -> Option<Dropped> {
+        loop {
+            self.conversation.advance(context, submit);
+            let unsent = self.conversation.output().len();
+            let dropped = self.write(context.now, most_output);
+            if dropped.is_some() || self.is_dead || self.conversation.output().len() == unsent {
+                return dropped;
+            }
+        }
+    }
+
     /// Sends what there is and ends what is finished; answers why the server gave the connection up, if it did.
-    pub(super) fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
+    fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
         while self.is_writable && !self.is_dead && !self.conversation.output().is_empty() {
             match self.stream.write(self.conversation.output()) {
                 Ok(len) => {

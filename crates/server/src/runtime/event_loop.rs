@@ -253,8 +253,7 @@ impl EventLoop {
         for id in std::mem::take(&mut self.touched) {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
-            connection.conversation.advance(&mut context, &mut self.submissions);
-            if let Some(why) = connection.write(now, self.limits.output_bytes) {
+            if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
                 report_dropped(id, why, &self.shared.metrics);
             }
             if connection.can_read() {

@@ -2,36 +2,42 @@
 
 use super::channel::{Doorbell, Event};
 use super::die_of_panic;
-use crate::node::Job;
+use crate::node::{Job, JobClass};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A fixed number of threads with one queue. Dropping it waits for the jobs that are running; those still queued are
+/// A fixed number of threads. Foreground jobs go first, and where there are several threads one is kept for them: a read
+/// never waits for a compaction's step. Dropping it waits for the jobs that are running; those still queued are
 /// dropped, as a killed process would.
 pub(super) struct Pool {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// Most background jobs that run at a time.
+    most_background: usize,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    foreground: VecDeque<Job>,
+    background: VecDeque<Job>,
+    /// Background jobs that are running.
+    running: usize,
     is_closed: bool,
 }
 
 impl Pool {
     /// Starts `threads` threads, whose results go to `doorbell`.
     pub(super) fn start(threads: u32, doorbell: &Doorbell) -> io::Result<Pool> {
-        let queue = Arc::new(Queue::default());
+        let most_background = (threads as usize).saturating_sub(1).max(1);
+        let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), most_background });
         let mut pool = Pool { queue, threads: Vec::new() };
         for number in 1..=threads {
             let (queue, doorbell) = (pool.queue.clone(), doorbell.clone());
@@ -47,7 +53,14 @@ impl Pool {
             return;
         }
         let several = jobs.len() > 1;
-        self.queue.state.lock().jobs.extend(jobs);
+        let mut state = self.queue.state.lock();
+        for job in jobs {
+            match job.class {
+                JobClass::Foreground => state.foreground.push_back(job),
+                JobClass::Background => state.background.push_back(job),
+            }
+        }
+        drop(state);
         if several {
             self.queue.changed.notify_all();
         } else {
@@ -59,7 +72,12 @@ impl Pool {
 impl Queue {
     fn run(&self, doorbell: &Doorbell) {
         while let Some(job) = self.next() {
-            doorbell.send(Event::Job(job()));
+            let class = job.class;
+            doorbell.send(Event::Job(job.run()));
+            if class == JobClass::Background {
+                self.state.lock().running -= 1;
+                self.changed.notify_one();
+            }
         }
     }
 
@@ -69,7 +87,13 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.foreground.pop_front() {
+                return Some(job);
+            }
+            if state.running < self.most_background
+                && let Some(job) = state.background.pop_front()
+            {
+                state.running += 1;
                 return Some(job);
             }
             self.changed.wait(&mut state);

@@ -274,6 +274,21 @@ fn a_client_that_never_reads_its_replies_is_disconnected_and_hurts_nobody() {
 }
 
 #[test]
+fn a_pipeline_whose_replies_are_far_longer_than_it_is_answered_whole() {
+    let cluster = Cluster::start(1);
+    let value = "v".repeat(20_000);
+    assert_eq!(cluster.client(0).run_until_served(&format!("SET k {value}")), "+OK");
+    for count in [100, 5000, 9000] {
+        let mut client = cluster.client(0);
+        client.send("GET k\r\n".repeat(count).as_bytes());
+        for _ in 0..count {
+            assert_eq!((client.line().as_str(), client.line().len()), ("$20000", 20_000));
+        }
+        assert_eq!(client.run("PING"), "+PONG");
+    }
+}
+
+#[test]
 fn the_end_of_a_client_that_only_writes_does_not_lose_its_commands() {
     let cluster = Cluster::start(1);
     assert_eq!(cluster.client(0).run_until_served("SET n 0"), "+OK");

@@ -1,0 +1,167 @@
+//! Keys that are written once: they fill L0s and levels, and each must be there at the end, as it was written.
+//!
+//! Where a power loss may take the newest writes, it may take only these, and no write may be gone while a later one of
+//! its region is there: what is left of a log is a prefix of it.
+
+use bytes::Bytes;
+use leeward_format::op::{Op, PutIf};
+use leeward_platform::{Nanos, Rng};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Acknowledged(Nanos),
+    NotDone,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bytes: usize,
+    called: Nanos,
+    outcome: Outcome,
+}
+
+/// All keys that were written once.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    entries: Vec<Entry>,
+    /// When power was lost where that may take writes.
+    losses: Vec<Nanos>,
+    /// Acknowledged writes that are this much older than a loss of power survive it.
+    window: Nanos,
+    /// First key of the second region.
+    split: Option<Bytes>,
+}
+
+/// The key of entry `number`: not in order of time, so that compactions overlap.
+fn key(number: usize) -> Bytes {
+    let side = if number.is_multiple_of(3) { "z" } else { "b" };
+    Bytes::from(format!("{side}{:08}", (number as u64).wrapping_mul(2_654_435_761) % 100_000_000))
+}
+
+fn value(number: usize, bytes: usize) -> Bytes {
+    let mut value = format!("{number}:").into_bytes();
+    value.resize(value.len() + bytes, b'a' + (number % 26) as u8);
+    Bytes::from(value)
+}
+
+impl Ledger {
+    pub(crate) fn new(window: Nanos, split: Option<Bytes>) -> Ledger {
+        Ledger { entries: Vec::new(), losses: Vec::new(), window, split }
+    }
+
+    /// The write of a new key with a value of about `bytes` bytes.
+    pub(crate) fn write(&mut self, now: Nanos, bytes: usize) -> (Op, usize) {
+        let number = self.entries.len();
+        self.entries.push(Entry { bytes, called: now, outcome: Outcome::Unknown });
+        let (key, value) = (key(number), value(number, bytes));
+        (Op::Put { key, value, when: PutIf::Always, want_old: false }, number)
+    }
+
+    pub(crate) fn acknowledged(&mut self, now: Nanos, number: usize) {
+        self.entries[number].outcome = Outcome::Acknowledged(now);
+    }
+
+    pub(crate) fn not_done(&mut self, number: usize) {
+        self.entries[number].outcome = Outcome::NotDone;
+    }
+
+    /// The newest writes may be gone.
+    pub(crate) fn power_lost(&mut self, now: Nanos) {
+        self.losses.push(now);
+    }
+
+    /// The read of some key, and whether its value must be found.
+    pub(crate) fn read(&self, rng: &mut Rng) -> Option<(Op, usize, bool)> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let number = rng.index(self.entries.len());
+        let must = matches!(self.entries[number].outcome, Outcome::Acknowledged(_)) && self.losses.is_empty();
+        Some((Op::Get { key: key(number) }, number, must))
+    }
+
+    /// Judges the answer to a read; one that began when the value had to be found, if `must`.
+    pub(crate) fn check_read(&self, number: usize, must: bool, found: Option<&Bytes>) -> Result<(), String> {
+        let entry = self.entries[number];
+        let right = match found {
+            Some(found) => entry.outcome != Outcome::NotDone && *found == value(number, entry.bytes),
+            None => !(must && self.losses.is_empty()),
+        };
+        if right { Ok(()) } else { Err(self.describe(number, found)) }
+    }
+
+    /// Every key.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Bytes> {
+        (0..self.entries.len()).map(key)
+    }
+
+    /// Judges all of the store's content; takes the keys that are in the ledger out of it.
+    pub(crate) fn check(&self, content: &mut BTreeMap<Bytes, Bytes>) -> Result<(), String> {
+        let found: Vec<Option<Bytes>> = self.keys().map(|key| content.remove(&key)).collect();
+        for (number, found) in found.iter().enumerate() {
+            let entry = self.entries[number];
+            let right = match (found, entry.outcome) {
+                (Some(_), Outcome::NotDone) => false,
+                (Some(found), _) => *found == value(number, entry.bytes),
+                (None, Outcome::Acknowledged(at)) => self.may_be_lost(at),
+                (None, _) => true,
+            };
+            if !right {
+                return Err(self.describe(number, found.as_ref()));
+            }
+        }
+        self.check_prefix(&found)
+    }
+
+    fn may_be_lost(&self, acknowledged: Nanos) -> bool {
+        self.losses.iter().any(|loss| acknowledged <= *loss && acknowledged + self.window > *loss)
+    }
+
+    /// No write is gone while a later one of the same region, made before the power loss that took it, is there.
+    fn check_prefix(&self, found: &[Option<Bytes>]) -> Result<(), String> {
+        for (lost, lost_at) in self.acknowledged_entries().filter(|(number, _)| found[*number].is_none()) {
+            let Some(loss) = self.losses.iter().copied().find(|loss| *loss >= lost_at) else { continue };
+            let later = self.acknowledged_entries().find(|(number, at)| {
+                found[*number].is_some()
+                    && self.entries[*number].called > lost_at
+                    && *at < loss
+                    && self.side(*number) == self.side(lost)
+            });
+            if let Some((later, at)) = later {
+                return Err(format!(
+                    "{:?}, acknowledged at {}, is gone, and {:?}, called at {} and acknowledged at {}, is there: the power was lost at {}",
+                    key(lost),
+                    lost_at.0,
+                    key(later),
+                    self.entries[later].called.0,
+                    at.0,
+                    loss.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged_entries(&self) -> impl Iterator<Item = (usize, Nanos)> {
+        self.entries.iter().enumerate().filter_map(|(number, entry)| match entry.outcome {
+            Outcome::Acknowledged(at) => Some((number, at)),
+            _ => None,
+        })
+    }
+
+    /// Which region a key is in.
+    fn side(&self, number: usize) -> bool {
+        self.split.as_ref().is_some_and(|split| key(number) >= *split)
+    }
+
+    fn describe(&self, number: usize, found: Option<&Bytes>) -> String {
+        let found = found.map(|value| String::from_utf8_lossy(&value[..value.len().min(20)]).into_owned());
+        format!("{:?}, written once, {:?}, reads as {found:?}", key(number), self.entries[number])
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,312 @@
+//! What breaks, when, and for how long.
+
+use super::machine::DISK_BYTES;
+use super::{Event, NodeId, World, node_of, server_id};
+use crate::HERE;
+use crate::character::Promise;
+use leeward_fabric::PeerId;
+use leeward_platform::Nanos;
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_server::node::link;
+use leeward_server::node::status::NodeStatus;
+
+/// A kind of thing that breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FaultKind {
+    /// A process is killed; what it wrote is in the page cache.
+    Kill,
+    /// All processes are killed at once.
+    KillAll,
+    /// A machine loses power; what was not synced is lost or torn.
+    PowerLoss,
+    /// All machines lose power at once.
+    PowerLossAll,
+    /// A process is killed by one of its next disk operations, in the middle of it.
+    DiskKill,
+    /// A machine loses power in one of its next disk operations.
+    DiskPowerLoss,
+    /// One of the next disk operations fails; later the process is started anew.
+    DiskError,
+    /// A disk takes no more than it has.
+    DiskFull,
+    /// A device answers forty times slower.
+    SlowDisk,
+    /// A node is cut off from the others, and mostly from the coordinator too. Clients still reach it.
+    Isolate,
+    /// Nothing gets from one node to another.
+    CutOneWay,
+    /// A link is slow one way.
+    SlowLink,
+    /// A node is cut off from the coordinator only.
+    CutCoordinator,
+    /// The coordinator does not run.
+    CoordinatorDown,
+    /// A process stops running for a while; its memory can be written, and what it is sent waits.
+    Pause,
+}
+
+impl FaultKind {
+    /// Every kind.
+    pub(crate) const ALL: [FaultKind; 15] = [
+        FaultKind::Kill,
+        FaultKind::KillAll,
+        FaultKind::PowerLoss,
+        FaultKind::PowerLossAll,
+        FaultKind::DiskKill,
+        FaultKind::DiskPowerLoss,
+        FaultKind::DiskError,
+        FaultKind::DiskFull,
+        FaultKind::SlowDisk,
+        FaultKind::Isolate,
+        FaultKind::CutOneWay,
+        FaultKind::SlowLink,
+        FaultKind::CutCoordinator,
+        FaultKind::CoordinatorDown,
+        FaultKind::Pause,
+    ];
+
+    /// Whether it can happen to so many nodes without breaking the promise by itself.
+    pub(crate) fn is_possible(self, nodes: usize, promise: Promise) -> bool {
+        match self {
+            FaultKind::PowerLossAll => nodes > 1 && promise != Promise::Everything,
+            FaultKind::DiskPowerLoss => promise != Promise::Everything,
+            // A process that does not run flushes nothing, however long it is.
+            FaultKind::Pause => promise == Promise::Everything,
+            FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
+            _ => true,
+        }
+    }
+
+    /// Whether it takes what is not durable.
+    pub(crate) fn loses_power(self) -> bool {
+        matches!(self, FaultKind::PowerLoss | FaultKind::PowerLossAll | FaultKind::DiskPowerLoss)
+    }
+}
+
+/// What is broken.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    pub(super) struck: u64,
+    /// A machine lost power, and not every region was whole since: some member in sync must stay alive.
+    power_lost: bool,
+    /// Until then nothing that was cut or slowed is mended.
+    broken_until: Nanos,
+}
+
+impl World {
+    pub(super) fn until_next_fault(&mut self) -> Nanos {
+        let gap = self.character.troubles.gap.0;
+        Nanos(self.rng.between(gap / 4, gap * 2))
+    }
+
+    /// How long the next fault lasts: less than a lease and a session, or more than both.
+    fn fault_length(&mut self) -> Nanos {
+        Nanos::from_millis(match self.rng.below(100) < self.character.troubles.long {
+            true => self.rng.between(1_500, 4_000),
+            false => self.rng.between(10, 800),
+        })
+    }
+
+    /// The node that is struck next: a primary's, more often than not.
+    fn choose_victim(&mut self) -> NodeId {
+        let primaries: Vec<NodeId> =
+            self.configs().iter().filter_map(|config| Some(node_of(config.primary?.server))).collect();
+        match self.rng.one_in(2) || primaries.is_empty() {
+            true => self.rng.index(self.character.nodes),
+            false => primaries[self.rng.index(primaries.len())],
+        }
+    }
+
+    /// The next fault strikes, if it is time for faults.
+    pub(super) fn strike(&mut self) {
+        if self.now >= self.character.troubles.end {
+            return;
+        }
+        let next = self.now + self.until_next_fault();
+        self.push(next, Event::Fault);
+        let kinds = &self.character.troubles.kinds;
+        let kind = kinds[self.rng.index(kinds.len())];
+        let node = self.choose_victim();
+        let mend_at = self.now + self.fault_length();
+        HERE.set((self.now, None));
+        let struck = match kind {
+            FaultKind::Kill
+            | FaultKind::KillAll
+            | FaultKind::PowerLoss
+            | FaultKind::PowerLossAll
+            | FaultKind::DiskKill
+            | FaultKind::DiskPowerLoss => self.strike_process(kind, node, mend_at),
+            FaultKind::DiskError | FaultKind::DiskFull | FaultKind::SlowDisk => self.strike_disk(kind, node, mend_at),
+            FaultKind::Pause => self.pause(node, mend_at),
+            _ => self.strike_network(kind, node, mend_at),
+        };
+        self.trouble.struck += u64::from(struck);
+    }
+
+    fn log(&self, kind: FaultKind, node: NodeId, mend_at: Nanos) {
+        HERE.set((self.now, None));
+        tracing::info!(?kind, node, until_ms = mend_at.as_millis(), "a fault strikes");
+    }
+
+    fn strike_process(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+        let everywhere = matches!(kind, FaultKind::KillAll | FaultKind::PowerLossAll);
+        let victims: Vec<NodeId> = if everywhere { self.nodes().collect() } else { vec![node] };
+        if !self.may_crash(&victims, kind.loses_power()) {
+            return false;
+        }
+        self.log(kind, node, mend_at);
+        if matches!(kind, FaultKind::DiskKill | FaultKind::DiskPowerLoss) {
+            let plan = match self.rng.one_in(2) {
+                true => FaultPlan { at: vec![(self.rng.between(1, 200), Fault::Kill)], ..FaultPlan::default() },
+                false => FaultPlan { at_sync: vec![(self.rng.between(1, 10), Fault::Kill)], ..FaultPlan::default() },
+            };
+            self.machines[node].dies_with_power = kind == FaultKind::DiskPowerLoss;
+            self.machines[node].disk.set_faults(plan);
+            return true;
+        }
+        for victim in victims {
+            self.crash(victim, kind.loses_power());
+            let later = if everywhere { self.rng.below(300) } else { 0 };
+            self.push(mend_at + Nanos::from_millis(later), Event::Restart { node: victim });
+        }
+        if kind.loses_power() {
+            self.power_was_lost();
+        }
+        true
+    }
+
+    /// What the store promises: it survives the loss of all but one member's memory, and `kill -9` of all. After a power
+    /// loss some member in sync must stay alive until every region is whole again, or the newest writes may be lost.
+    fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
+        if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
+            return false;
+        }
+        if self.trouble.power_lost && self.is_well() {
+            self.trouble.power_lost = false;
+        }
+        if self.character.promise != Promise::Everything || !(power || self.trouble.power_lost) {
+            return true;
+        }
+        self.configs().iter().all(|config| {
+            let survives = |server| !victims.contains(&node_of(server));
+            let mut in_sync = config.in_sync();
+            config.epoch.0 == 0 || in_sync.any(|member| survives(member.server) && self.is_alive(member))
+        })
+    }
+
+    /// A machine has lost power.
+    pub(super) fn power_was_lost(&mut self) {
+        match self.character.promise {
+            Promise::AllButTheLastSecond => self.load.power_lost(self.now),
+            Promise::Everything => {
+                self.trouble.power_lost = true;
+                // No process is to die by itself now.
+                self.machines.iter().for_each(|machine| machine.disk.set_faults(FaultPlan::default()));
+            }
+        }
+    }
+
+    fn strike_disk(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+        match kind {
+            FaultKind::DiskError => {
+                let at = vec![(self.rng.between(1, 300), Fault::Fail)];
+                self.machines[node].disk.set_faults(FaultPlan { at, ..FaultPlan::default() });
+                self.push(mend_at, Event::MendDisk { node });
+            }
+            FaultKind::DiskFull => {
+                let used = self.machines[node].disk.contents("volume").len() as u64;
+                self.machines[node].disk.set_capacity(used);
+                self.push_mend(mend_at);
+            }
+            _ => {
+                self.machines[node].slow_disk = true;
+                self.push_mend(mend_at);
+            }
+        }
+        self.log(kind, node, mend_at);
+        true
+    }
+
+    /// The disk works again. A process whose volume failed, or that could not open a region, says that an operator must
+    /// act: it is started anew.
+    pub(super) fn mend_disk(&mut self, node: NodeId) {
+        let machine = &self.machines[node];
+        machine.disk.set_faults(FaultPlan::default());
+        let is_broken = |status: NodeStatus| {
+            status.volume_failure.is_some() || status.regions.iter().any(|region| region.state.starts_with("broken"))
+        };
+        if machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
+            self.crash(node, false);
+            self.start(node);
+        }
+    }
+
+    fn pause(&mut self, node: NodeId, mend_at: Nanos) -> bool {
+        if self.machines[node].node.is_none() {
+            return false;
+        }
+        self.log(FaultKind::Pause, node, mend_at);
+        self.machines[node].paused = true;
+        self.push(mend_at, Event::Resume { node });
+        true
+    }
+
+    fn strike_network(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+        self.log(kind, node, mend_at);
+        let peer = |node: NodeId| link::peer(server_id(node));
+        let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
+        match kind {
+            FaultKind::Isolate => {
+                let others: Vec<PeerId> = others.into_iter().map(peer).collect();
+                self.network.partition(&[&[peer(node)], &others]);
+                self.host.reachable[node] &= self.rng.one_in(3);
+            }
+            FaultKind::CutOneWay => self.network.cut(peer(node), peer(others[self.rng.index(others.len())])),
+            FaultKind::SlowLink => {
+                let extra = Nanos::from_millis(self.rng.between(1, 100));
+                self.network.slow(peer(node), peer(others[self.rng.index(others.len())]), extra);
+            }
+            FaultKind::CutCoordinator => self.host.reachable[node] = false,
+            _ => self.host.down = true,
+        }
+        self.push_mend(mend_at);
+        true
+    }
+
+    fn push_mend(&mut self, at: Nanos) {
+        self.trouble.broken_until = self.trouble.broken_until.max(at);
+        self.push(at, Event::Mend);
+    }
+
+    /// Everything that was cut, full or slow is as before, once the last such fault is over.
+    pub(super) fn mend(&mut self) {
+        if self.now < self.trouble.broken_until {
+            return;
+        }
+        HERE.set((self.now, None));
+        tracing::info!("cuts are healed");
+        self.network.heal();
+        for from in self.nodes() {
+            for to in self.nodes().filter(|to| *to != from) {
+                self.network.slow(link::peer(server_id(from)), link::peer(server_id(to)), Nanos::ZERO);
+            }
+        }
+        self.host.reachable.fill(true);
+        self.host.down = false;
+        for machine in &mut self.machines {
+            machine.slow_disk = false;
+            machine.disk.set_capacity(DISK_BYTES);
+        }
+    }
+
+    /// Nothing is broken any more, and every process runs.
+    pub(super) fn mend_everything(&mut self) {
+        self.trouble.broken_until = Nanos::ZERO;
+        self.mend();
+        for node in self.nodes() {
+            self.resume(node);
+            self.mend_disk(node);
+            self.start(node);
+        }
+    }
+}

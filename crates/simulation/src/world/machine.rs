@@ -1,0 +1,211 @@
+//! Machines: a disk, a clock, and a process that starts, runs and ends.
+
+use super::{Event, NodeId, World, server_id};
+use crate::HERE;
+use crate::coordinator::SimCoordinator;
+use leeward_cluster::ClusterOptions;
+use leeward_engine::{Error, Volume, VolumeOptions};
+use leeward_fabric::PeerId;
+use leeward_format::cluster::{Member, ServerInfo};
+use leeward_platform::disk::FaultPlan;
+use leeward_platform::{Disk, Nanos, Rng, SimDisk};
+use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, link};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub(super) const DISK_BYTES: u64 = 256 << 20;
+/// Small, so that a few thousand writes fill levels.
+const SEGMENT_BYTES: usize = 32 << 10;
+
+/// See the module.
+pub(super) struct Machine {
+    pub(super) disk: SimDisk,
+    pub(super) node: Option<Node>,
+    /// Raised when a process ends: what belongs to an earlier one is void.
+    pub(super) life: u64,
+    /// Life of the disk when the process started: another one means that it died in the middle of a disk operation.
+    disk_life: u64,
+    /// Such a death takes the power with it.
+    pub(super) dies_with_power: bool,
+    pub(super) paused: bool,
+    pub(super) slow_disk: bool,
+    /// What arrives while it is paused.
+    inbox: VecDeque<Input>,
+    clock_offset: Nanos,
+    clock_ppm: u64,
+}
+
+impl Machine {
+    pub(super) fn new(rng: &mut Rng) -> Machine {
+        Machine {
+            disk: SimDisk::new(rng.u64(), DISK_BYTES),
+            node: None,
+            life: 0,
+            disk_life: 0,
+            dies_with_power: false,
+            paused: false,
+            slow_disk: false,
+            inbox: VecDeque::new(),
+            clock_offset: Nanos::from_secs(rng.below(1_000)),
+            clock_ppm: rng.between(990_000, 1_010_000),
+        }
+    }
+
+    fn died(&self) -> bool {
+        self.disk.died_since(self.disk_life)
+    }
+
+    /// Its boot clock, which is not quite as fast as time.
+    fn clock(&self, now: Nanos) -> Nanos {
+        self.clock_offset + Nanos(now.0 / 1_000_000 * self.clock_ppm)
+    }
+}
+
+impl World {
+    /// Starts the process of a node, if it has none.
+    pub(super) fn start(&mut self, node: NodeId) {
+        if self.machines[node].node.is_some() {
+            return;
+        }
+        HERE.set((self.now, Some(node)));
+        let machine = &mut self.machines[node];
+        machine.disk_life = machine.disk.life();
+        let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
+        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, cache_bytes: 64 << 10, ..VolumeOptions::default() };
+        let opened = disk.open("volume").expect("a simulated disk opens files");
+        let (volume, copies) = match Volume::open(opened, options) {
+            Ok(opened) => opened,
+            Err(_) if self.machines[node].died() => return self.crash_if_disk_died(node),
+            Err(Error::Io { .. } | Error::VolumeFailed { .. } | Error::NoSpace { .. }) => {
+                return self.push(self.now + Nanos::from_millis(100), Event::Restart { node });
+            }
+            Err(error) => panic!("node {node} cannot open its volume: {error}"),
+        };
+        let arrivals = self.arrivals.clone();
+        let sink = Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, life, link::server(peer), event)));
+        let member = Member { server: server_id(node), incarnation: volume.incarnation() };
+        tracing::info!(?member, "the process starts");
+        let address = format!("node-{node}");
+        let parts = NodeParts {
+            info: ServerInfo {
+                member,
+                fabric_address: address.clone(),
+                native_address: address.clone(),
+                resp_address: address.clone(),
+                admin_address: address,
+                copies: Vec::new(),
+            },
+            volume,
+            copies,
+            fabric: self.network.node(link::peer(server_id(node)), sink),
+            coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
+            cluster: ClusterOptions { expected_servers: self.character.nodes as u32, ..ClusterOptions::default() },
+            timing: NodeTiming::default(),
+        };
+        self.machines[node].node = Some(Node::new(now, parts));
+        self.push(self.now, Event::Tick { node, life });
+    }
+
+    /// The process of a node ends; with `power`, its machine too.
+    pub(super) fn crash(&mut self, node: NodeId, power: bool) {
+        HERE.set((self.now, Some(node)));
+        tracing::info!(power, "the process dies");
+        let machine = &mut self.machines[node];
+        machine.life += 1;
+        machine.node = None;
+        machine.inbox.clear();
+        (machine.paused, machine.dies_with_power) = (false, false);
+        match power {
+            true => machine.disk.lose_power(&mut self.rng),
+            false => machine.disk.kill_process(),
+        }
+        machine.disk.set_faults(FaultPlan::default());
+        self.network.kill(link::peer(server_id(node)));
+        self.host.process_ended(node);
+        for client in self.load.node_died(node) {
+            self.push(self.now, Event::Client { client });
+        }
+    }
+
+    /// A process that died in a disk operation is gone; it comes back later.
+    fn crash_if_disk_died(&mut self, node: NodeId) {
+        if self.machines[node].died() {
+            let power = self.machines[node].dies_with_power;
+            self.crash(node, power);
+            if power {
+                self.power_was_lost();
+            }
+            let at = self.now + Nanos::from_millis(self.rng.between(50, 2_000));
+            self.push(at, Event::Restart { node });
+        }
+    }
+
+    /// Something happens to a node; what it answers and asks for follows.
+    pub(super) fn input(&mut self, node: NodeId, input: Input) {
+        HERE.set((self.now, Some(node)));
+        let machine = &mut self.machines[node];
+        if machine.paused {
+            machine.inbox.push_back(input);
+            return;
+        }
+        let now = machine.clock(self.now);
+        let Some(running) = &mut machine.node else { return };
+        let mut outbox = Outbox::default();
+        running.handle(now, input);
+        running.finish_batch(now, &mut outbox);
+        self.after_turn(node, outbox);
+    }
+
+    fn after_turn(&mut self, node: NodeId, outbox: Outbox) {
+        let life = self.machines[node].life;
+        for job in outbox.jobs {
+            let at = self.now + self.device_delay(node);
+            self.push(at, Event::Job { node, life, job });
+        }
+        let submitted = std::mem::take(&mut *self.submitted.lock());
+        for (submitter, id, op) in submitted {
+            let sent = self.host.submit(self.now, submitter, id, op, &mut self.rng);
+            self.send(vec![sent]);
+        }
+        // A process that died in this turn has answered nobody.
+        if self.machines[node].died() {
+            return self.crash_if_disk_died(node);
+        }
+        for (token, result) in outbox.replies {
+            self.answered(token, result);
+        }
+    }
+
+    fn device_delay(&mut self, node: NodeId) -> Nanos {
+        let usual = Nanos::from_micros(self.rng.between(30, 1_000));
+        match self.machines[node].slow_disk || self.rng.one_in(50) {
+            true => Nanos(usual.0 * 40),
+            false => usual,
+        }
+    }
+
+    pub(super) fn run_job(&mut self, node: NodeId, life: u64, job: Job) {
+        HERE.set((self.now, Some(node)));
+        let done = job.run();
+        let delay = Nanos::from_micros(self.rng.between(1, 200));
+        self.push(self.now + delay, Event::JobDone { node, life, done });
+        self.crash_if_disk_died(node);
+    }
+
+    /// A paused process goes on, with everything that arrived meanwhile.
+    pub(super) fn resume(&mut self, node: NodeId) {
+        self.machines[node].paused = false;
+        while let Some(input) = self.machines[node].inbox.pop_front() {
+            self.input(node, input);
+        }
+    }
+
+    pub(super) fn deliver_arrivals(&mut self) {
+        let arrivals = std::mem::take(&mut *self.arrivals.lock());
+        for (node, life, from, event) in arrivals {
+            if self.machines[node].life == life {
+                self.input(node, Input::Link(from, event));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What must be true when nothing breaks any more: the cluster heals; nothing that was acknowledged is lost; every
+//! history could be that of a single copy; each replica, serving alone, has the same content; and after a rest all of it
+//! survives a loss of power everywhere.
+
+use super::{NodeId, World, node_of};
+use bytes::Bytes;
+use leeward_format::op::{Op, OpResult};
+use leeward_platform::Nanos;
+use leeward_server::node::{Input, Node, Token};
+use std::collections::BTreeMap;
+
+/// Time in which everything must be well again after the last fault.
+const HEALING: Nanos = Nanos::from_secs(40);
+/// After so long without writes every answer has come, and everything is durable.
+const REST: Nanos = Nanos::from_secs(6);
+/// Operations of the verdict that are under way at a time.
+const QUESTIONS: usize = 100;
+
+/// All keys and values of the store.
+type Content = BTreeMap<Bytes, Bytes>;
+
+impl World {
+    /// Ends the faults and the load, and looks at what is left.
+    pub(super) fn judge(&mut self) -> Result<(), String> {
+        self.mend_everything();
+        self.is_loaded = false;
+        self.heal("after the faults")?;
+        self.advance(self.now + REST);
+        if !self.load.is_idle() {
+            self.advance(self.now + self.load.patience());
+        }
+        let node = self.rng.index(self.character.nodes);
+        let began = self.now;
+        let content = self.content(node)?;
+        self.compare_gets(node, &content)?;
+        self.load.check(began, content.clone())?;
+        for node in self.nodes() {
+            self.compare_alone(node, &content)?;
+        }
+        self.compare_after_power_loss(&content)
+    }
+
+    fn heal(&mut self, when: &str) -> Result<(), String> {
+        match self.advance_until(self.now + HEALING, World::is_well) {
+            true => Ok(()),
+            false => Err(format!("the cluster is not well {when}: {}", self.describe())),
+        }
+    }
+
+    /// Every region has a serving primary and all its replicas in sync.
+    pub(super) fn is_well(&self) -> bool {
+        self.configs().iter().all(|config| {
+            config.in_sync().count() == self.character.nodes
+                && config.in_sync().all(|member| self.is_alive(member))
+                && config.primary.is_some_and(|primary| {
+                    let node = self.machines[node_of(primary.server)].node.as_ref();
+                    node.is_some_and(|node| node.is_serving(config.region, config.term))
+                })
+        })
+    }
+
+    /// The other processes die, and this one, a backup until now or a primary, serves all regions alone.
+    fn compare_alone(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
+        let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
+        others.iter().for_each(|other| self.crash(*other, false));
+        if others.is_empty() {
+            self.crash(node, false);
+            self.start(node);
+        }
+        let serves_all = |world: &World| {
+            world.configs().iter().all(|config| {
+                let process = world.machines[node].node.as_ref();
+                process.is_some_and(|process| process.is_serving(config.region, config.term))
+            })
+        };
+        if !self.advance_until(self.now + HEALING, serves_all) {
+            return Err(format!("node {node} does not serve alone: {}", self.describe()));
+        }
+        let found = self.content(node)?;
+        others.iter().for_each(|other| self.start(*other));
+        self.heal("after one node served alone")?;
+        same(content, &found).map_err(|failure| format!("node {node}, which served alone: {failure}"))
+    }
+
+    /// After a rest everything is durable.
+    fn compare_after_power_loss(&mut self, content: &Content) -> Result<(), String> {
+        self.advance(self.now + REST);
+        for node in self.nodes() {
+            self.crash(node, true);
+        }
+        for node in self.nodes() {
+            self.start(node);
+        }
+        self.heal("after the power was lost everywhere")?;
+        let node = self.rng.index(self.character.nodes);
+        same(content, &self.content(node)?).map_err(|failure| format!("after a rest and a loss of power: {failure}"))
+    }
+
+    /// Keys by key, the store has the same content.
+    fn compare_gets(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
+        let keys: Vec<Bytes> = self.load.ledger.keys().collect();
+        for keys in keys.chunks(QUESTIONS) {
+            let answers = self.ask(node, keys.iter().map(|key| Op::Get { key: key.clone() }).collect())?;
+            for (key, answer) in keys.iter().zip(answers) {
+                let OpResult::Value(value) = answer else { return Err(format!("a get was answered by {answer:?}")) };
+                if value.as_ref() != content.get(key) {
+                    return Err(format!("a scan and a get of {key:?} differ"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All keys and values, as scans by way of `node` find them.
+    fn content(&mut self, node: NodeId) -> Result<Content, String> {
+        let mut content = Content::new();
+        let mut from = Some(Bytes::new());
+        while let Some(start) = from {
+            let scan = Op::Scan { start, end: None, reverse: false, limit: 1_000, keys_only: false };
+            let answer = self.ask(node, vec![scan])?.pop();
+            let Some(OpResult::Entries { entries, resume }) = answer else {
+                return Err(format!("a scan was answered by {answer:?}"));
+            };
+            content.extend(entries);
+            from = resume;
+        }
+        Ok(content)
+    }
+
+    /// Asks a node until each of the operations, which must be reads, is answered.
+    fn ask(&mut self, node: NodeId, ops: Vec<Op>) -> Result<Vec<OpResult>, String> {
+        let deadline = self.now + HEALING;
+        let mut answers: Vec<Option<OpResult>> = vec![None; ops.len()];
+        while answers.iter().any(Option::is_none) {
+            if self.now > deadline {
+                return Err(format!("reads by way of node {node} were not answered: {}", self.describe()));
+            }
+            let mut asked = Vec::new();
+            for (position, op) in ops.iter().enumerate().filter(|(position, _)| answers[*position].is_none()) {
+                let token = Token(self.next_question);
+                self.next_question += 1;
+                self.questions.insert(token, None);
+                asked.push((position, token));
+                self.input(node, Input::Submit { token, op: op.clone(), direct: false });
+            }
+            let end = self.now + Nanos::from_secs(8);
+            while self.questions.values().any(Option::is_none) && self.turn(end) {}
+            for (position, token) in asked {
+                let answer = self.questions.remove(&token).expect("a question is asked once");
+                answers[position] = answer.filter(|answer| !matches!(answer, OpResult::Error(_)));
+            }
+            if answers.iter().any(Option::is_none) {
+                self.advance(self.now + Nanos::from_millis(50));
+            }
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for config in self.configs() {
+            text += &format!("\n  {config:?}");
+        }
+        for (node, machine) in self.machines.iter().enumerate() {
+            let status = machine.node.as_ref().map(Node::status);
+            let Some(status) = status else {
+                text += &format!("\n  node {node} does not run");
+                continue;
+            };
+            for region in status.regions {
+                text += &format!(
+                    "\n  node {node} region {} {:?} {} term {} lsn {} commit {} peers {:?}",
+                    region.region,
+                    region.role,
+                    region.state,
+                    region.term,
+                    region.last_lsn,
+                    region.commit_lsn,
+                    region.peers
+                );
+            }
+        }
+        text
+    }
+}
+
+/// The first difference between what is right and what was found.
+fn same(right: &Content, found: &Content) -> Result<(), String> {
+    let keys = right.keys().chain(found.keys());
+    match keys.filter(|key| right.get(*key) != found.get(*key)).min() {
+        None => Ok(()),
+        Some(key) => {
+            let brief = |value: Option<&Bytes>| value.map(|value| value.slice(..value.len().min(20)));
+            Err(format!("{key:?} reads as {:?}, and was {:?}", brief(found.get(key)), brief(right.get(key))))
+        }
+    }
+}
