@@ -1,0 +1,52 @@
+//! Rules of the design, broken on purpose one at a time: the seeds that CI runs find each of them.
+//!
+//! A bug that is not found any more says that the simulation has lost sight of its rule: a check is gone, or a
+//! situation does not come about.
+
+use leeward_platform::planted::Bug;
+use leeward_simulation::seeds;
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+
+/// Answers the seed that found `bug`, and what it said.
+fn find(bug: Bug) -> Option<(u64, String)> {
+    let found = Mutex::new(None);
+    // The tests of this file run beside each other already.
+    seeds::search(seeds::CI, Some(bug), NonZero::new(1), |report| match report.failure {
+        None => ControlFlow::Continue(()),
+        Some(failure) => {
+            found.lock().expect("no thread panics with it").get_or_insert((report.seed, failure));
+            ControlFlow::Break(())
+        }
+    });
+    found.into_inner().expect("no thread panics with it")
+}
+
+macro_rules! planted {
+    ($($test:ident: $bug:ident,)*) => {
+        $(#[test]
+        fn $test() {
+            let (seed, failure) = find(Bug::$bug).expect("some seed finds it");
+            println!("{}: {failure}", seeds::replay_command(seed, Some(Bug::$bug)));
+        })*
+
+        #[test]
+        fn every_bug_is_tried() {
+            assert_eq!(Bug::ALL, [$(Bug::$bug),*]);
+        }
+    };
+}
+
+planted! {
+    records_are_taken_without_their_checksum: SkipChecksum,
+    a_write_is_acknowledged_before_its_completions: AcknowledgeBeforeCompletion,
+    the_lease_is_not_looked_at: SkipLeaseCheck,
+    a_write_is_acknowledged_without_a_failed_member: AcknowledgeWithFailedMember,
+    a_restarted_incarnation_is_promoted: PromoteRestarted,
+    longer_tails_are_not_cut: PromoteWithoutCut,
+    uncommitted_records_are_served: ServeUncommitted,
+    replay_stops_at_the_end_of_one_log: StopReplayAtOneLog,
+    a_compaction_is_installed_before_its_log: InstallBeforeLogDurable,
+    a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
+}

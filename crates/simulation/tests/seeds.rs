@@ -1,0 +1,37 @@
+//! The seeds that CI runs: nothing goes wrong in any of them.
+
+use leeward_simulation::{Report, seeds};
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+
+#[test]
+fn nothing_goes_wrong() {
+    let (failed, total) = (Mutex::new(Vec::new()), Mutex::new(Report::default()));
+    seeds::search(seeds::CI, None, None, |report| {
+        let mut total = total.lock().expect("no thread panics with it");
+        total.answered += report.answered;
+        total.compactions += report.compactions;
+        total.promotions += report.promotions;
+        total.faults += report.faults;
+        if let Some(failure) = report.failure {
+            let replay = seeds::replay_command(report.seed, None);
+            failed.lock().expect("no thread panics with it").push(format!("{replay}\n    {failure}"));
+        }
+        ControlFlow::Continue(())
+    });
+    let failed = failed.into_inner().expect("no thread panics with it");
+    assert!(failed.is_empty(), "{} seeds failed; repeat them:\n{}", failed.len(), failed.join("\n"));
+    // A simulation in which nothing happens proves nothing.
+    let total = total.into_inner().expect("no thread panics with it");
+    let seeds = seeds::CI.count() as u64;
+    assert!(total.answered > 1_000 * seeds && total.faults > 2 * seeds, "{total:?}");
+    assert!(total.compactions > 5 * seeds && total.promotions > seeds, "{total:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in (1..=60).step_by(7) {
+        let first = leeward_simulation::run(seed, None);
+        assert_eq!(first, leeward_simulation::run(seed, None), "seed {seed} is not deterministic");
+    }
+}
