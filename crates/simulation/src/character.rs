@@ -55,7 +55,7 @@ impl Theme {
     fn choose(nodes: usize, rng: &mut Rng) -> Theme {
         match rng.below(10) {
             0..4 if nodes > 1 => Theme::Network,
-            0..4 | 4 => Theme::Power,
+            0..=4 => Theme::Power,
             5 | 6 => Theme::Crash,
             7 => Theme::Disk,
             _ => Theme::Mixture,

@@ -211,7 +211,7 @@ impl Load {
 
     fn shared(&mut self, number: usize, roll: u64, rng: &mut Rng) -> (Op, Action) {
         let key = key(number);
-        let is_counter = number % 3 == 0;
+        let is_counter = number.is_multiple_of(3);
         self.next_value += 1;
         let new = self.next_value;
         let mut put = |when, want_old| Op::Put { key: key.clone(), value: value(new, rng), when, want_old };
