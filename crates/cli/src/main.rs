@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`]. - [`bench`]: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
+//!   [`supervisor`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
 //!   clients.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for

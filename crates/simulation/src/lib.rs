@@ -11,10 +11,10 @@
 //! gone, replicas that differ, a cluster that does not heal, a broken assertion. `cargo xtask simulate --seed N` repeats
 //! a seed with its log. What is simulated and checked is described in `docs/simulation.md`.
 //!
-//! - [`character`]: what a seed is like. - [`world`]: time, machines, and what happens next. - [`coordinator`]: sessions
-//!   over [`leeward_cluster::Tree`]. - [`load`]: the clients. - [`ledger`]: keys that are written once. - [`history`]: the
-//!   linearizability checker. - [`panics`]: assertions that break. - [`queue`]: events in order. -
-//!   [`seeds`]: many seeds beside each other.
+//! - `character`: what a seed is like. - `world`: time, machines, and what happens next. - `coordinator`: sessions
+//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `ledger`: keys that are written once. - `history`: the
+//!   linearizability checker. - `panics`: assertions that break. - `queue`: events in order. -
+//!   `seeds`: many seeds beside each other.
 //!
 //! Every call on one thread; seeds may run on many threads beside each other.
 #![forbid(unsafe_code)]

@@ -2,11 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`imports`] | who may depend on whom: the tables of `ARCHITECTURE.md` are the truth, every `Cargo.toml` obeys |
-//! | [`rules`] | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
-//! | [`documents`] | every path and link resolves, every folder is named, every format has a page |
+//! | `imports` | who may depend on whom: the tables of `ARCHITECTURE.md` are the truth, every `Cargo.toml` obeys |
+//! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
+//! | `documents` | every path and link resolves, every folder is named, every format has a page |
 //!
-//! `cargo test` and `cargo xtask tidy` run the same [`check`]. Reads files, writes nothing.
+//! `cargo test` and `cargo xtask tidy` run the same `check`. Reads files, writes nothing.
 
 mod documents;
 mod imports;

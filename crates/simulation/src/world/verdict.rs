@@ -104,7 +104,8 @@ impl World {
             for (key, answer) in keys.iter().zip(answers) {
                 let OpResult::Value(value) = answer else { return Err(format!("a get was answered by {answer:?}")) };
                 if value.as_ref() != content.get(key) {
-                    return Err(format!("a scan and a get of {key:?} differ"));
+                    let (got, scanned) = (brief(value.as_ref()), brief(content.get(key)));
+                    return Err(format!("a get of {key:?} answered {got:?}, and a scan {scanned:?}"));
                 }
             }
         }
@@ -189,9 +190,10 @@ fn same(right: &Content, found: &Content) -> Result<(), String> {
     let keys = right.keys().chain(found.keys());
     match keys.filter(|key| right.get(*key) != found.get(*key)).min() {
         None => Ok(()),
-        Some(key) => {
-            let brief = |value: Option<&Bytes>| value.map(|value| value.slice(..value.len().min(20)));
-            Err(format!("{key:?} reads as {:?}, and was {:?}", brief(found.get(key)), brief(right.get(key))))
-        }
+        Some(key) => Err(format!("{key:?} reads as {:?}, and was {:?}", brief(found.get(key)), brief(right.get(key)))),
     }
+}
+
+fn brief(value: Option<&Bytes>) -> Option<Bytes> {
+    value.map(|value| value.slice(..value.len().min(20)))
 }
