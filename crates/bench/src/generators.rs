@@ -16,7 +16,7 @@ pub(crate) const THETA: f64 = 0.99;
 
 /// Ranks 0, 1, 2, ... with probability proportional to 1 / (rank + 1)^theta.
 #[derive(Clone, Debug)]
-pub(crate) struct Zipfian {
+pub struct Zipfian {
     items: u64,
     theta: f64,
     zeta: f64,
@@ -25,13 +25,13 @@ pub(crate) struct Zipfian {
 
 impl Zipfian {
     /// Over `items` ranks, of which there is at least one. Takes time linear in `items`.
-    pub(crate) fn new(items: u64, theta: f64) -> Zipfian {
+    pub fn new(items: u64, theta: f64) -> Zipfian {
         assert!(items > 0, "a distribution needs something to choose from");
         Zipfian { items, theta, zeta: zeta(0, items, theta), zeta_two: zeta(0, 2, theta) }
     }
 
     /// Extends the distribution to `items` ranks. Takes time linear in what is added.
-    pub(crate) fn grow(&mut self, items: u64) {
+    pub fn grow(&mut self, items: u64) {
         if items > self.items {
             self.zeta += zeta(self.items, items, self.theta);
             self.items = items;
@@ -39,7 +39,7 @@ impl Zipfian {
     }
 
     /// A rank below the number of items.
-    pub(crate) fn next(&self, rng: &mut fastrand::Rng) -> u64 {
+    pub fn next(&self, rng: &mut fastrand::Rng) -> u64 {
         let alpha = 1.0 / (1.0 - self.theta);
         let u = rng.f64();
         let uz = u * self.zeta;
@@ -62,7 +62,7 @@ fn zeta(from: u64, to: u64, theta: f64) -> f64 {
 
 /// Chooses among the records that exist.
 #[derive(Clone, Debug)]
-pub(crate) enum Chooser {
+pub enum Chooser {
     /// Every record alike.
     Uniform,
     /// A few hot records, spread over the key space by a hash.
@@ -73,7 +73,7 @@ pub(crate) enum Chooser {
 
 impl Chooser {
     /// A record below `records`, the number of records that exist now.
-    pub(crate) fn next(&mut self, records: u64, rng: &mut fastrand::Rng) -> u64 {
+    pub fn next(&mut self, records: u64, rng: &mut fastrand::Rng) -> u64 {
         match self {
             Chooser::Uniform => rng.u64(..records),
             Chooser::Zipfian(ranks) => mix64(ranks.next(rng)) % records,

@@ -10,7 +10,7 @@
 //! ```
 //! The sizes of a mix are those of the papers (Tebis 4, Anthus 4.1): a pair is key and value together.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ use std::str::FromStr;
 mod tests;
 
 /// Bytes of every key.
-pub(crate) const KEY_BYTES: usize = 24;
+pub const KEY_BYTES: usize = 24;
 /// Bytes of a value's sequence number.
 const SEQUENCE_BYTES: usize = 8;
 /// Bytes of a small, medium and large pair.
@@ -59,7 +59,7 @@ impl Mix {
     }
 
     /// Bytes of the value of `record`: always the same, so that an update does not change a pair's size.
-    pub(crate) fn value_bytes(self, record: u64) -> usize {
+    pub fn value_bytes(self, record: u64) -> usize {
         // Another hash than the key's, so that size and place are independent.
         let draw = mix64(record ^ 0x6c65_6577_6172_6421) % 100;
         let [small, medium, _] = self.shares();
@@ -98,7 +98,7 @@ impl FromStr for Mix {
 }
 
 /// A bijective hash of 64 bits (the finaliser of SplitMix64): two records never share a key.
-pub(crate) fn mix64(number: u64) -> u64 {
+pub fn mix64(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -107,17 +107,22 @@ pub(crate) fn mix64(number: u64) -> u64 {
 
 /// The key of a record.
 pub(crate) fn key(record: u64) -> Bytes {
+    Bytes::copy_from_slice(&key_bytes(record))
+}
+
+/// The key of a record, without an allocation.
+pub fn key_bytes(record: u64) -> [u8; KEY_BYTES] {
     key_at(mix64(record))
 }
 
-fn key_at(hash: u64) -> Bytes {
+fn key_at(hash: u64) -> [u8; KEY_BYTES] {
     let mut key = *b"user00000000000000000000";
     let mut rest = hash;
     for digit in key[4..].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    Bytes::copy_from_slice(&key)
+    key
 }
 
 /// Keys that cut the key space of the benchmark's records into `regions` parts of the same size.
@@ -128,12 +133,19 @@ fn key_at(hash: u64) -> Bytes {
 /// ```
 pub fn even_split_points(regions: u32) -> Vec<Bytes> {
     let part = (1u128 << 64) / u128::from(regions.max(1));
-    (1..u128::from(regions)).map(|cut| key_at((part * cut) as u64)).collect()
+    (1..u128::from(regions)).map(|cut| Bytes::copy_from_slice(&key_at((part * cut) as u64))).collect()
 }
 
 /// The value that write number `sequence` gives to `record`.
 pub(crate) fn value(record: u64, sequence: u64, bytes: usize) -> Bytes {
-    let mut value = BytesMut::with_capacity(bytes.max(SEQUENCE_BYTES));
+    let mut value = Vec::with_capacity(bytes.max(SEQUENCE_BYTES));
+    fill_value(&mut value, record, sequence, bytes);
+    value.into()
+}
+
+/// Replaces what `value` holds by the value that write number `sequence` gives to `record`.
+pub fn fill_value(value: &mut Vec<u8>, record: u64, sequence: u64, bytes: usize) {
+    value.clear();
     value.extend_from_slice(&sequence.to_le_bytes());
     for block in filler(record, sequence) {
         let left = bytes.saturating_sub(value.len());
@@ -142,11 +154,10 @@ pub(crate) fn value(record: u64, sequence: u64, bytes: usize) -> Bytes {
         }
         value.extend_from_slice(&block[..left.min(block.len())]);
     }
-    value.freeze()
 }
 
 /// The sequence number of the write that made `value`; `None` if it is not a value of `record` of that many bytes.
-pub(crate) fn sequence_of(record: u64, value: &[u8], bytes: usize) -> Option<u64> {
+pub fn sequence_of(record: u64, value: &[u8], bytes: usize) -> Option<u64> {
     let (sequence, filled) = value.split_first_chunk::<SEQUENCE_BYTES>()?;
     let sequence = u64::from_le_bytes(*sequence);
     let whole = filled.chunks(8).zip(filler(record, sequence)).all(|(found, block)| found == &block[..found.len()]);

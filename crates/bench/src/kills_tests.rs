@@ -4,10 +4,10 @@ use super::{members_in_sync, probe_key, victim};
 use bytes::Bytes;
 use leeward_client::{GroupConfig, RegionMap, ServerInfo};
 use leeward_format::cluster::Member;
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn member(server: u32, life: u64) -> Member {
-    Member { server: ServerId(server), incarnation: Incarnation(life) }
+    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(life) }
 }
 
 fn group(id: u32, start: &'static str, end: Option<&'static str>, primary: u32, backups: &[Member]) -> GroupConfig {

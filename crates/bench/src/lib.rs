@@ -10,7 +10,9 @@
 //!                  v
 //!               report: the table and the JSON
 //! ```
-//! The crate never imports the server: it sees a cluster as its clients and operators do.
+//! The crate never imports the server: it sees a cluster as its clients and operators do. What its workloads are made of
+//! (keys, values, choosers, histograms, accounting of processes) is public for `leeward-rivals`, which runs the same
+//! workloads on embedded engines.
 #![forbid(unsafe_code)]
 
 mod generators;
@@ -19,6 +21,8 @@ mod kills;
 mod ledger;
 mod meter;
 mod phase;
+mod process;
+mod records;
 mod report;
 mod status;
 mod table;
@@ -26,7 +30,12 @@ mod verify;
 mod worker;
 pub mod ycsb;
 
-pub use keys::{Mix, even_split_points};
-pub use report::{Backups, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures};
+pub use generators::{Chooser, Zipfian};
+pub use keys::{KEY_BYTES, Mix, even_split_points, fill_value, key_bytes, mix64, sequence_of};
+pub use process::{ProcessSpent, seconds};
+pub use records::Records;
+pub use report::{
+    Backups, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures, new_histogram,
+};
 pub use status::{NodeStatus, RegionStatus, fetch_status};
-pub use ycsb::{BenchError, DevCluster, Distribution, Options, Workload};
+pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};

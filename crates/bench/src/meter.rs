@@ -4,10 +4,10 @@
 //! A figure is `None` where some node did not tell it: a sum with a hole would be a wrong sum. The figures of the last
 //! moments of a process that is killed are those of the sample that its killer takes just before.
 
+use crate::process::{Amount, ProcessSpent};
 use crate::status::{NodeStatus, RegionCounters, fetch_status};
 use leeward_format::RegionId;
 use std::collections::HashMap;
-use std::fs;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -17,12 +17,6 @@ mod tests;
 
 /// Time that a node has to answer, not to hold up the run.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Clock ticks a second in `/proc/<pid>/stat`: USER_HZ, which is 100 in every Linux ABI that Rust supports.
-const TICKS_PER_SECOND: f64 = 100.0;
-
-/// An amount that may be unknown.
-pub(crate) type Amount = Option<u64>;
-
 /// What one process spent since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
@@ -74,11 +68,6 @@ pub(crate) struct Meter {
 struct Sample {
     spent: Spent,
     regions: HashMap<RegionId, RoleSpent>,
-}
-
-/// Seconds of clock ticks.
-pub(crate) fn seconds(ticks: u64) -> f64 {
-    ticks as f64 / TICKS_PER_SECOND
 }
 
 impl Meter {
@@ -220,23 +209,8 @@ fn is_local(address: &str) -> bool {
     })
 }
 
+/// What the process spent, as a sample of a node.
 fn process_spent(pid: u32) -> Spent {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let (user_ticks, system_ticks) = cpu_ticks(&stat).unzip();
-    let bytes = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    Spent {
-        user_ticks,
-        system_ticks,
-        read_bytes: bytes("read_bytes:"),
-        written_bytes: bytes("write_bytes:"),
-        ..Spent::default()
-    }
-}
-
-/// User and system time, fields 14 and 15. The second field is the program's name, which may hold anything.
-fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ').skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    let ProcessSpent { user_ticks, system_ticks, read_bytes, written_bytes } = ProcessSpent::of(pid);
+    Spent { user_ticks, system_ticks, read_bytes, written_bytes, ..Spent::default() }
 }

@@ -1,6 +1,7 @@
 //! Sums over samples, over lives and over changes of role; absent figures stay absent.
 
-use super::{Meter, Spent, cpu_ticks, is_local, process_spent};
+use super::{Meter, Spent, is_local, process_spent};
+use crate::process::cpu_ticks;
 use crate::status::NodeStatus;
 
 fn meter() -> Meter {

@@ -2,8 +2,9 @@
 
 use crate::kills::Kills;
 use crate::meter::{Meter, Totals};
+use crate::records::Records;
 use crate::report::PhaseReport;
-use crate::worker::{Measured, Records, Shared, Worker};
+use crate::worker::{Measured, Shared, Worker};
 use crate::ycsb::{Bench, BenchError, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use leeward_client::ClientError;

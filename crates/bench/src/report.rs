@@ -3,12 +3,13 @@
 //! Names in the JSON never change; new ones may be added. What could not be measured, or did not occur, is `null`,
 //! never zero.
 
-use crate::meter::{Amount, RoleSpent, Totals, seconds};
+use crate::meter::{RoleSpent, Totals};
+use crate::process::{Amount, seconds};
 use crate::verify::Verified;
 use crate::worker::Measured;
 use crate::ycsb::{Kind, Options, Workload};
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 #[path = "report_tests.rs"]
@@ -108,8 +109,16 @@ pub struct LatencyByOperation {
     pub rmw: Option<Latency>,
 }
 
+/// Longest latency that is told apart, in nanoseconds: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+
+/// An empty histogram of latencies in nanoseconds, with three significant digits. All have the same bounds.
+pub fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order")
+}
+
 /// Percentiles in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Latency {
     /// Operations.
     pub count: u64,
@@ -320,7 +329,8 @@ impl LatencyByOperation {
 }
 
 impl Latency {
-    fn new(histogram: &Histogram<u64>) -> Latency {
+    /// Of a histogram of nanoseconds.
+    pub fn new(histogram: &Histogram<u64>) -> Latency {
         let us = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         Latency {
             count: histogram.len(),

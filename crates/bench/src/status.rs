@@ -24,9 +24,15 @@ pub struct NodeStatus {
     /// Its session with the coordinator is alive.
     #[serde(default)]
     pub coordinator_up: Option<bool>,
+    /// Why it is not part of the cluster; `None` while it is.
+    #[serde(default)]
+    pub absence: Option<String>,
     /// Why its volume takes no writes, if it does not.
     #[serde(default)]
     pub volume_failure: Option<String>,
+    /// Why its volume has no room for more, if it has not.
+    #[serde(default)]
+    pub volume_full: Option<String>,
     /// Bytes moved to and from its volume, by the engine's own count.
     #[serde(default)]
     pub device: DeviceStatus,
@@ -48,6 +54,8 @@ pub struct DeviceStatus {
     pub bytes_written: Option<u64>,
     /// Bytes of the segments in use.
     pub segment_bytes_used: Option<u64>,
+    /// Bytes that the volume may reach.
+    pub capacity_bytes: Option<u64>,
 }
 
 /// Bytes moved over the fabric, headers included.

@@ -4,19 +4,16 @@
 use crate::generators::Chooser;
 use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
 use crate::ledger::Ledger;
-use crate::ycsb::{Kind, Options, Workload, client_options};
+use crate::records::Records;
+use crate::report::new_histogram;
+use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, client_options};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use leeward_client::{ClientError, Done, Op, OpError, OpResult, PutIf, Session, Ticket, Traffic};
-use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest latency that is told apart, in nanoseconds: ten minutes.
-const LONGEST_NS: u64 = 600_000_000_000;
-/// Longest scan, in records, as in YCSB.
-const LONGEST_SCAN: u32 = 100;
 /// How long a thread waits for answers before it looks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
@@ -38,42 +35,6 @@ pub(crate) struct Shared<'a> {
     /// Leave everything as it is: the run has failed.
     pub(crate) abandon: AtomicBool,
     pub(crate) started: Instant,
-}
-
-/// Records that exist: every one below the limit was acknowledged.
-#[derive(Debug)]
-pub(crate) struct Records {
-    next: AtomicU64,
-    limit: AtomicU64,
-    /// Acknowledged, with one before them that is not.
-    ahead: Mutex<BTreeSet<u64>>,
-}
-
-impl Records {
-    pub(crate) fn new(records: u64) -> Records {
-        Records { next: AtomicU64::new(records), limit: AtomicU64::new(records), ahead: Mutex::default() }
-    }
-
-    /// Number of a record to be inserted.
-    fn insert(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// The insert of `record` is over. One that failed is counted as well, else it would hold the limit for ever.
-    fn inserted(&self, record: u64) {
-        let mut ahead = self.ahead.lock();
-        ahead.insert(record);
-        let mut limit = self.limit.load(Ordering::Relaxed);
-        while ahead.remove(&limit) {
-            limit += 1;
-        }
-        self.limit.store(limit, Ordering::Release);
-    }
-
-    /// Records that may be asked for.
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit.load(Ordering::Acquire)
-    }
 }
 
 /// What a thread measured.
@@ -119,10 +80,6 @@ impl Measured {
         let histogram = self.latency.entry(kind).or_insert_with(new_histogram);
         histogram.saturating_record(latency.as_nanos() as u64);
     }
-}
-
-fn new_histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order")
 }
 
 /// One operation under way.

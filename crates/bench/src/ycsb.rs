@@ -44,13 +44,21 @@ pub enum Workload {
 
 /// What one step of a workload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Reads a record.
     Read,
+    /// Writes a record that exists.
     Update,
+    /// Writes a record that does not exist.
     Insert,
+    /// Reads 1 to [`LONGEST_SCAN`] records in key order.
     Scan,
+    /// Reads a record, then writes it.
     ReadModifyWrite,
 }
+
+/// Longest scan, in records, as in YCSB.
+pub const LONGEST_SCAN: u32 = 100;
 
 impl Kind {
     pub(crate) const ALL: [Kind; 5] = [Kind::Read, Kind::Update, Kind::Insert, Kind::Scan, Kind::ReadModifyWrite];
@@ -62,7 +70,7 @@ impl Workload {
         [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
 
     /// What the next operation does, by a draw from 0 to 99.
-    pub(crate) fn kind(self, draw: u8) -> Kind {
+    pub fn kind(self, draw: u8) -> Kind {
         match (self, draw) {
             (Workload::Load, _) => Kind::Insert,
             (Workload::A, 0..50) | (Workload::B | Workload::D, 0..95) | (Workload::C, _) | (Workload::F, 0..50) => {
@@ -76,7 +84,7 @@ impl Workload {
     }
 
     /// How the workload chooses among `records`, unless the options say otherwise.
-    pub(crate) fn chooser(self, chosen: Option<Distribution>, records: u64) -> Chooser {
+    pub fn chooser(self, chosen: Option<Distribution>, records: u64) -> Chooser {
         let latest = if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian };
         let records = records.max(1);
         match chosen.unwrap_or(latest) {

@@ -22,8 +22,9 @@ Examples:
   leeward bench ycsb --workload a --mix sd     YCSB against the running nodes"
 )]
 pub(crate) struct Cli {
-    /// What is logged to the standard error: a level, or levels by crate [default: info for nodes, else warn]
-    #[arg(long, global = true, value_name = "FILTER")]
+    /// What is logged to the standard error: a level, or levels by crate (warn,leeward_server=debug) [default: info for
+    /// `serve`, else warn]
+    #[arg(long, global = true, value_name = "FILTER", display_order = 1000)]
     pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Del(DelArgs),
     /// Print keys and values in order
     Scan(ScanArgs),
+    /// Give up what only a lost volume holds, so that a region that waits for it goes on
+    AcceptLoss(AcceptLossArgs),
 }
 
 /// How nodes write each other's memory.
@@ -93,9 +96,6 @@ pub(crate) struct DevArgs {
     /// and the records of the benchmark, over the nodes [default: i,user06,user12]
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     pub(crate) split_at: Option<Vec<String>>,
-    /// Options of the table, when the cluster is created
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
@@ -103,9 +103,12 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value_t = crate::ports::DEFAULT_BASE, value_name = "PORT",
         value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub(crate) base_port: u16,
-    /// A setting for every node, as in its TOML file; see `leeward serve --help`
+    /// A setting for every node, as in its TOML file (docs/configuration.md): --set cache_bytes=134217728
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
+    // Last, because its heading would be that of the options after it, too.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
 }
 
 #[derive(Args, Debug)]
@@ -113,6 +116,7 @@ pub(crate) struct DevArgs {
 Examples:
   leeward serve --config node.toml
   leeward serve --set server_id=2 --set data_dir=/srv/leeward --set coordinator=127.0.0.1:7779
+  leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
 A node needs a coordinator: `leeward dev` hosts one. Settings of --set win over those of the file. The names and what
 they may be are in docs/configuration.md; an unknown name or a value out of its range is refused.")]
@@ -249,9 +253,6 @@ pub(crate) struct YcsbArgs {
     /// With --dev: number of regions, of the same size [default: two a node]
     #[arg(long, requires = "dev", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) regions: Option<u32>,
-    /// With --dev: options of the table
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
     /// With --dev: a setting for every node, as in its TOML file
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting, requires = "dev")]
     pub(crate) settings: Vec<(String, String)>,
@@ -294,10 +295,13 @@ pub(crate) struct YcsbArgs {
     /// Write the results here as JSON; the names in it are stable
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    // Last, because its heading would be that of the options after it, too.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  leeward get hello")]
+#[command(after_help = "Example:\n  leeward get hello\nExit code 1: there is no such key.")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
@@ -317,7 +321,7 @@ pub(crate) struct PutArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  leeward del hello")]
+#[command(after_help = "Example:\n  leeward del hello\nExit code 1: there was no such key.")]
 pub(crate) struct DelArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
@@ -347,6 +351,26 @@ pub(crate) struct ScanArgs {
     /// Leave the values out
     #[arg(long)]
     pub(crate) keys: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A region whose in-sync members have all died waits for the volumes that may hold acknowledged writes which no other has;
+`leeward status` names them. This command gives the volumes of one server up: the region goes on with the longest copy of
+the others, WITHOUT what only the lost ones hold, once it waits for nobody else. Stop the server's old process first. It is
+refused for a server that the region does not wait for.
+
+Example:
+  leeward accept-loss --region 1 --server 2")]
+pub(crate) struct AcceptLossArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The region that waits
+    #[arg(long)]
+    pub(crate) region: u32,
+    /// The server whose data is lost
+    #[arg(long)]
+    pub(crate) server: u32,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -35,13 +35,14 @@ Commands:
   put     Set a key
   del     Remove a key
   scan    Print keys and values in order
+  accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   help    Print this message or the help of the given subcommand(s)
 
 Options:
-      --log <FILTER>  What is logged to the standard error: a level, or levels by crate [default: info for nodes, else
-                      warn]
   -h, --help          Print help
   -V, --version       Print version
+      --log <FILTER>  What is logged to the standard error: a level, or levels by crate
+                      (warn,leeward_server=debug) [default: info for `serve`, else warn]
 
 Examples:
   leeward dev                                  three nodes on this machine
@@ -55,7 +56,7 @@ Examples:
 
 #[test]
 fn every_page_has_an_example() {
-    for page in ["", "dev", "serve", "status", "bench ycsb", "get", "put", "del", "scan"] {
+    for page in ["", "dev", "serve", "status", "bench ycsb", "get", "put", "del", "scan", "accept-loss"] {
         let text = help(page);
         assert!(text.contains("Example"), "{page}: {text}");
     }

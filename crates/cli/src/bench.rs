@@ -24,6 +24,14 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     if args.dev.is_none() && args.table.is_any() {
         return Err("options of the table need --dev: the cluster that runs has its table already".into());
     }
+    if let Some(path) = &args.json {
+        // Better now than after hours of measuring.
+        fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
     // Holds the directory until the cluster in it has stopped.
     let mut temporary = None;
     let mut cluster: Option<Box<dyn DevCluster>> = None;
@@ -40,7 +48,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     print!("{report}");
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(&report)?;
-        fs::write(path, json + "\n").map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(path, json + "\n").map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
     Ok(report.is_clean())
 }

@@ -1,8 +1,9 @@
-//! `leeward get`, `put`, `del` and `scan`: the native client by hand.
+//! `leeward get`, `put`, `del`, `scan` and `accept-loss`: the native client by hand.
 
 use crate::Outcome;
-use crate::args::{Connect, DelArgs, GetArgs, PutArgs, ScanArgs};
+use crate::args::{AcceptLossArgs, Connect, DelArgs, GetArgs, PutArgs, ScanArgs};
 use leeward_client::{Client, ClientError, ClientOptions, Range};
+use leeward_format::{RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
@@ -36,6 +37,12 @@ pub(crate) fn del(args: &DelArgs) -> Outcome {
         eprintln!("there is no such key");
     }
     Ok(existed)
+}
+
+pub(crate) fn accept_loss(args: &AcceptLossArgs) -> Outcome {
+    connect(&args.connect)?.accept_loss(RegionId(args.region), ServerId(args.server))?;
+    println!("region {} no longer waits for what server {} had; see `leeward status`", args.region, args.server);
+    Ok(true)
 }
 
 pub(crate) fn scan(args: &ScanArgs) -> Outcome {

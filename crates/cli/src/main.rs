@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
+//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
 //!   clients.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod claim;
 mod data;
 mod dev;
 mod ports;
@@ -20,6 +21,8 @@ mod supervisor;
 
 use args::{Cli, Command};
 use clap::Parser;
+use leeward_bench::BenchError;
+use leeward_client::ClientError;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -46,14 +49,30 @@ fn main() -> ExitCode {
         Command::Put(args) => data::put(&args),
         Command::Del(args) => data::del(&args),
         Command::Scan(args) => data::scan(&args),
+        Command::AcceptLoss(args) => data::accept_loss(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("leeward: {error}");
+            eprintln!("leeward: {error}{}", advice(&*error));
             ExitCode::from(2)
         }
+    }
+}
+
+/// What to do about an error, where only the command line knows.
+fn advice(error: &(dyn Error + 'static)) -> &'static str {
+    let client = match error.downcast_ref::<BenchError>() {
+        Some(BenchError::Client(error)) => Some(error),
+        _ => error.downcast_ref::<ClientError>(),
+    };
+    match client {
+        Some(ClientError::Unreachable { .. }) => {
+            "\nIs a cluster running? `leeward dev` starts one on this machine; --connect HOST:PORT,... names native \
+             addresses of nodes elsewhere"
+        }
+        _ => "",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(test)]
 #[path = "ports_tests.rs"]
@@ -40,9 +41,10 @@ impl Ports {
 
     /// Ports that are free now.
     pub(crate) fn free(nodes: u32) -> Option<Ports> {
-        // Two processes that look at the same time start at different places.
+        // Two that look at the same time, processes or threads of one, start at different places.
+        static LOOKED: AtomicU32 = AtomicU32::new(0);
         let places = u32::from((FREE_TO - FREE_FROM) / SPAN);
-        let first = std::process::id() % places;
+        let first = std::process::id().wrapping_add(LOOKED.fetch_add(7, Ordering::Relaxed)) % places;
         let candidates = (0..places).map(|place| FREE_FROM + ((first + place) % places) as u16 * SPAN);
         candidates
             .map(Ports::new)

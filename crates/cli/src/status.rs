@@ -1,12 +1,16 @@
-//! `leeward status`: what the cluster looks like, from the region map of any node and the status of each.
+//! `leeward status`: what the cluster looks like, from the newest region map that a node has and the status of each. Nodes
+//! that are not part of the cluster are shown too, if they answer at one of the addresses given.
 
 use crate::args::StatusArgs;
 use crate::{Outcome, show};
 use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
-use leeward_client::{ClientOptions, GroupConfig, RegionMap, Session};
+use leeward_client::{ClientError, GroupConfig, RegionMap, introduce};
+use leeward_cluster::{Awaited, awaited};
 use leeward_format::ServerId;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::thread;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -14,7 +18,7 @@ use std::time::Duration;
 mod tests;
 
 /// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything, as `--json` prints it.
 #[derive(Serialize)]
@@ -25,43 +29,90 @@ struct Everything<'a> {
     unreachable: Vec<&'a str>,
 }
 
+/// The nodes that answer at their native addresses, by their admin addresses, and the newest map that one of them has.
+struct Found {
+    map: RegionMap,
+    admin: BTreeMap<String, u32>,
+}
+
+/// What a node's admin port says, or why it says nothing. The server's number, where it is known from elsewhere.
+struct Answer {
+    address: String,
+    server: Option<u32>,
+    status: Result<NodeStatus, String>,
+}
+
 pub(crate) fn run(args: &StatusArgs) -> Outcome {
-    let map = if args.admin.is_empty() { Some(fetch_map(args)?) } else { None };
-    let addresses = match &map {
-        Some(map) => map.servers.iter().map(|server| server.admin_address.clone()).collect(),
-        None => args.admin.clone(),
+    let found = if args.admin.is_empty() { Some(find(&args.connect.connect)?) } else { None };
+    let addresses: Vec<(String, Option<u32>)> = match &found {
+        Some(found) => {
+            // A node that is not part of the cluster is not in the map, and one in the map may answer nobody.
+            let registered = found.map.servers.iter();
+            let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
+            let all: BTreeMap<String, u32> = found.admin.clone().into_iter().chain(registered).collect();
+            all.into_iter().map(|(address, server)| (address, Some(server))).collect()
+        }
+        None => args.admin.iter().map(|address| (address.clone(), None)).collect(),
     };
-    let answers: Vec<(String, Result<NodeStatus, String>)> = addresses
-        .into_iter()
-        .map(|address| {
-            let status = fetch_status(&address, PATIENCE).map_err(|error| error.to_string());
-            (address, status)
-        })
-        .collect();
-    let nodes: Vec<&NodeStatus> = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).collect();
-    let failed = answers.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().err()?)));
+    let answers = at_once(addresses, |(address, server)| {
+        let status = fetch_status(&address, PATIENCE).map_err(|error| error.to_string());
+        Answer { address, server, status }
+    });
+    let nodes: Vec<&NodeStatus> = answers.iter().filter_map(|answer| answer.status.as_ref().ok()).collect();
+    let map = found.as_ref().map(|found| &found.map);
     if args.json {
-        let unreachable = failed.map(|(address, _)| address.as_str()).collect();
-        let json = serde_json::to_string_pretty(&Everything { map: map.as_ref(), nodes, unreachable })?;
+        let silent = answers.iter().filter(|answer| answer.status.is_err());
+        let unreachable = silent.map(|answer| answer.address.as_str()).collect();
+        let json = serde_json::to_string_pretty(&Everything { map, nodes, unreachable })?;
         show(&(json + "\n"))?;
         return Ok(true);
     }
-    let mut text = String::new();
-    for (address, error) in failed {
-        writeln!(text, "admin port {address}: {error}")?;
+    let mut rows: Vec<NodeRow> = answers.iter().map(NodeRow::of).collect();
+    if let Some(map) = map {
+        rows.extend(missing(map, &rows));
     }
-    let regions = match &map {
+    let regions = match map {
+        Some(map) if map.regions.is_empty() => "no node knows of a region\n".into(),
         Some(map) => region_table(map, &nodes),
+        None if nodes.is_empty() => String::new(),
         None => copy_table(&nodes),
     };
-    show(&format!("{text}{}\n{regions}", node_table(&nodes)))?;
+    let gap = if regions.is_empty() { "" } else { "\n" };
+    show(&format!("{}{gap}{regions}", node_table(rows)))?;
     Ok(!nodes.is_empty())
 }
 
-fn fetch_map(args: &StatusArgs) -> Result<RegionMap, Box<dyn std::error::Error>> {
-    let options = ClientOptions { name: "leeward-status".into(), deadline: PATIENCE, ..ClientOptions::default() };
-    let mut session = Session::connect(&args.connect.connect, options)?;
-    Ok(RegionMap::clone(&*session.fetch_map()?))
+/// Asks every native address at once.
+fn find(addresses: &[String]) -> Result<Found, ClientError> {
+    let asked = at_once(addresses.to_vec(), |address| {
+        introduce(&address, "leeward-status", PATIENCE).map_err(|error| format!("{address}: {error}"))
+    });
+    let mut found = Found { map: RegionMap::default(), admin: BTreeMap::new() };
+    let mut reason = "no address given".to_string();
+    for answer in asked {
+        match answer {
+            Ok(node) => {
+                found.admin.insert(node.admin_address, node.server.0);
+                if node.map.version >= found.map.version {
+                    found.map = node.map;
+                }
+            }
+            Err(error) => reason = error,
+        }
+    }
+    match found.admin.is_empty() {
+        true => Err(ClientError::Unreachable { seeds: addresses.join(", "), reason }),
+        false => Ok(found),
+    }
+}
+
+/// `ask` for each of `all`, each on a thread of its own: one that does not answer must not hold up the others.
+fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
+    let ask = &ask;
+    thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || ask(one))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("asking does not panic")).collect()
+    })
 }
 
 /// Rows of cells with aligned columns, two spaces apart.
@@ -88,29 +139,70 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
-fn node_table(nodes: &[&NodeStatus]) -> String {
-    let in_role =
-        |node: &NodeStatus, role: &str| node.regions.iter().filter(|region| region.role == role).count().to_string();
-    let health = |node: &NodeStatus| match (&node.volume_failure, node.coordinator_up) {
-        (Some(failure), _) => format!("volume: {failure}"),
-        (None, Some(false)) => "no coordinator".into(),
-        _ => "ok".into(),
-    };
-    let row = |node: &&NodeStatus| {
+/// A node as the table shows it.
+struct NodeRow {
+    /// Its number; `None` if it did not answer, and was asked by an address only.
+    server: Option<u32>,
+    cells: Vec<String>,
+}
+
+impl NodeRow {
+    fn of(answer: &Answer) -> NodeRow {
+        match &answer.status {
+            Ok(status) => NodeRow::answered(status),
+            Err(error) => NodeRow::silent(answer.server, format!("its admin port {}: {error}", answer.address)),
+        }
+    }
+
+    fn answered(node: &NodeStatus) -> NodeRow {
+        let in_role = |role: &str| node.regions.iter().filter(|region| region.role == role).count().to_string();
         let mut name = node.server.to_string();
         if node.is_master == Some(true) {
             name.push_str(" master");
         }
-        let (primaries, backups) = (in_role(node, "primary"), in_role(node, "backup"));
-        let learners = in_role(node, "learner");
-        let cells = [or_dash(node.pid), or_dash(node.incarnation), primaries, backups, learners];
-        let in_use = or_dash(node.device.segment_bytes_used.map(bytes));
-        [name].into_iter().chain(cells).chain([in_use, health(node)]).collect()
-    };
-    let mut sorted: Vec<&NodeStatus> = nodes.to_vec();
-    sorted.sort_by_key(|node| node.server);
+        let in_use = match (node.device.segment_bytes_used, node.device.capacity_bytes) {
+            (Some(used), Some(capacity)) => format!("{} of {}", bytes(used), bytes(capacity)),
+            (used, _) => or_dash(used.map(bytes)),
+        };
+        let mut cells = vec![name, or_dash(node.pid), or_dash(node.incarnation)];
+        cells.extend(["primary", "backup", "learner"].map(in_role));
+        cells.extend([in_use, health(node)]);
+        NodeRow { server: Some(node.server), cells }
+    }
+
+    /// A node of which nothing is known but what is wrong with it.
+    fn silent(server: Option<u32>, state: String) -> NodeRow {
+        let mut cells = vec![or_dash(server)];
+        cells.extend(["-"; 6].map(String::from));
+        cells.push(state);
+        NodeRow { server, cells }
+    }
+}
+
+/// What is wrong with a node that answers, the worst first.
+fn health(node: &NodeStatus) -> String {
+    let broken = node.regions.iter().find(|region| region.state.starts_with("broken"));
+    match (&node.volume_failure, &node.volume_full, &node.absence, broken) {
+        (Some(failure), ..) => format!("volume failed: {failure}"),
+        (_, _, Some(absence), _) => format!("not part of the cluster: {absence}"),
+        (_, _, _, Some(region)) => format!("region {} {}", region.region, region.state),
+        (_, Some(full), ..) => format!("volume full: {full}"),
+        _ => "ok".into(),
+    }
+}
+
+/// Servers that regions name and that are neither registered nor in `rows`.
+fn missing(map: &RegionMap, rows: &[NodeRow]) -> Vec<NodeRow> {
+    let named = map.regions.iter().flat_map(|group| group.in_sync().chain(group.learners.iter().copied()));
+    let named: BTreeSet<u32> = named.map(|member| member.server.0).collect();
+    let unknown = named.into_iter().filter(|server| rows.iter().all(|row| row.server != Some(*server)));
+    unknown.map(|server| NodeRow::silent(Some(server), "not registered: dead, or cut off".into())).collect()
+}
+
+fn node_table(mut rows: Vec<NodeRow>) -> String {
+    rows.sort_by_key(|row| row.server.unwrap_or(u32::MAX));
     let head = ["node", "pid", "life", "primary of", "backup of", "building", "in use", "state"];
-    table(&head, sorted.iter().map(row).collect())
+    table(&head, rows.into_iter().map(|row| row.cells).collect())
 }
 
 fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
@@ -130,7 +222,11 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
             if names.is_empty() { "-".into() } else { names.join(",") }
         };
         let primary = group.primary.map(|primary| primary.server);
-        let state = status.map_or_else(|| "unknown".into(), |status| status.state.clone());
+        let state = match status {
+            _ if !waits_for(map, group).is_empty() => "waiting".into(),
+            Some(status) => status.state.clone(),
+            None => "unknown".into(),
+        };
         let mut cells = vec![group.region.to_string(), range, or_dash(primary), members(&group.backups)];
         cells.extend([members(&group.learners), group.epoch.to_string(), state]);
         cells.extend(figures(status));
@@ -138,7 +234,18 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     };
     let head =
         ["region", "range", "primary", "in sync", "building", "epoch", "state", "last LSN", "commit", "lag", "levels"];
-    table(&head, map.regions.iter().map(row).collect())
+    let mut text = table(&head, map.regions.iter().map(row).collect());
+    for group in &map.regions {
+        for awaited in waits_for(map, group) {
+            write!(text, "\n{}\n", awaited.explain(group.region)).expect("writing to memory");
+        }
+    }
+    text
+}
+
+/// The volumes that a region cannot go on without.
+fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<Awaited> {
+    awaited(group, |server| map.member(server))
 }
 
 /// The regions as single nodes tell them.

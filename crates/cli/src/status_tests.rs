@@ -1,10 +1,10 @@
 //! The tables of `leeward status`, from statuses as nodes send them.
 
-use super::{bytes, copy_table, node_table, range, region_table};
+use super::{NodeRow, bytes, copy_table, node_table, range, region_table};
 use leeward_bench::NodeStatus;
 use leeward_client::{GroupConfig, RegionMap};
-use leeward_format::cluster::Member;
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn primary() -> NodeStatus {
     serde_json::from_str(
@@ -27,16 +27,47 @@ fn backup() -> NodeStatus {
 #[test]
 fn nodes_are_listed_with_their_roles_and_health() {
     let (one, two) = (primary(), backup());
-    let text = node_table(&[&two, &one]);
+    let mut rows = vec![NodeRow::answered(&two), NodeRow::answered(&one)];
+    rows.push(NodeRow::silent(None, "its admin port x: refused".into()));
+    let text = node_table(rows);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "node      pid  life  primary of  backup of  building  in use    state");
     assert_eq!(lines[1], "1 master  77   4     1           0          0         4096 KiB  ok");
-    assert_eq!(lines[2], "2         -    -     0           1          0         -         volume: write failed");
+    assert_eq!(lines[2], "2         -    -     0           1          0         -         volume failed: write failed");
+    assert_eq!(lines[3], "-         -    -     -           -          -         -         its admin port x: refused");
+}
+
+#[test]
+fn the_worst_about_a_node_is_said() {
+    let mut node = primary();
+    node.device.capacity_bytes = Some(64 << 20);
+    let row = |node: &NodeStatus| NodeRow::answered(node).cells[6..].to_vec();
+    assert_eq!(row(&node), ["4096 KiB of 64 MiB", "ok"]);
+    node.volume_full = Some("at its capacity".into());
+    assert_eq!(row(&node)[1], "volume full: at its capacity");
+    node.regions[0].state = "broken: damaged at offset 7".into();
+    assert_eq!(row(&node)[1], "region 1 broken: damaged at offset 7");
+    node.absence = Some("the coordinator at x cannot be reached".into());
+    assert_eq!(row(&node)[1], "not part of the cluster: the coordinator at x cannot be reached");
+    node.volume_failure = Some("sync failed".into());
+    assert_eq!(row(&node)[1], "volume failed: sync failed");
+}
+
+fn live(member: Member) -> ServerInfo {
+    ServerInfo {
+        member,
+        fabric_address: String::new(),
+        native_address: String::new(),
+        resp_address: String::new(),
+        admin_address: String::new(),
+        copies: Vec::new(),
+    }
 }
 
 #[test]
 fn regions_are_listed_with_members_and_lag() {
-    let member = |server: u32| Member { server: ServerId(server), incarnation: Incarnation(1) };
+    let member =
+        |server: u32| Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
     let group = |id: u32, primary: Option<u32>| GroupConfig {
         region: RegionId(id),
         table: "default".into(),
@@ -49,7 +80,8 @@ fn regions_are_listed_with_members_and_lag() {
         learners: Vec::new(),
         former: Vec::new(),
     };
-    let map = RegionMap { version: 1, regions: vec![group(1, Some(1)), group(2, None)], servers: Vec::new() };
+    let regions = vec![group(1, Some(1)), group(2, None)];
+    let mut map = RegionMap { version: 1, regions, servers: vec![live(member(1)), live(member(2))] };
     let text = region_table(&map, &[&primary(), &backup()]);
     let lines: Vec<&str> = text.lines().collect();
     let cells =
@@ -57,6 +89,16 @@ fn regions_are_listed_with_members_and_lag() {
     let expected = ["1", "first .. m\\x00", "1", "2,3", "-", "5", "serving", "90", "88", "4096 B", "2048 KiB 20 MiB"];
     assert_eq!(cells(lines[1]), expected);
     assert_eq!(cells(lines[2])[6..], ["unknown", "-", "-", "-", "-"]);
+    assert_eq!(lines.len(), 3, "nobody is awaited: {text}");
+    // All are gone, and the primary's server is back with another volume.
+    map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
+    let text = region_table(&map, &[&primary()]);
+    assert_eq!(cells(text.lines().nth(1).unwrap())[6], "waiting");
+    assert!(
+        text.contains("region 1 waits for volume 0000000000000001 of server 1, which is back with another"),
+        "{text}"
+    );
+    assert!(text.contains("`leeward accept-loss --region 1 --server 3`"), "{text}");
 }
 
 #[test]

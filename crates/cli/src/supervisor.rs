@@ -11,13 +11,16 @@
 //!
 //! Belongs to one thread.
 
+use crate::claim::claim;
 use crate::ports::{PortInUse, Ports};
 use leeward_bench::DevCluster;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
-use leeward_cluster::embedded::{Host, HostError, HostOptions};
+use leeward_cluster::embedded::{Host, HostError};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
 use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
+use leeward_server::NodeConfig;
+use leeward_server::config::ConfigError;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -34,6 +37,9 @@ mod tests;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long nodes may take to stop by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// Settings that differ from node to node, and that the supervisor chooses.
+const CHOSEN_HERE: [&str; 7] =
+    ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen", "coordinator"];
 /// Lines of a node's log that are shown when it dies.
 const SHOWN_LOG_LINES: usize = 12;
 
@@ -56,12 +62,22 @@ pub(crate) struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevError {
     #[error(transparent)]
+    Setting(#[from] ConfigError),
+    #[error(
+        "--set {0}: every node gets its own, from --data and --base-port; for other ones, run nodes by `leeward serve`"
+    )]
+    Chosen(String),
+    #[error(transparent)]
     Port(#[from] PortInUse),
+    #[error("data directory {path} is in use by another process: stop that cluster, or use another --data", path = path.display())]
+    InUse { path: PathBuf },
     #[error(transparent)]
     Host(#[from] HostError),
     #[error("coordinator: {0}")]
     Coordinator(#[from] CoordinatorError),
-    #[error("{path}: {source}")]
+    #[error("cannot make the directory {path}: {source}", path = path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("cannot use {path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{directory} holds the data of {found} nodes: use --nodes {found}, or another --data", directory = directory.display())]
     OtherNodes { directory: PathBuf, found: u32 },
@@ -117,21 +133,17 @@ impl Cluster {
         {
             return Err(DevError::Splits);
         }
+        let chosen = plan.settings.iter().find(|(name, _)| CHOSEN_HERE.contains(&&name[..]));
+        if let Some((name, _)) = chosen {
+            return Err(DevError::Chosen(name.clone()));
+        }
+        NodeConfig::load(None, &plan.settings)?;
         create_directory(&plan.directory)?;
         let found = node_directories(&plan.directory);
         if found != 0 && found != plan.nodes {
             return Err(DevError::OtherNodes { directory: plan.directory, found });
         }
-        let listen = plan.ports.coordinator();
-        let host = match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
-            Err(error @ HostError::Io { .. }) => {
-                // If it is the port, there is more to say about it.
-                plan.ports.check_coordinator()?;
-                return Err(error.into());
-            }
-            host => host?,
-        };
-        plan.ports.check_nodes(plan.nodes)?;
+        let host = claim(&plan)?;
         let existed = match host.apply(bootstrap_op(&plan.table, RegionId(1), &plan.splits)) {
             Ok(_) => false,
             Err(CoordinatorError::Exists { .. }) => true,
@@ -340,7 +352,7 @@ impl Plan {
 }
 
 fn create_directory(path: &Path) -> Result<(), DevError> {
-    fs::create_dir_all(path).map_err(|source| DevError::File { path: path.into(), source })
+    fs::create_dir_all(path).map_err(|source| DevError::Directory { path: path.into(), source })
 }
 
 /// How many nodes have a directory.

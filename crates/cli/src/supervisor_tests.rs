@@ -47,6 +47,23 @@ fn settings_of_the_command_line_win() {
 }
 
 #[test]
+fn settings_that_no_node_could_take_are_refused_before_anything_is_made() {
+    let parent = tempfile::tempdir().expect("a directory");
+    for (name, value, says) in [
+        ("cache_bytes", "5", "cache_bytes is 5: it must be from"),
+        ("colour", "red", "unknown field `colour`"),
+        ("server_id", "7", "--set server_id: every node gets its own"),
+        ("resp_listen", "127.0.0.1:1", "--set resp_listen"),
+    ] {
+        let directory = parent.path().join("data");
+        let mut plan = plan(&directory, "shm");
+        plan.settings.push((name.into(), value.into()));
+        let error = Cluster::start(plan).expect_err(name).to_string();
+        assert!(error.contains(says) && !directory.exists(), "{error}");
+    }
+}
+
+#[test]
 fn a_directory_of_another_number_of_nodes_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("node-1")).expect("a directory in it");

@@ -21,8 +21,18 @@ pub fn get(address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec
     stream.set_write_timeout(Some(timeout))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).map_err(too_late)?;
     parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+}
+
+/// What the system calls a read that took too long, in words.
+pub(crate) fn too_late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+        }
+        _ => error,
+    }
 }
 
 fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {

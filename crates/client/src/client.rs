@@ -6,6 +6,7 @@ use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpResult, PutIf};
+use leeward_format::{RegionId, ServerId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ impl Client {
     /// Connects to a cluster by the native addresses (`host:port`) of one or more of its nodes.
     ///
     /// # Errors
-    /// No node answers within [`ClientOptions::deadline`], or an address cannot be one.
+    /// As [`Session::connect`].
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Client, ClientError> {
         let session = Session::connect(seeds, options.clone())?;
         let seeds = seeds.iter().map(|seed| seed.as_ref().to_string()).collect();
@@ -97,6 +98,18 @@ impl Client {
         }
     }
 
+    /// Gives up, for an operator, what only the volumes of `server` hold that `region` waits for: the region goes on
+    /// without them.
+    ///
+    /// # Errors
+    /// The region does not wait for that server, or the cluster does not answer in time.
+    pub fn accept_loss(&self, region: RegionId, server: ServerId) -> Result<(), ClientError> {
+        match self.one(Op::AcceptLoss { region, server })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
     /// The entries of `range`, fetched as they are consumed. Each region answers as of one instant.
     pub fn scan(&self, range: Range) -> Scan {
         Scan::new(self.clone(), range)
@@ -130,7 +143,12 @@ impl Client {
         let idle = self.inner.idle.lock().pop();
         let mut session = match idle {
             Some(session) => session,
-            None => Session::connect(&self.inner.seeds, self.inner.options.clone())?,
+            // There was a cluster when the client was made: it is waited for as for an answer.
+            None => {
+                let options = &self.inner.options;
+                let patient = ClientOptions { connect_within: options.deadline, ..options.clone() };
+                Session::connect(&self.inner.seeds, patient)?
+            }
         };
         let result = call(&mut session);
         self.inner.idle.lock().push(session);

@@ -30,12 +30,14 @@
 
 pub mod admin;
 mod client;
+mod introduction;
 mod link;
 mod options;
 mod scan;
 mod session;
 
 pub use client::Client;
+pub use introduction::{Introduction, introduce};
 pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo};
 pub use leeward_format::op::{Op, OpError, OpResult, PutIf};
 pub use options::{ClientError, ClientOptions, Traffic};

@@ -277,6 +277,6 @@ fn op_bytes(op: &Op) -> usize {
         Op::Put { key, value, .. } => key.len() + value.len(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
         Op::Scan { start, end, .. } => start.len() + end.as_ref().map_or(0, |end| end.len()),
-        Op::Count { .. } => 0,
+        Op::Count { .. } | Op::AcceptLoss { .. } => 0,
     }
 }

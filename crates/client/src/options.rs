@@ -10,6 +10,9 @@ pub struct ClientOptions {
     pub name: String,
     /// How long an operation may take, retries included.
     pub deadline: Duration,
+    /// How long connecting may take until some node has answered. Nothing listening at any address is no reason to
+    /// wait for a whole deadline.
+    pub connect_within: Duration,
     /// Pause before the first retry of an operation; it doubles from there up to 16 times as long.
     pub retry_pause: Duration,
     /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
@@ -21,6 +24,7 @@ impl Default for ClientOptions {
         ClientOptions {
             name: "leeward-client".into(),
             deadline: Duration::from_secs(30),
+            connect_within: Duration::from_secs(2),
             retry_pause: Duration::from_millis(5),
             patience: Duration::from_secs(1),
         }
@@ -46,13 +50,19 @@ impl std::ops::AddAssign for Traffic {
 /// Why a call of the client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No node answered within the deadline. Nothing was changed.
-    #[error("no node of {seeds} answers: {reason}")]
+    /// No node answered in time. Nothing was changed.
+    #[error("no node answers at {seeds} ({reason})")]
     Unreachable {
         /// Addresses that were tried.
         seeds: String,
         /// What the last attempt met.
         reason: String,
+    },
+    /// A node answered, but until the deadline it knew no region: it has not found its coordinator, or none was created.
+    #[error("{seeds}: a node answers, but it knows no region; /readyz of its admin port says why")]
+    NoRegions {
+        /// Addresses that were tried.
+        seeds: String,
     },
     /// An address is not of the form `host:port`, or its host is unknown.
     #[error("address {address:?}: {reason}")]

@@ -98,9 +98,12 @@ impl Session {
     /// Connects to the first of `seeds` (native addresses, `host:port`) that answers and learns the region map.
     ///
     /// # Errors
-    /// None answers within [`ClientOptions::deadline`], or an address cannot be one.
+    /// None answers within [`ClientOptions::connect_within`], the one that does knows no region until
+    /// [`ClientOptions::deadline`], or an address cannot be one.
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
-        let deadline = Instant::now() + options.deadline;
+        let begun = Instant::now();
+        let deadline = begun + options.deadline;
+        let connect_until = deadline.min(begun + options.connect_within);
         let mut session = Session {
             options,
             seeds: seeds.iter().map(|seed| seed.as_ref().to_string()).collect(),
@@ -119,18 +122,18 @@ impl Session {
             next_ticket: 1,
             parked: Vec::new(),
             done: Vec::new(),
-            last_failure: "no address given".into(),
+            last_failure: if seeds.is_empty() { "no address given" } else { "no answer in time" }.into(),
             past_traffic: Traffic::default(),
         };
         for seed in &session.seeds {
             check_address(seed)?;
         }
+        session.fetch_map_until(connect_until)?;
         while session.map.regions.is_empty() {
             if Instant::now() >= deadline {
-                let reason = "no region has been created yet".into();
-                return Err(ClientError::Unreachable { seeds: session.seeds.join(", "), reason });
+                return Err(ClientError::NoRegions { seeds: session.seeds.join(", ") });
             }
-            session.fetch_map()?;
+            session.fetch_map_until(deadline)?;
             if session.map.regions.is_empty() {
                 session.wait(TICK)?;
             }
@@ -223,8 +226,11 @@ impl Session {
     /// # Errors
     /// No node answers within [`ClientOptions::deadline`].
     pub fn fetch_map(&mut self) -> Result<Arc<RegionMap>, ClientError> {
+        self.fetch_map_until(Instant::now() + self.options.deadline)
+    }
+
+    fn fetch_map_until(&mut self, deadline: Instant) -> Result<Arc<RegionMap>, ClientError> {
         let before = self.maps_received;
-        let deadline = Instant::now() + self.options.deadline;
         self.map_asked = None;
         while self.maps_received == before {
             let now = Instant::now();
@@ -270,6 +276,10 @@ impl Session {
             Ok(link) => {
                 self.links.insert(token, link);
                 Some(token)
+            }
+            Err(ClientError::Address { reason, .. }) => {
+                self.rest(address, reason, now);
+                None
             }
             Err(error) => {
                 self.rest(address, error.to_string(), now);
@@ -404,6 +414,7 @@ impl Session {
         let now = Instant::now();
         match reply {
             Reply::Map(map) => self.adopt_map(map, now),
+            Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
             Reply::Results { id, results } => {
                 let Some(ops) = self.links.get_mut(&token).and_then(|link| link.answered(id)) else {
                     return self.fail(token, "answer to a request that was not made");
@@ -516,7 +527,7 @@ impl Session {
     }
 }
 
-/// Native address of the primary that `op` belongs to.
+/// Native address of the node that `op` goes to: the primary of its region.
 fn primary_address<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a str> {
     let region = match op {
         Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
@@ -529,6 +540,8 @@ fn primary_address<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a str> {
             map.regions.iter().rfind(|region| region.start < *end).or(map.regions.first())
         }
         Op::Count { region } => map.regions.iter().find(|group| group.region == *region),
+        // Any node will do.
+        Op::AcceptLoss { .. } => return map.servers.first().map(|server| &*server.native_address),
     }?;
     let server = map.server(region.primary?.server)?;
     Some(&server.native_address)

@@ -4,10 +4,10 @@ use super::{check_address, primary_address};
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo};
 use leeward_format::op::Op;
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn member(server: u32) -> Member {
-    Member { server: ServerId(server), incarnation: Incarnation(1) }
+    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) }
 }
 
 fn region(id: u32, start: &'static str, end: Option<&'static str>, primary: Option<u32>) -> GroupConfig {

@@ -10,12 +10,12 @@
 //! `(now, event) -> operations`: no thread, clock or socket. One thread at a time. After each call, hand
 //! [`Agent::take_ops`] to the coordinator.
 
+use crate::awaited::{Awaited, awaited};
 use crate::master::{self, Assign};
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
-use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, RegionMap, ServerInfo, encode_value};
+use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -48,6 +48,27 @@ pub enum Outcome {
     /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here
     /// on; if the connection was lost, it may have been made and replaced since.
     Rejected,
+}
+
+/// Why a server is not part of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It has no session with the coordinator, or has not heard the whole tree yet.
+    NoSession,
+    /// It is about to register.
+    Registering,
+    /// Another process has its number: one with another volume, or with a copy of this one. It is not this server's to
+    /// remove; this one registers when that one's session ends.
+    Twin {
+        /// Who holds the number.
+        holder: Member,
+        /// Where that process can be reached: its address for native clients.
+        address: String,
+    },
+    /// The coordinator refuses its registration, with this reason.
+    Refused(String),
+    /// It has given up its offices: see [`Agent::withdraw`].
+    Withdrawn,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +119,10 @@ pub struct Agent {
     next_proposal: u64,
     master_since: Option<Nanos>,
     is_withdrawn: bool,
+    /// What the coordinator said when it last refused an operation, if it has done none since.
+    refusal: Option<String>,
+    /// What the operator was told that regions wait for.
+    told: BTreeMap<RegionId, Vec<Awaited>>,
 }
 
 impl Agent {
@@ -116,6 +141,8 @@ impl Agent {
             next_proposal: 1,
             master_since: None,
             is_withdrawn: false,
+            refusal: None,
+            told: BTreeMap::new(),
         }
     }
 
@@ -126,13 +153,10 @@ impl Agent {
             CoordinatorEvent::Up { .. } | CoordinatorEvent::Down | CoordinatorEvent::Expired => {
                 self.forget_outstanding()
             }
-            CoordinatorEvent::Synced { .. } => self.look_for_twin(),
+            CoordinatorEvent::Synced { .. } => {}
             CoordinatorEvent::Changed(change) => {
                 if let Some(path) = ClusterPath::parse(&change.path) {
                     self.paused.remove(&path);
-                    if path == ClusterPath::Server(self.me.member.server) {
-                        self.look_for_twin();
-                    }
                 }
             }
             CoordinatorEvent::Reply { id, result } => self.answered(now, id, result),
@@ -166,11 +190,45 @@ impl Agent {
             "a proposal is the next epoch of its region"
         );
         assert!(new.primary == old.primary && new.term == old.term, "a primary does not propose another");
+        self.carry(now, old, new)
+    }
+
+    /// Proposes, for the operator, that `region` waits no more for volumes of `server`: what only they hold is lost.
+    ///
+    /// # Errors
+    /// The region does not wait for that server; says what it waits for.
+    pub fn accept_loss(&mut self, now: Nanos, region: RegionId, server: ServerId) -> Result<ProposalId, String> {
+        if !self.view.is_synced() {
+            return Err("the coordinator cannot be reached: nothing can be changed now".into());
+        }
+        let Some(old) = self.view.region(region).cloned() else { return Err(format!("there is no region {region}")) };
+        let awaited = self.awaited(&old);
+        let lost: Vec<Member> = awaited.iter().map(|one| one.member).filter(|member| member.server == server).collect();
+        if lost.is_empty() {
+            let others: Vec<String> = awaited.iter().map(|one| one.member.server.to_string()).collect();
+            let waits = match others.is_empty() {
+                true => "it waits for nobody".to_owned(),
+                false => format!("it waits for server {}", others.join(", ")),
+            };
+            return Err(format!("region {region} does not wait for server {server}: {waits}"));
+        }
+        let new = lost.iter().fold(old.clone(), |config, member| config.without_volume(member));
+        let new = GroupConfig { epoch: old.epoch.next(), ..new };
+        tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
+        Ok(self.carry(now, old, new))
+    }
+
+    fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
         let id = ProposalId(self.next_proposal);
         self.next_proposal += 1;
         self.proposals.push_back(Proposal { id, old, new });
         self.advance(now);
         id
+    }
+
+    /// The volumes that the region of `config` waits for, as far as is known.
+    fn awaited(&self, config: &GroupConfig) -> Vec<Awaited> {
+        awaited(config, |server| self.view.server(server).map(|info| info.member))
     }
 
     /// The mirror of the coordinator's tree.
@@ -189,23 +247,22 @@ impl Agent {
     pub fn is_registered(&self) -> bool {
         self.view.is_live(self.me.member)
     }
+    /// Why this server is not part of the cluster now; `None` if it is.
+    pub fn absence(&self) -> Option<Absence> {
+        let me = self.me.member;
+        match self.view.server(me.server) {
+            Some(info) if self.view.is_synced() && info.member != me && !self.is_earlier_life(info.member) => {
+                Some(Absence::Twin { holder: info.member, address: info.native_address.clone() })
+            }
+            _ if self.is_withdrawn => Some(Absence::Withdrawn),
+            _ if !self.view.is_synced() => Some(Absence::NoSession),
+            Some(info) if info.member == me => None,
+            _ => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
+        }
+    }
     /// Whether this server is the master now.
     pub fn is_master(&self) -> bool {
         self.view.is_synced() && self.view.master() == Some(self.me.member)
-    }
-
-    /// Tells the operator if another process has this server's number.
-    fn look_for_twin(&self) {
-        let me = self.me.member;
-        let holder = self.view.server(me.server).map(|info| info.member);
-        if let Some(holder) = holder.filter(|holder| holder.incarnation > me.incarnation) {
-            tracing::error!(
-                server = me.server.0,
-                mine = me.incarnation.0,
-                other = holder.incarnation.0,
-                "another process runs under this server's number: stop one of them, or give it another number and directory"
-            );
-        }
     }
 
     /// The connection is gone: what was asked may or may not be done, and the next synchronisation tells.
@@ -232,7 +289,10 @@ impl Agent {
             Err(CoordinatorError::Missing) => Some(Answer { done: false, version: 0 }),
             Err(CoordinatorError::Disconnected) => None,
             Err(CoordinatorError::Refused(reason)) => {
-                tracing::error!(%path, reason, "the coordinator refuses an operation");
+                if self.refusal.as_ref() != Some(&reason) {
+                    tracing::error!(%path, reason, "the coordinator refuses an operation");
+                    self.refusal = Some(reason);
+                }
                 Some(Answer { done: false, version: 0 })
             }
         };
@@ -240,6 +300,9 @@ impl Agent {
         // changes, or later.
         let failed = answer.is_none_or(|answer| !answer.done);
         let presence = matches!(outstanding.purpose, Purpose::Presence);
+        if !failed {
+            self.refusal = None;
+        }
         if failed && (presence || answer.is_none_or(|answer| answer.version == 0)) {
             self.paused.insert(path.clone(), now + self.options.retry_pause);
         }
@@ -328,19 +391,24 @@ impl Agent {
         }
     }
 
-    /// Makes an ephemeral path that nobody holds. One held by an earlier life of this server is removed first: that
-    /// process is gone, because this one has its volume.
+    /// Whether `holder` is a process of this server that is gone, because this one has its volume.
+    fn is_earlier_life(&self, holder: Member) -> bool {
+        holder.has_volume_of(&self.me.member) && holder.incarnation < self.me.member.incarnation
+    }
+
+    /// Makes an ephemeral path that nobody holds. One held by an earlier life of this server is removed first. One held
+    /// by this life, or by a process with another volume (or a copy of this one), stays: it vanishes with its session.
     fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: bytes::Bytes) {
         if !self.is_free(&path) {
             return;
         }
         let text = path.to_string();
-        let op = match holder.map(|holder| holder.incarnation.cmp(&self.me.member.incarnation)) {
+        let op = match holder {
             None => CoordinatorOp::Create { path: text, value, ephemeral: true },
-            Some(Ordering::Less) => CoordinatorOp::Delete { path: text, version: self.view.version_of(&path) },
-            Some(Ordering::Equal) => return,
-            // A later life, or another process under the same number: it is not ours to remove.
-            Some(Ordering::Greater) => return,
+            Some(holder) if self.is_earlier_life(holder) => {
+                CoordinatorOp::Delete { path: text, version: self.view.version_of(&path) }
+            }
+            Some(_) => return,
         };
         self.submit(path, op, Purpose::Presence);
     }
@@ -372,6 +440,7 @@ impl Agent {
     fn rule(&mut self, now: Nanos) {
         if !self.is_master() {
             self.master_since = None;
+            self.told.clear();
             return;
         }
         let since = *self.master_since.get_or_insert_with(|| {
@@ -394,6 +463,22 @@ impl Agent {
                 self.submit(path, op, Purpose::Decision(config));
             }
         }
+        self.tell_of_waiting();
+    }
+
+    /// Tells the operator which regions wait for whom, each time that changes.
+    fn tell_of_waiting(&mut self) {
+        let waiting = self.view.regions().map(|config| (config.region, self.awaited(config)));
+        let waiting: BTreeMap<RegionId, Vec<Awaited>> = waiting.filter(|(_, awaited)| !awaited.is_empty()).collect();
+        for (region, awaited) in waiting.iter().filter(|(region, awaited)| self.told.get(region) != Some(awaited)) {
+            for one in awaited {
+                match one.found {
+                    Some(_) => tracing::error!("{}", one.explain(*region)),
+                    None => tracing::warn!("{}", one.explain(*region)),
+                }
+            }
+        }
+        self.told = waiting;
     }
 
     /// Configurations that are proposed and not settled.

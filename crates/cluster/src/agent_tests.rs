@@ -4,10 +4,10 @@ use super::*;
 use crate::{SessionId, bootstrap_op};
 use leeward_format::cluster::TableOptions;
 use leeward_format::coordinator::Change;
-use leeward_format::{Epoch, Incarnation, ServerId};
+use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 
 fn member(server: u32, incarnation: u64) -> Member {
-    Member { server: ServerId(server), incarnation: Incarnation(incarnation) }
+    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
 }
 
 fn info(member: Member) -> ServerInfo {
@@ -155,10 +155,47 @@ fn an_earlier_life_of_this_server_is_removed_at_once() {
 
 #[test]
 fn a_later_life_or_a_twin_is_left_alone() {
-    let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 3)))))]);
-    assert!(fixture.asked.is_empty() && !fixture.agent.is_registered());
-    fixture.change(SERVER, None);
-    assert!(is_create(&fixture.asked[0].1, SERVER));
+    let me = member(ME, 2);
+    let other_volume = |incarnation| Member { volume: VolumeId(77), incarnation: Incarnation(incarnation), ..me };
+    for holder in [member(ME, 3), other_volume(1), other_volume(2), other_volume(3)] {
+        let address = "host:1".to_owned();
+        let held = ServerInfo { native_address: address.clone(), ..info(holder) };
+        let held = [(SERVER, Some(encode_value(&held))), (MASTER, Some(encode_value(&holder)))];
+        let mut fixture = Fixture::new(&held);
+        fixture.pass(Nanos::from_secs(9));
+        assert!(fixture.asked.is_empty() && !fixture.agent.is_registered());
+        assert_eq!(fixture.agent.absence(), Some(Absence::Twin { holder, address }));
+        // Its session ends: this process is the server now.
+        fixture.change(SERVER, None);
+        assert!(is_create(&fixture.asked[0].1, SERVER));
+        fixture.grant();
+        assert_eq!(fixture.agent.absence(), None);
+    }
+}
+
+#[test]
+fn a_loss_is_accepted_only_where_it_is_waited_for() {
+    let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
+    let waiting = config(3, Some(dead), &[member(3, 1)], &[]);
+    let mut fixture = Fixture::new(&[
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        ("/leeward/server/2", Some(encode_value(&info(member(2, 1))))),
+        ("/leeward/server/3", Some(encode_value(&info(member(3, 2))))),
+        (MASTER, Some(encode_value(&member(2, 1)))),
+        (REGION, Some(encode_value(&waiting))),
+    ]);
+    let now = fixture.now;
+    let mut refuse = |region, server| fixture.agent.accept_loss(now, RegionId(region), ServerId(server)).unwrap_err();
+    assert_eq!(refuse(9, 2), "there is no region 9");
+    assert_eq!(refuse(1, 3), "region 1 does not wait for server 3: it waits for server 2");
+    let id = fixture.agent.accept_loss(now, RegionId(1), ServerId(2)).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
+    assert_eq!((made.epoch, made.primary, &made.backups[..]), (Epoch(4), None, &[member(3, 1)][..]));
+    let again = fixture.agent.accept_loss(now, RegionId(1), ServerId(2)).unwrap_err();
+    assert_eq!(again, "region 1 does not wait for server 2: it waits for nobody");
 }
 
 #[test]

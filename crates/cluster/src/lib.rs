@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod awaited;
 mod bootstrap;
 mod deadlines;
 pub mod embedded;
@@ -21,12 +22,15 @@ mod master;
 mod tree;
 mod view;
 
-pub use agent::{Agent, ClusterOptions, Outcome, ProposalId};
+pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};
+pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
 pub use deadlines::Deadlines;
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
 pub use tree::{Applied, Tree};
 pub use view::View;
+
+use leeward_platform::Nanos;
 
 /// A service that keeps a small tree of paths for the whole cluster, with sessions, ephemeral paths and
 /// compare-and-set.
@@ -37,6 +41,22 @@ pub trait Coordinator: Send + Sync {
     /// Asks for `op`; the answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no
     /// session is up, the answer is [`CoordinatorError::Disconnected`].
     fn submit(&self, id: u64, op: CoordinatorOp);
+
+    /// Why no session is up, for the operator; `None` while one is, or where nobody can tell.
+    fn outage(&self) -> Option<Outage> {
+        None
+    }
+}
+
+/// A coordinator that cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Where it should listen.
+    pub address: String,
+    /// When it was last heard, or first looked for, by the process's boot clock.
+    pub since: Nanos,
+    /// What the last attempt met.
+    pub reason: String,
 }
 
 /// What a process hears from its coordinator.

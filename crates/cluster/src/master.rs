@@ -3,14 +3,17 @@
 //! The rules are PacificA's, with Leeward's incarnations (DESIGN 6, "Reconfiguration"; Tebis 3.5):
 //! - Whoever becomes primary was in sync: a live backup, in exactly the life that the configuration names. A learner
 //!   or a restarted process never is.
-//! - If no in-sync life is left, every in-sync server of the last configuration must be back, and every one that was in
-//!   sync when an unsettled primary took office; the copy with the highest (term, LSN) wins. So `kill -9` of every
-//!   process, in any order, loses no acknowledged write: the last primary that acknowledged one has it in its files.
+//! - If no in-sync life is left, every in-sync server of the last configuration must be back with the volume that it had
+//!   ([`awaited`] has the one exception), and every one that was in sync when an unsettled primary took office; the copy
+//!   with the highest (term, LSN) wins. So `kill -9` of every process, in any order, loses no acknowledged write: the last
+//!   primary that acknowledged one has it in its files. And a server that lost its files never passes for the one that
+//!   had them.
 //! - A new primary begins a new term; the epoch rises with every change.
 //!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use crate::View;
+use crate::awaited::{awaited, is_back};
 use leeward_format::cluster::{Former, GroupConfig, Member};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
@@ -82,18 +85,18 @@ struct Group<'a> {
 impl Group<'_> {
     fn next(&mut self, assign: Assign) -> Option<GroupConfig> {
         let next = match self.config.primary {
-            None => self.assign(assign),
             Some(primary) if self.view.is_live(primary) => self.maintain(),
-            Some(_) => self.promote(),
+            None if self.config.backups.is_empty() && self.config.former.is_empty() => self.assign(assign),
+            _ => self.promote(),
         }?;
         self.loads.count(self.view, self.config, -1);
         self.loads.count(self.view, &next, 1);
         Some(next)
     }
 
-    /// A region that never had a primary. Its copies are empty, unless the coordinator lost its data and was
-    /// filled anew: then every server is awaited, and the best copy found is taken, under an epoch that no segment of
-    /// it has seen.
+    /// A region that never had a primary. Its copies are empty, unless every volume that it needed was given up, or the
+    /// coordinator lost its data and was filled anew: then every server is awaited, and the best copy found is taken,
+    /// under an epoch that no segment of it has seen.
     fn assign(&self, assign: Assign) -> Option<GroupConfig> {
         let best = self.view.servers().map(|info| self.copy_of(info.member)).max()?;
         let fresh = best == (Epoch(0), Lsn(0));
@@ -136,20 +139,22 @@ impl Group<'_> {
         Some(self.new_term(self.config, primary, Vec::new()))
     }
 
-    /// When no in-sync life is left: who has the longest copy, once all who may have it are back.
+    /// When no in-sync life is left: who has the longest copy, once all volumes that may hold it are back.
     fn longest_copy(&self) -> Option<Member> {
-        let mut copies = Vec::new();
-        for member in self.config.in_sync() {
-            let info = self.view.server(member.server)?;
-            copies.push((self.copy_of(info.member), info.member));
+        let live = |server| self.view.server(server).map(|info| info.member);
+        if !awaited(self.config, live).is_empty() {
+            return None;
         }
+        let back = |member: &Member| live(member.server).filter(|found| is_back(found, member));
+        let in_sync = self.config.in_sync().filter_map(|member| back(&member));
+        let mut copies: Vec<((Epoch, Lsn), Member)> = in_sync.map(|member| (self.copy_of(member), member)).collect();
         for former in &self.config.former {
-            let info = self.view.server(former.member.server)?;
+            let Some(found) = back(&former.member) else { continue };
             // A former member that did not die after all has more than what it found when it started: everything
             // that was acknowledged in its last term.
-            let lives = info.member == former.member;
-            let copy = if lives { (former.term, Lsn(u64::MAX)) } else { self.copy_of(info.member) };
-            copies.push((copy, info.member));
+            let lives = found == former.member;
+            let copy = if lives { (former.term, Lsn(u64::MAX)) } else { self.copy_of(found) };
+            copies.push((copy, found));
         }
         let best = copies.iter().map(|(copy, _)| *copy).max()?;
         self.least_loaded(copies.into_iter().filter(|(copy, _)| *copy == best).map(|(_, member)| member))

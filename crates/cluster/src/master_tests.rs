@@ -5,12 +5,12 @@ use crate::CoordinatorEvent;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::Incarnation;
 use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::{Incarnation, VolumeId};
 
 fn member(server: u32, incarnation: u64) -> Member {
-    Member { server: ServerId(server), incarnation: Incarnation(incarnation) }
+    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
 }
 
 /// A view with `regions` fresh regions and the servers `live`, each with (term, LSN) of its copy of region 1.
@@ -231,6 +231,57 @@ fn until_a_primary_has_settled_those_before_it_are_awaited_too() {
     kill(&mut view, 1);
     configure(&mut view, &promoted.settled());
     assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(2, 2)));
+}
+
+/// The server of `member`, back with a volume that is empty.
+fn replaced(member: Member) -> Member {
+    Member { volume: VolumeId(member.volume.0 + 100), incarnation: Incarnation(1), ..member }
+}
+
+#[test]
+fn an_empty_volume_is_never_taken_for_the_one_it_replaced() {
+    // The last member in sync is back, but what it held is gone: the region waits.
+    let mut view = view(1, 3, &[(replaced(member(1, 1)), None), (member(2, 1), Some((2, 9))), (member(3, 1), None)]);
+    let config = group(&view, 3, member(1, 1), &[], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+    // Until the old volume is back.
+    register(&mut view, member(1, 2), Some((3, 10)));
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(1, 2)));
+}
+
+#[test]
+fn without_a_replaced_backup_the_primarys_volume_is_enough() {
+    let mut view = view(1, 3, &[(member(1, 2), Some((7, 100))), (replaced(member(2, 1)), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None, "server 3 may be back with its volume");
+    register(&mut view, replaced(member(3, 1)), None);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.backups.len(), next.learners.len()), (Some(member(1, 2)), 0, 2));
+    // With the primary's volume replaced it is not.
+    register(&mut view, replaced(member(1, 1)), None);
+    assert_eq!(decide_one(&view), None);
+}
+
+#[test]
+fn a_volume_that_was_given_up_is_not_awaited() {
+    let mut view = view(1, 3, &[(replaced(member(1, 1)), None), (member(2, 2), Some((7, 90)))]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+    let accepted = config.without_volume(&member(1, 1));
+    configure(&mut view, &accepted);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.epoch, next.term), (Some(member(2, 2)), Epoch(9), Epoch(9)));
+    // A backup that lives after all takes office as any other.
+    register(&mut view, member(2, 1), None);
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(2, 1)));
+    // With nobody left, the best copy there is is taken, once every expected server is there.
+    configure(&mut view, &accepted.without_volume(&member(2, 1)));
+    register(&mut view, replaced(member(2, 2)), Some((6, 50)));
+    assert!(decide(&view, &BTreeMap::new(), Assign::Fresh).is_empty());
+    assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
 }
 
 /// Runs only where bugs can be planted: the rule that the simulator must find broken.

@@ -4,13 +4,13 @@ use super::*;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::Incarnation;
 use leeward_format::cluster::encode_value;
 use leeward_format::coordinator::CoordinatorOp;
+use leeward_format::{Incarnation, VolumeId};
 
 fn info(server: u32, incarnation: u64) -> ServerInfo {
     ServerInfo {
-        member: Member { server: ServerId(server), incarnation: Incarnation(incarnation) },
+        member: Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(incarnation) },
         fabric_address: String::new(),
         native_address: String::new(),
         resp_address: String::new(),

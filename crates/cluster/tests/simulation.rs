@@ -14,7 +14,7 @@ use leeward_cluster::{
 };
 use leeward_format::cluster::{ClusterPath, CopyFound, GroupConfig, Member, ServerInfo, TableOptions, decode_value};
 use leeward_format::coordinator::Change;
-use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -106,7 +106,7 @@ impl Cluster {
         assert!(self.down.remove(&server));
         let incarnation = self.incarnations.entry(server).or_default();
         *incarnation += 1;
-        let member = Member { server, incarnation: Incarnation(*incarnation) };
+        let member = Member { server, volume: VolumeId(server.0.into()), incarnation: Incarnation(*incarnation) };
         let on_disk = self.disks.iter().filter(|((owner, _), _)| *owner == server);
         let memory: BTreeMap<RegionId, Copy> = on_disk.map(|((_, region), copy)| (*region, *copy)).collect();
         let copies =

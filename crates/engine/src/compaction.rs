@@ -138,6 +138,7 @@ pub struct Compaction {
     phase: Phase,
     counters: Counters,
     outputs: Outputs,
+    built: Vec<SegmentId>,
 }
 
 enum Phase {
@@ -149,7 +150,13 @@ enum Phase {
 
 impl Compaction {
     fn new(context: Context) -> Compaction {
-        Compaction { context, phase: Phase::Picked, counters: Counters::default(), outputs: Outputs::default() }
+        Compaction {
+            context,
+            phase: Phase::Picked,
+            counters: Counters::default(),
+            outputs: Outputs::default(),
+            built: Vec::new(),
+        }
     }
 
     /// Goes on until a segment is written or all is done. Touches the device.
@@ -171,6 +178,7 @@ impl Compaction {
                         Some((output, built)) => {
                             self.outputs.leaves.push(output);
                             self.outputs.added.push(built.added());
+                            self.built.push(built.id);
                             self.phase = Phase::Merge(plan, merge);
                             return Ok(Step::Segment(built));
                         }
@@ -179,6 +187,7 @@ impl Compaction {
                 }
                 Phase::Index(mut finish) => match finish.step(&self.context, &mut self.counters)? {
                     Some(built) => {
+                        self.built.push(built.id);
                         self.phase = Phase::Index(finish);
                         return Ok(Step::Segment(built));
                     }
@@ -187,6 +196,11 @@ impl Compaction {
                 Phase::Over => panic!("a compaction that is over was stepped"),
             }
         }
+    }
+
+    /// The segments that its steps have answered so far: what replicas must drop if it is given up.
+    pub fn built(&self) -> &[SegmentId] {
+        &self.built
     }
 
     fn begin(&mut self) -> Result<Phase> {

@@ -28,10 +28,10 @@ use crate::scan::{Cursor, ScanBounds};
 use crate::version::{Lookup, Reach, Snapshot};
 use crate::volume::{Volume, VolumeOptions};
 use bytes::Bytes;
-use leeward_format::RegionId;
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::{RegionId, VolumeId};
 use leeward_platform::disk::DiskLock;
-use leeward_platform::{DeviceCounters, Disk, RealDisk};
+use leeward_platform::{DeviceCounters, Disk, RealDisk, Rng};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -97,8 +97,8 @@ impl Db {
     /// Opens the store in `directory`, making one if there is none.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it; [`Error::NotAVolume`], [`Error::Damaged`], [`Error::Invalid`],
-    /// [`Error::Io`].
+    /// [`Error::Locked`] if another process has it; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
+    /// [`Error::Invalid`], [`Error::Io`].
     pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
         let directory = directory.as_ref();
         let io = |error| Error::Io {
@@ -122,7 +122,7 @@ impl Db {
         };
         let lock = disk.lock().map_err(io)?;
         let file = disk.open(VOLUME_NAME).map_err(io)?;
-        let (volume, replicas) = Volume::open(file, options.volume)?;
+        let (volume, replicas) = Volume::open(file, VolumeId(Rng::from_entropy().u64()), options.volume)?;
         let replica = match replicas.into_iter().find(|replica| replica.region() == REGION) {
             Some(replica) => replica,
             None => Replica::create(&volume, REGION, table_options(&options)?)?,

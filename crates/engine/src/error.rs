@@ -53,13 +53,27 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
-    /// The file is no volume, or one of another version.
-    #[error("{file}: {detail}")]
+    /// The file is no volume. Nothing was changed.
+    #[error(
+        "{file}: not a Leeward volume; nothing was changed. Give Leeward another directory, or move the file away if it \
+         does not belong there"
+    )]
     NotAVolume {
         /// The file.
         file: String,
-        /// What it is, as far as can be seen.
-        detail: String,
+    },
+    /// Another version of Leeward made the volume. Nothing was changed.
+    #[error(
+        "{file}: made by another version of Leeward (volume format {found}, this program reads format {known}); nothing \
+         was changed. Use the version that made it, or give this one another directory"
+    )]
+    OtherVersion {
+        /// The file.
+        file: String,
+        /// Its format.
+        found: u32,
+        /// The format that this program reads.
+        known: u32,
     },
     /// Another process uses the data directory.
     #[error("{0}: in use by another process")]

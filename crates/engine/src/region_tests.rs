@@ -3,6 +3,7 @@
 use super::*;
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
+use leeward_format::VolumeId;
 use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
@@ -11,7 +12,7 @@ use leeward_platform::{Disk, SimDisk};
 fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
     let file = SimDisk::new(1, 1 << 30).open("volume").unwrap();
     let options = VolumeOptions { segment_bytes, ..VolumeOptions::default() };
-    let (volume, _) = Volume::open(file, options).unwrap();
+    let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
     let options = TableOptions { placement: Placement::Threshold(200), l0_bytes, ..TableOptions::default() };
     Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap()
 }
@@ -131,7 +132,7 @@ fn snapshots_see_one_instant() {
 fn prepared_tails_spare_the_writer_the_device() {
     let disk = SimDisk::new(1, 1 << 30);
     let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
-    let (volume, _) = Volume::open(disk.open("volume").unwrap(), options).unwrap();
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
     let options = TableOptions { placement: Placement::InPlace, ..TableOptions::default() };
     let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
     assert!(!region.wants_tails(), "a region that nobody writes to takes no space");

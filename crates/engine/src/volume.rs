@@ -25,7 +25,7 @@ use crate::replica::Replica;
 use device::Device;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo};
+use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::{DeviceCounters, File};
 use manifest::Manifest;
 use parking_lot::Mutex;
@@ -43,19 +43,11 @@ pub struct VolumeOptions {
     pub capacity_bytes: Option<u64>,
     /// Memory for cached nodes, filters and records, in bytes.
     pub cache_bytes: u64,
-    /// The life that begins is at least this: a volume that was lost and made anew must not repeat a life of the old
-    /// one, since a replica group would take it for the member that it was. The wall clock in milliseconds will do.
-    pub incarnation_floor: Incarnation,
 }
 
 impl Default for VolumeOptions {
     fn default() -> Self {
-        VolumeOptions {
-            segment_bytes: MAX_SEGMENT_BYTES,
-            capacity_bytes: None,
-            cache_bytes: 64 << 20,
-            incarnation_floor: Incarnation(1),
-        }
+        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 64 << 20 }
     }
 }
 
@@ -68,29 +60,33 @@ const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BY
 pub struct Volume {
     device: Arc<Device>,
     segment_bytes: usize,
+    capacity_bytes: Option<u64>,
     space: Arc<Space>,
     manifest: Mutex<Manifest>,
     registry: Mutex<Registry>,
     cache: Cache,
+    id: VolumeId,
     incarnation: Incarnation,
 }
 
 impl Volume {
-    /// Opens the volume in `file`, making one if the file is empty; answers the regions it holds, in order of their
-    /// ids.
+    /// Opens the volume in `file`, making one that is called `new` if the file is empty; answers the regions it holds,
+    /// in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id, since
+    /// replica groups would take the one for the other.
     ///
     /// # Errors
-    /// [`Error::NotAVolume`] for another version or something else, [`Error::Damaged`] for a damaged manifest,
-    /// [`Error::Invalid`] for absurd options.
-    pub fn open(file: Arc<dyn File>, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
+    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for what this program does not read, [`Error::Damaged`] for a
+    /// volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for absurd options.
+    pub fn open(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
         let device = Arc::new(Device::new(file));
         let superblock = match read_superblock(&device, &options)? {
             Some(superblock) => superblock,
-            None => create(&device, &options)?,
+            None => create(&device, new, &options)?,
         };
+        check_len(&device, reserved_bytes(&superblock), "the manifest")?;
         let segment_bytes = u64::from(superblock.segment_bytes);
         let zone_bytes = superblock.zone_segments as usize * superblock.segment_bytes as usize;
-        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes, options.incarnation_floor)?;
+        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes)?;
         let end = grow_to_live(&device, segment_bytes, &state)?;
         let capacity = options.capacity_bytes.unwrap_or(u64::MAX);
         let limit = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
@@ -101,7 +97,9 @@ impl Volume {
         let volume = Arc::new(Volume {
             device,
             segment_bytes: superblock.segment_bytes as usize,
+            capacity_bytes: options.capacity_bytes,
             space,
+            id: superblock.volume,
             incarnation: manifest.life(),
             manifest: Mutex::new(manifest),
             registry: Mutex::new(registry),
@@ -172,6 +170,11 @@ impl Volume {
         &self.cache
     }
 
+    /// The volume, for as long as it exists.
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
     /// Which life of the volume this is: raised and made durable by each open.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -186,6 +189,16 @@ impl Volume {
     pub fn usage(&self) -> (u64, u64) {
         let (used, end) = self.space.usage();
         (u64::from(used) * self.segment_bytes as u64, u64::from(end) * self.segment_bytes as u64)
+    }
+
+    /// Bytes that it may reach, where an operator has set a limit.
+    pub fn capacity(&self) -> Option<u64> {
+        self.capacity_bytes
+    }
+
+    /// Why it has no room for another segment, as far as the last attempt told; `None` once one is free.
+    pub fn why_full(&self) -> Option<String> {
+        self.space.why_full()
     }
 
     /// Whether it refuses writes because one failed.
@@ -296,6 +309,21 @@ fn reserved_segments(superblock: &Superblock) -> u32 {
     1 + 2 * superblock.zone_segments
 }
 
+/// Bytes of the superblock's segment and the manifest's zones: no volume is shorter.
+fn reserved_bytes(superblock: &Superblock) -> u64 {
+    u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
+}
+
+/// Refuses a file that ends before byte `needed`, which was durable.
+fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
+    let len = file_len(device)?;
+    if len >= needed {
+        return Ok(());
+    }
+    let detail = format!("the file is cut short: it ends here, and {what} reaches to byte {needed}");
+    Err(Error::Damaged { file: device.file().name().to_owned(), offset: len, detail, advice: RESTORE })
+}
+
 /// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
 /// volume.
 fn read_superblock(device: &Device, options: &VolumeOptions) -> Result<Option<Superblock>> {
@@ -313,21 +341,21 @@ fn read_superblock(device: &Device, options: &VolumeOptions) -> Result<Option<Su
         (Ok(superblock), _) | (Err(_), Ok(superblock)) => return Ok(Some(superblock)),
         (Err(error), Err(_)) => error,
     };
-    let new = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS };
-    let reserved = u64::from(reserved_segments(&new)) * options.segment_bytes as u64;
+    let reserved = (1 + 2 * u64::from(ZONE_SEGMENTS)) * options.segment_bytes as u64;
     if bytes.iter().all(|byte| *byte == 0) && len <= reserved {
         return Ok(None);
     }
-    match error {
-        DecodeError::Checksum { .. } => Err(Error::damaged(&file, 0, &error)),
-        other => Err(Error::NotAVolume { file, detail: other.to_string() }),
-    }
+    Err(match error {
+        DecodeError::Version { found, known, .. } => Error::OtherVersion { file, found, known },
+        DecodeError::Invalid { .. } => Error::NotAVolume { file },
+        DecodeError::Short { .. } | DecodeError::Checksum { .. } => Error::damaged(&file, 0, &error),
+    })
 }
 
 /// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
-fn create(device: &Arc<Device>, options: &VolumeOptions) -> Result<Superblock> {
-    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS };
-    let reserved = u64::from(reserved_segments(&superblock)) * options.segment_bytes as u64;
+fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
+    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS, volume };
+    let reserved = reserved_bytes(&superblock);
     if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
         return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
     }
@@ -340,10 +368,18 @@ fn create(device: &Arc<Device>, options: &VolumeOptions) -> Result<Superblock> {
 }
 
 /// Makes sure that the file has every segment that the manifest names; answers how many it has. An entry can survive a
-/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records.
+/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records. Index, and
+/// log bytes that levels refer to, were durable before they were named.
 fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
-    let live = state.regions.values().flat_map(|region| region.segments.values());
-    let wanted = live.map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
+    let live = || state.regions.values().flat_map(|region| region.segments.values());
+    for segment in live() {
+        let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
+        if durable > 0 {
+            let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
+            check_len(device, needed, "what the manifest names")?;
+        }
+    }
+    let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
     if file_len(device)? < wanted {
         device.allocate(wanted)?;
     }

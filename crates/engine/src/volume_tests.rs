@@ -15,7 +15,7 @@ fn options() -> VolumeOptions {
 }
 
 fn open(disk: &SimDisk) -> Result<Arc<Volume>> {
-    Volume::open(disk.open("volume").unwrap(), options()).map(|(volume, _)| volume)
+    Volume::open(disk.open("volume").unwrap(), VolumeId(1), options()).map(|(volume, _)| volume)
 }
 
 /// A volume with a region, owned.
@@ -194,13 +194,15 @@ fn the_capacity_is_kept_and_said() {
     let disk = SimDisk::new(6, 1 << 30);
     let capacity = 12 * SEGMENT_BYTES as u64;
     let options = VolumeOptions { capacity_bytes: Some(capacity), ..options() };
-    let (volume, _) = Volume::open(disk.open("volume").unwrap(), options).unwrap();
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| volume.allocate().ok()).collect();
     assert_eq!(taken.len(), 3);
     let error = volume.allocate().unwrap_err().to_string();
     assert_eq!(error, format!("volume: no space: the volume is at its capacity of {capacity} bytes"));
     assert!(!volume.is_failed());
+    assert_eq!((volume.capacity(), volume.why_full()), (Some(capacity), Some(error)));
     drop(taken);
+    assert_eq!(volume.why_full(), None, "segments are free again");
     volume.allocate().unwrap();
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
-use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId};
+use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt;
@@ -77,13 +77,23 @@ pub fn decode_value<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Re
     }
 }
 
-/// One life of a server: what a replica group is made of. A restarted process is another member.
+/// One life of a server on one volume: what a replica group is made of. A restarted process is another member; one that is
+/// back with another volume has not even the files of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The server.
     pub server: ServerId,
-    /// Its life.
+    /// Where its data is.
+    pub volume: VolumeId,
+    /// Which life of the volume its process is.
     pub incarnation: Incarnation,
+}
+
+impl Member {
+    /// Whether `other` is the same server with the same volume, in whatever life: it has the same files.
+    pub fn has_volume_of(&self, other: &Member) -> bool {
+        (self.server, self.volume) == (other.server, other.volume)
+    }
 }
 
 /// Where a pair's value is kept.
@@ -154,7 +164,8 @@ pub struct GroupConfig {
     pub epoch: Epoch,
     /// Epoch at which `primary` took office. Changes of members under the same primary keep it.
     pub term: Epoch,
-    /// Who serves. `None` until the region is first assigned.
+    /// Who serves. `None` until the region is first assigned, and after an operator has given the last primary's volume
+    /// up ([`GroupConfig::without_volume`]).
     pub primary: Option<Member>,
     /// Members in sync beside the primary: no write is acknowledged without every one of them.
     pub backups: Vec<Member>,
@@ -162,7 +173,7 @@ pub struct GroupConfig {
     pub learners: Vec<Member>,
     /// In sync until the primary took office, dead then, and no longer in sync. Until the primary has made durable what
     /// it took over, the only durable copy of an acknowledged write may be theirs: if the whole group dies, their
-    /// servers are awaited too. The primary clears this with [`GroupConfig::settled`] or its first new backup.
+    /// volumes are awaited too. The primary clears this with [`GroupConfig::settled`] or its first new backup.
     pub former: Vec<Former>,
 }
 
@@ -195,6 +206,17 @@ impl GroupConfig {
         next.epoch = self.epoch.next();
         next.backups.retain(|other| *other != member);
         next.learners.retain(|other| *other != member);
+        next
+    }
+    /// The next configuration, in which nothing is expected any more of the volume that `lost` had: an operator accepts
+    /// that what only that volume holds is lost. Its primary's place may be left empty.
+    #[must_use]
+    pub fn without_volume(&self, lost: &Member) -> GroupConfig {
+        let mut next = self.clone();
+        next.epoch = self.epoch.next();
+        next.primary = self.primary.filter(|primary| !primary.has_volume_of(lost));
+        next.backups.retain(|backup| !backup.has_volume_of(lost));
+        next.former.retain(|former| !former.member.has_volume_of(lost));
         next
     }
     /// The next configuration, in which `learner` is a backup. Only its primary may propose this, once it has settled
@@ -262,6 +284,10 @@ impl RegionMap {
     pub fn region_of(&self, key: &[u8]) -> Option<&GroupConfig> {
         let after = self.regions.partition_point(|region| &region.start[..] <= key);
         self.regions[..after].last().filter(|region| region.contains(key))
+    }
+    /// Who lives as server `id`.
+    pub fn member(&self, id: ServerId) -> Option<Member> {
+        self.server(id).map(|info| info.member)
     }
     /// The live server `id`.
     pub fn server(&self, id: ServerId) -> Option<&ServerInfo> {

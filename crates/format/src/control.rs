@@ -5,9 +5,10 @@
 //! writes, and a message only says that they are there, sent after their completion (no order is assumed between
 //! the fabric and this channel). Each message is one [`crate::frame`] of kind `Control`.
 
+use crate::cluster::{Member, TableOptions};
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
-use crate::{Epoch, Incarnation, LogKind, Lsn, RegionId, SegmentId, SegmentNo, cluster::TableOptions};
+use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 
 /// Longest control frame, in bytes: a base lists every segment of a region, 2 MiB each, about 32 bytes apiece.
@@ -119,6 +120,8 @@ pub enum ToBackup {
     InstallBase,
     /// A compaction is complete: install it atomically. Answered by [`ToPrimary::Installed`].
     Install(InstallEdit),
+    /// A compaction was given up: free these segments of it, which were shipped.
+    Discard(Vec<SegmentId>),
 }
 
 /// What a backup answers.
@@ -126,8 +129,8 @@ pub enum ToBackup {
 pub enum ToPrimary {
     /// The term is joined.
     Opened {
-        /// Life of the process that answers.
-        incarnation: Incarnation,
+        /// Who answers.
+        member: Member,
         /// Fabric descriptors of the mirror buffers: `log.index() * MIRROR_BUFFERS + index % MIRROR_BUFFERS`.
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.

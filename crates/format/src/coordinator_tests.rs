@@ -3,7 +3,7 @@
 use super::*;
 use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, decode_value, encode_value};
 use crate::frame::{FrameKind, read_frame, write_frame};
-use crate::{Epoch, Incarnation, RegionId, ServerId};
+use crate::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
@@ -114,7 +114,7 @@ fn every_path_has_one_spelling() {
 
 #[test]
 fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
-    let member = |server| Member { server: ServerId(server), incarnation: Incarnation(9) };
+    let member = |server| Member { server: ServerId(server), volume: VolumeId(8), incarnation: Incarnation(9) };
     let config = GroupConfig {
         region: RegionId(1),
         table: "t".into(),
@@ -127,7 +127,7 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         learners: vec![member(3)],
         former: vec![Former { member: member(4), term: Epoch(3) }],
     };
-    let golden = bytes("01 0174 0161 00  05 04  01 01 09  01 02 09  01 03 09  01 04 09 03");
+    let golden = bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03");
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
     assert!(decode_value::<GroupConfig>("region", &[&golden[..], b"!"].concat()).is_err());
@@ -139,4 +139,9 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     let with = config.with_backup(member(3));
     assert_eq!((&with.backups[..], with.learners.len(), with.former.len()), (&[member(2), member(3)][..], 0, 0));
     assert_eq!((config.settled().epoch, config.settled().former.len()), (Epoch(6), 0));
+    // A volume is given up in whatever life, and only that one of the server.
+    let lost = |server, volume| Member { incarnation: Incarnation(1), volume: VolumeId(volume), ..member(server) };
+    let given_up = config.without_volume(&lost(1, 8)).without_volume(&lost(4, 8)).without_volume(&lost(2, 7));
+    assert_eq!((given_up.epoch, given_up.primary, given_up.former.len()), (Epoch(8), None, 0));
+    assert_eq!((&given_up.backups[..], &given_up.learners[..]), (&[member(2)][..], &[member(3)][..]));
 }

@@ -9,6 +9,8 @@
 //! The header is 12 bytes. The CRC covers everything after itself, seeded by nothing. A reader never allocates by
 //! the length before it has checked it against its own limit.
 
+use bytes::BufMut;
+use postcard::ser_flavors::Flavor;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of the header before the body.
@@ -59,6 +61,16 @@ pub enum DecodeError {
         /// Checksum computed over the bytes.
         expected: u32,
     },
+    /// Another version of Leeward wrote it. Checked before anything whose place a version may change.
+    #[error("{what}: format version {found}, this program has version {known}")]
+    Version {
+        /// Structure being decoded.
+        what: &'static str,
+        /// Version that it says it has.
+        found: u32,
+        /// Version that this program reads and writes.
+        known: u32,
+    },
     /// A field has a value that no writer of this version produces.
     #[error("{what}: {detail}")]
     Invalid {
@@ -76,19 +88,41 @@ impl DecodeError {
     }
 }
 
-/// Appends `body` to `out` as one frame of `kind`.
-pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
-    let taken = std::mem::take(out);
-    *out = postcard::to_extend(body, taken).expect("serialising into memory cannot fail");
-    let body_bytes = u32::try_from(out.len() - start - FRAME_HEADER_BYTES).expect("a frame is under 4 GiB");
-    let frame = &mut out[start..];
+/// Appends `body` to `out` (a `Vec<u8>` or a `BytesMut`) as one frame of `kind`.
+pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut (impl BufMut + AsMut<[u8]>)) {
+    let start = out.as_mut().len();
+    out.put_slice(&[0; FRAME_HEADER_BYTES]);
+    postcard::serialize_with_flavor(body, Appending(&mut *out)).expect("serialising into memory cannot fail");
+    let frame = &mut out.as_mut()[start..];
+    let body_bytes = u32::try_from(frame.len() - FRAME_HEADER_BYTES).expect("a frame is under 4 GiB");
     frame[4] = FRAME_VERSION;
     frame[5] = kind as u8;
     frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
     let crc = crc32c::crc32c(&frame[4..]);
     frame[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Where postcard writes to. Its own flavors copy byte by byte; values are long.
+struct Appending<'a, B>(&'a mut B);
+
+impl<B: BufMut> Flavor for Appending<'_, B> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.put_u8(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.put_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// Length of the frame that starts at `bytes`, header included; `None` while the header is incomplete.
@@ -99,8 +133,11 @@ pub fn frame_bytes(kind: FrameKind, bytes: &[u8], limit: usize) -> Result<Option
     if bytes.len() < FRAME_HEADER_BYTES {
         return Ok(None);
     }
-    if bytes[4] != FRAME_VERSION || bytes[6..8] != [0, 0] {
-        return Err(DecodeError::invalid("frame", format!("version {} where {FRAME_VERSION} is spoken", bytes[4])));
+    if bytes[4] != FRAME_VERSION {
+        return Err(DecodeError::Version { what: "frame", found: bytes[4].into(), known: FRAME_VERSION.into() });
+    }
+    if bytes[6..8] != [0, 0] {
+        return Err(DecodeError::invalid("frame", "reserved bytes are not 0"));
     }
     if bytes[5] != kind as u8 {
         return Err(DecodeError::invalid("frame", format!("kind {} where {kind:?} is expected", bytes[5])));

@@ -3,7 +3,7 @@
 //! All are plain integers in little endian wherever they are stored. They are distinct types so that a segment
 //! number can never be passed where a segment id is meant.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 
 /// Shortest key, in bytes: the empty key is refused.
@@ -52,7 +52,8 @@ number!(
     ServerId(u32)
 );
 number!(
-    /// One life of a region server's process: a restarted process has a higher one and has lost its memory.
+    /// One life of a volume: each process that opens it has a higher one than those before, and nothing of their
+    /// memory. Two volumes count apart.
     Incarnation(u64)
 );
 number!(
@@ -64,6 +65,42 @@ number!(
     /// the epoch in which its primary took office in the high 24 bits, a counter in the low 40.
     SegmentId(u64)
 );
+
+/// A volume, drawn at random when it is made: a server that is back with another one has lost what it held. Written as
+/// 16 hex digits wherever people read it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub u64);
+
+impl fmt::Debug for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VolumeId({self})")
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for VolumeId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => self.0.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for VolumeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Error> {
+        if !deserializer.is_human_readable() {
+            return u64::deserialize(deserializer).map(VolumeId);
+        }
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map(VolumeId).map_err(D::Error::custom)
+    }
+}
 
 impl Lsn {
     /// The LSN after this one.

@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod control;
 pub mod coordinator;
+pub mod entries;
 pub mod filter;
 pub mod frame;
 mod ids;

@@ -3,7 +3,7 @@
 //!
 //! Every operation names keys of one region; what spans regions (MGET, KRANGE) is several operations.
 
-use crate::{Epoch, RegionId, cluster::RegionMap};
+use crate::{Epoch, RegionId, ServerId, cluster::RegionMap};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,15 @@ pub enum Op {
         /// The region.
         region: RegionId,
     },
+    /// An operator's: the region goes on without the volumes of a server that it waits for, and what only they hold is
+    /// lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does not wait for
+    /// that server.
+    AcceptLoss {
+        /// The region.
+        region: RegionId,
+        /// The server whose volumes are given up.
+        server: ServerId,
+    },
 }
 
 impl Op {
@@ -86,7 +95,7 @@ impl Op {
         match self {
             Op::Get { .. } | Op::Scan { .. } | Op::Count { .. } => true,
             Op::Put { when, want_old, .. } => *when == PutIf::Always && !want_old,
-            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } => false,
+            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::AcceptLoss { .. } => false,
         }
     }
     /// The operation may change the store.
@@ -123,6 +132,8 @@ pub enum OpResult {
     },
     /// It was not carried out, or nobody knows.
     Error(OpError),
+    /// It was carried out, and there is nothing to say of it.
+    Done,
 }
 
 /// Why an operation has no result, sorted by what the caller must do.
@@ -180,6 +191,9 @@ pub enum Request {
     },
     /// Ask for the region map. Answered by [`Reply::Map`].
     Map,
+    /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
+    /// [`Reply::Node`].
+    Who,
 }
 
 /// Node to native client.
@@ -191,7 +205,14 @@ pub enum Reply {
     Results {
         /// Id of the request.
         id: u64,
-        /// One a operation.
+        /// One an operation.
         results: Vec<OpResult>,
+    },
+    /// Who the node is.
+    Node {
+        /// Its number.
+        server: ServerId,
+        /// Where operators reach it.
+        admin_address: String,
     },
 }

@@ -1,15 +1,18 @@
 //! The first bytes of a volume: what it is and how it is cut.
 //!
 //! ```text
-//!  0        8         12              16              20                            508     512
-//!  | magic  | version | segment bytes | zone segments | reserved = 0                | crc32c |
-//!  | 8 B    | u32     | u32           | u32           | 488 B                       | u32    |
+//!  0        8         12              16              20          28               508     512
+//!  | magic  | version | segment bytes | zone segments | volume id | reserved = 0   | crc32c |
+//!  | 8 B    | u32     | u32           | u32           | u64       | 480 B          | u32    |
 //! ```
 //! Little endian; the CRC covers the 508 bytes before it. Written once, when the volume is made, at offsets 0 and
 //! [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments each follow segment 0 and hold the
 //! manifest ([`crate::manifest`]); all later segments are data.
+//!
+//! Magic and version have their places in every version, and are looked at before the checksum, whose place another
+//! version may have changed.
 
-use crate::{DecodeError, MAX_SEGMENT_BYTES};
+use crate::{DecodeError, MAX_SEGMENT_BYTES, VolumeId};
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 512;
@@ -29,6 +32,8 @@ pub struct Superblock {
     pub segment_bytes: u32,
     /// Segments of each of the two manifest zones.
     pub zone_segments: u32,
+    /// The volume.
+    pub volume: VolumeId,
 }
 
 impl Superblock {
@@ -44,6 +49,7 @@ impl Superblock {
         bytes[8..12].copy_from_slice(&VOLUME_VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.zone_segments.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.volume.0.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..508]);
         bytes[508..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -52,25 +58,25 @@ impl Superblock {
     /// Decodes the superblock at the start of `bytes`.
     ///
     /// # Errors
-    /// There is none, or one of another version.
+    /// There is none, one of another version ([`DecodeError::Version`]), or a damaged one.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, DecodeError> {
         const WHAT: &str = "superblock";
+        if !bytes.starts_with(&SUPERBLOCK_MAGIC[..bytes.len().min(8)]) {
+            return Err(DecodeError::invalid(WHAT, "not a Leeward volume"));
+        }
         let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
             return Err(DecodeError::Short { what: WHAT, needed: SUPERBLOCK_BYTES, available: bytes.len() });
         };
-        if bytes[..8] != SUPERBLOCK_MAGIC {
-            return Err(DecodeError::invalid(WHAT, "not a Leeward volume"));
-        }
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        if word(8) != VOLUME_VERSION {
+            return Err(DecodeError::Version { what: "volume", found: word(8), known: VOLUME_VERSION });
+        }
         let (found, expected) = (word(508), crc32c::crc32c(&bytes[..508]));
         if found != expected {
             return Err(DecodeError::Checksum { what: WHAT, found, expected });
         }
-        if word(8) != VOLUME_VERSION {
-            let detail = format!("a volume of version {}, this program reads version {VOLUME_VERSION}", word(8));
-            return Err(DecodeError::invalid(WHAT, detail));
-        }
-        let superblock = Superblock { segment_bytes: word(12), zone_segments: word(16) };
+        let volume = VolumeId(u64::from_le_bytes(bytes[20..28].try_into().expect("8 bytes")));
+        let superblock = Superblock { segment_bytes: word(12), zone_segments: word(16), volume };
         if !Superblock::is_segment_size(superblock.segment_bytes as usize)
             || !(1..=1024).contains(&superblock.zone_segments)
         {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const SUPERBLOCK: Superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4 };
+const SUPERBLOCK: Superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(7) };
 
 #[test]
 fn what_was_written_is_read() {
@@ -11,19 +11,28 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn other_versions_say_which() {
+fn other_versions_say_which_wherever_their_checksum_is() {
     let mut bytes = SUPERBLOCK.encode();
     bytes[8] = 9;
-    let crc = crc32c::crc32c(&bytes[..508]);
-    bytes[508..].copy_from_slice(&crc.to_le_bytes());
-    let error = Superblock::decode(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "superblock: a volume of version 9, this program reads version 1");
+    assert_eq!(Superblock::decode(&bytes), Err(DecodeError::Version { what: "volume", found: 9, known: 1 }));
+    // What is no volume has no version either.
+    bytes[0] = 0;
+    assert!(matches!(Superblock::decode(&bytes), Err(DecodeError::Invalid { .. })));
+}
+
+#[test]
+fn a_short_file_is_told_from_another_one() {
+    let bytes = SUPERBLOCK.encode();
+    for len in [0, 5, 8, 100, SUPERBLOCK_BYTES - 1] {
+        assert!(matches!(Superblock::decode(&bytes[..len]), Err(DecodeError::Short { .. })), "{len} bytes");
+    }
+    assert!(matches!(Superblock::decode(b"hello"), Err(DecodeError::Invalid { .. })));
 }
 
 #[test]
 fn absurd_sizes_are_refused() {
     for (segment_bytes, zone_segments) in [(0, 4), (48 << 10, 4), (4 << 20, 4), (2 << 20, 0), (2 << 20, 1 << 20)] {
-        let bytes = Superblock { segment_bytes, zone_segments }.encode();
+        let bytes = Superblock { segment_bytes, zone_segments, ..SUPERBLOCK }.encode();
         assert!(Superblock::decode(&bytes).is_err(), "{segment_bytes} {zone_segments}");
     }
 }

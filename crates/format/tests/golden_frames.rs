@@ -5,7 +5,7 @@ use bytes::Bytes;
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, PutIf, Reply, Request};
-use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -30,6 +30,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: FrameKind, v
 fn requests() {
     let hello = Request::Hello { client: "bench".into() };
     check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
+    check(FrameKind::Request, Request::Who, include_str!("golden/request-who.hex"));
     let key = Bytes::from_static(b"key");
     let ops = vec![
         Op::Get { key: key.clone() },
@@ -39,6 +40,7 @@ fn requests() {
         Op::Append { key: key.clone(), suffix: Bytes::from_static(b"!") },
         Op::Scan { start: key, end: None, reverse: false, limit: 300, keys_only: true },
         Op::Count { region: RegionId(7) },
+        Op::AcceptLoss { region: RegionId(7), server: ServerId(2) },
     ];
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, ops }, include_str!("golden/request-ops.hex"));
 }
@@ -55,8 +57,11 @@ fn replies() {
         OpResult::Entries { entries: vec![(Bytes::from_static(b"key"), value)], resume: None },
         OpResult::Error(OpError::NotPrimary { region: RegionId(7), epoch: Epoch(9) }),
         OpResult::Error(OpError::NotEnoughReplicas { region: RegionId(7), in_sync: 1, needed: 2 }),
+        OpResult::Done,
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
+    let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };
+    check(FrameKind::Reply, node, include_str!("golden/reply-node.hex"));
 }
 
 #[test]

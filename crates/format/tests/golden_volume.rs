@@ -11,7 +11,7 @@ use leeward_format::manifest::{
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::segment::LogHeader;
 use leeward_format::superblock::Superblock;
-use leeward_format::{Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
+use leeward_format::{Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
 
 fn golden(text: &str) -> Vec<u8> {
     let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
@@ -56,7 +56,7 @@ fn log_segment_headers() {
 
 #[test]
 fn superblocks() {
-    let superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4 };
+    let superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(0x1122_3344_5566_7788) };
     check("superblock.hex", include_str!("golden/superblock.hex"), &superblock.encode());
 }
 

@@ -26,11 +26,13 @@ pub enum Bug {
     InstallBeforeLogDurable,
     /// A mirror buffer is filled again before its flush was answered.
     ReuseTailBeforeFlush,
+    /// A server that is back with another volume is taken for the one that had the old one.
+    TakeReplacedVolume,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -41,6 +43,7 @@ impl Bug {
         Bug::StopReplayAtOneLog,
         Bug::InstallBeforeLogDurable,
         Bug::ReuseTailBeforeFlush,
+        Bug::TakeReplacedVolume,
     ];
 }
 

@@ -10,9 +10,9 @@ mod work;
 pub use work::{Done, Mounted, Work};
 
 use crate::lease::Grants;
-use leeward_format::cluster::TableOptions;
+use leeward_format::cluster::{Member, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct BackupCounters {
 #[derive(Debug)]
 pub struct Backup {
     region: RegionId,
-    incarnation: Incarnation,
+    me: Member,
     joined: Option<Office>,
     /// A newer office whose `Open` waits for a promise to run out.
     waiting: Option<(Office, TableOptions)>,
@@ -67,11 +67,11 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// A copy that follows nobody yet; `mounted` are buffers that an earlier primary may have written into.
-    pub fn new(region: RegionId, incarnation: Incarnation) -> Backup {
+    /// The copy of `me`, which follows nobody yet.
+    pub fn new(region: RegionId, me: Member) -> Backup {
         Backup {
             region,
-            incarnation,
+            me,
             joined: None,
             waiting: None,
             queue: VecDeque::new(),
@@ -115,6 +115,7 @@ impl Backup {
             ToBackup::Ship { slot, shipped, bytes } => Work::Store { slot, shipped, bytes },
             ToBackup::InstallBase => Work::InstallBase,
             ToBackup::Install(edit) => Work::Install(edit),
+            ToBackup::Discard(ids) => Work::Discard(ids),
         });
         self.start_next();
     }
@@ -175,7 +176,7 @@ impl Backup {
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
         Some(match done {
             Done::Joined(mounted) => {
-                let answer = mounted.opened(self.incarnation);
+                let answer = mounted.opened(self.me);
                 self.mounted = Some(Arc::new(mounted));
                 answer
             }

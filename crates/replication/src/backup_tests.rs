@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::Timing;
+use leeward_format::{Incarnation, VolumeId};
 
 const REGION: RegionId = RegionId(3);
+const ME: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(1) };
 
 fn office(primary: u32, term: u32, session: u64) -> Office {
     Office { primary: ServerId(primary), term: Epoch(term), session }
@@ -20,7 +22,7 @@ fn started(backup: &mut Backup) -> Vec<Work> {
 
 #[test]
 fn work_is_done_one_piece_at_a_time_in_order() {
-    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
     let now = Nanos::from_secs(1);
     backup.message(now, office(1, 5, 1), open(), &grants);
     assert!(matches!(started(&mut backup)[..], [Work::Join]));
@@ -36,7 +38,7 @@ fn work_is_done_one_piece_at_a_time_in_order() {
 
 #[test]
 fn a_newer_term_waits_for_the_promise_to_the_older() {
-    let (mut backup, mut grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let (mut backup, mut grants) = (Backup::new(REGION, ME), Grants::default());
     let timing = Timing::default();
     let now = Nanos::from_secs(1);
     backup.message(now, office(1, 5, 1), open(), &grants);
@@ -53,7 +55,7 @@ fn a_newer_term_waits_for_the_promise_to_the_older() {
 
 #[test]
 fn stale_offices_are_not_heard() {
-    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
     let now = Nanos::from_secs(1);
     backup.message(now, office(2, 6, 4), open(), &grants);
     started(&mut backup);
@@ -68,7 +70,7 @@ fn stale_offices_are_not_heard() {
 
 #[test]
 fn a_failure_is_told_and_ends_the_session() {
-    let (mut backup, grants) = (Backup::new(REGION, Incarnation(1)), Grants::default());
+    let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
     let now = Nanos::from_secs(1);
     backup.message(now, office(1, 5, 1), open(), &grants);
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);

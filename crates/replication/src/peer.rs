@@ -13,7 +13,7 @@ use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
 use leeward_format::cluster::{Member, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit};
-use leeward_format::{Incarnation, Lsn, SegmentId};
+use leeward_format::{Lsn, SegmentId};
 use leeward_platform::Nanos;
 
 /// What a primary wants done for one peer.
@@ -151,8 +151,8 @@ impl Peer {
             return Ok(());
         }
         self.heard = now;
-        if let ToPrimary::Opened { incarnation, buffers, slots } = message {
-            return self.opened(incarnation, buffers, slots, out);
+        if let ToPrimary::Opened { member, buffers, slots } = message {
+            return self.opened(member, buffers, slots, out);
         }
         if let ToPrimary::Failed(reason) = message {
             return Err(reason);
@@ -181,13 +181,13 @@ impl Peer {
 
     fn opened(
         &mut self,
-        incarnation: Incarnation,
+        member: Member,
         buffers: Vec<Vec<u8>>,
         slots: Vec<Vec<u8>>,
         out: &mut Vec<PeerAction>,
     ) -> Result<(), String> {
-        if incarnation != self.member.incarnation {
-            return Err(format!("it is incarnation {incarnation} of server {}", self.member.server));
+        if member != self.member {
+            return Err(format!("{member:?} answers in place of {:?}", self.member));
         }
         let buffers_needed = 2 * leeward_format::control::MIRROR_BUFFERS as usize;
         if self.state != PeerState::Opening || buffers.len() != buffers_needed || slots.is_empty() {
@@ -247,6 +247,14 @@ impl Peer {
     pub fn install(&mut self, edit: InstallEdit, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
         if let Some(session) = self.session.as_mut().filter(|_| self.based) {
             session.ship.install(edit);
+            self.pump(next_op, out);
+        }
+    }
+
+    /// Tells of segments that were shipped for a compaction that was given up.
+    pub fn discard(&mut self, ids: Vec<SegmentId>, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+            session.ship.discard(ids);
             self.pump(next_op, out);
         }
     }

@@ -1,13 +1,13 @@
 //! One peer's session, answer by answer.
 
 use super::*;
-use leeward_format::{Epoch, LogKind, SegmentNo, ServerId};
+use leeward_format::{Epoch, Incarnation, LogKind, SegmentNo, ServerId, VolumeId};
 
-const MEMBER: Member = Member { server: ServerId(2), incarnation: Incarnation(9) };
+const MEMBER: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(9) };
 const NOW: Nanos = Nanos::from_secs(1);
 
 fn opened() -> ToPrimary {
-    ToPrimary::Opened { incarnation: MEMBER.incarnation, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2] }
+    ToPrimary::Opened { member: MEMBER, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2] }
 }
 
 fn base() -> Base {

@@ -17,7 +17,7 @@ use crate::ship::Parcel;
 use leeward_format::cluster::{GroupConfig, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
-use leeward_format::{LogKind, Lsn, ServerId};
+use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
@@ -225,6 +225,14 @@ impl Primary {
         let region = self.config.region;
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.install(edit.clone(), &mut || ops.next(region), out));
+        }
+    }
+
+    /// Tells every peer of segments that were shipped for a compaction that was given up.
+    pub fn ship_discard(&mut self, ids: &[SegmentId], ops: &mut Ops) {
+        let region = self.config.region;
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.with_peer(server, |peer, _, out| peer.discard(ids.to_vec(), &mut || ops.next(region), out));
         }
     }
 

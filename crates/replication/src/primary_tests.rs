@@ -4,11 +4,11 @@ use super::*;
 use crate::peer::PeerAction;
 use bytes::Bytes;
 use leeward_format::control::ToBackup;
-use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo};
+use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
-const ONE: Member = Member { server: ServerId(1), incarnation: Incarnation(11) };
-const TWO: Member = Member { server: ServerId(2), incarnation: Incarnation(22) };
-const THREE: Member = Member { server: ServerId(3), incarnation: Incarnation(33) };
+const ONE: Member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(11) };
+const TWO: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(22) };
+const THREE: Member = Member { server: ServerId(3), volume: VolumeId(3), incarnation: Incarnation(33) };
 
 fn config(backups: &[Member], learners: &[Member]) -> GroupConfig {
     GroupConfig {
@@ -55,11 +55,7 @@ impl Group {
 
     fn answer(&mut self, member: Member, session: u64, message: &ToBackup) {
         let answer = match message {
-            ToBackup::Open { .. } => ToPrimary::Opened {
-                incarnation: member.incarnation,
-                buffers: vec![vec![1]; 4],
-                slots: vec![vec![2]; 2],
-            },
+            ToBackup::Open { .. } => ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2] },
             ToBackup::Base(_) => ToPrimary::Missing(Vec::new()),
             ToBackup::InstallBase => ToPrimary::BaseInstalled,
             _ => return,

@@ -10,7 +10,8 @@
 //! Two sources share the slots. Segments of a compaction come as they are built and go first, since the primary's next
 //! step waits for them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by
 //! which a backup is brought in sync, are loaded one at a time in the gaps. Edits follow in order: `InstallBase` once
-//! all of the base was shipped; an `Install` once that was sent and its own segments were.
+//! all of the base was shipped; an `Install`, or the `Discard` of a compaction that was given up, once that was sent and
+//! its own segments were.
 
 use bytes::Bytes;
 use leeward_format::SegmentId;
@@ -85,7 +86,8 @@ pub struct Ship {
     loading: Option<SegmentId>,
     loaded: Option<Parcel>,
     base_state: BaseState,
-    edits: VecDeque<(u64, InstallEdit)>,
+    /// `Install` and `Discard` messages, each with the number of the first segment behind it.
+    edits: VecDeque<(u64, ToBackup)>,
     installs_owed: usize,
 }
 
@@ -126,7 +128,12 @@ impl Ship {
 
     /// Queues the edit that makes the segments queued before it visible.
     pub fn install(&mut self, edit: InstallEdit) {
-        self.edits.push_back((self.next_number, edit));
+        self.edits.push_back((self.next_number, ToBackup::Install(edit)));
+    }
+
+    /// Queues word that segments queued before will never be installed.
+    pub fn discard(&mut self, ids: Vec<SegmentId>) {
+        self.edits.push_back((self.next_number, ToBackup::Discard(ids)));
     }
 
     /// A base segment asked for by [`ShipStep::Load`] was read.
@@ -164,8 +171,8 @@ impl Ship {
         while matches!(self.base_state, BaseState::Installing | BaseState::Installed) {
             let unsent = self.oldest_unsent();
             let Some((_, edit)) = self.edits.pop_front_if(|(number, _)| *number <= unsent) else { break };
-            self.installs_owed += 1;
-            steps.push(ShipStep::Send(ToBackup::Install(edit)));
+            self.installs_owed += usize::from(matches!(edit, ToBackup::Install(_)));
+            steps.push(ShipStep::Send(edit));
         }
     }
 

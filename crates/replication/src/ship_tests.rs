@@ -145,3 +145,20 @@ fn answers_to_nothing_are_told_apart() {
     assert!(rig.ship.complete(77).is_none());
     assert!(!rig.ship.compared(Vec::new()));
 }
+
+#[test]
+fn a_compaction_that_was_given_up_is_discarded_after_its_segments() {
+    let mut rig = rig(&[]);
+    rig.pump();
+    rig.ship.base_installed();
+    rig.ship.segment(parcel(80));
+    rig.ship.discard(vec![SegmentId(80)]);
+    rig.ship.segment(parcel(81));
+    rig.ship.install(edit(1));
+    let steps = rig.pump();
+    assert_eq!(steps.len(), 2, "the discard has no turn before its segment: {:?}", describe(&steps));
+    rig.store(&steps);
+    assert_eq!(describe(&rig.pump()), ["Discard([SegmentId(80)])", "install 1"]);
+    assert!(rig.ship.installed());
+    assert!(!rig.ship.installed(), "a discard is not answered");
+}

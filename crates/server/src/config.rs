@@ -15,7 +15,8 @@
 
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -48,11 +49,13 @@ pub struct NodeConfig {
     pub admin_listen: Option<String>,
     /// Address for the other nodes. Default `127.0.0.1:<7678 + id>`; with shared memory a socket's path, or `@name`.
     pub fabric_listen: Option<String>,
-    /// Host name or address under which others reach this node, when that is not the one it listens on.
+    /// Host name or IP address under which others reach this node, when that is not the one it listens on. Needed with
+    /// `0.0.0.0` and `[::]`.
     pub advertise_host: Option<String>,
     /// How nodes reach each other: `tcp` or `shm`.
     pub fabric: FabricKind,
     /// Where the embedded coordinator listens.
+    #[serde(deserialize_with = "socket_address")]
     pub coordinator: SocketAddr,
     /// Listen on addresses that are not loopback, although nothing checks who connects.
     pub insecure_listen: bool,
@@ -153,6 +156,19 @@ pub enum ConfigError {
         /// The address.
         value: String,
     },
+    /// An address that stands for all of a machine's, without one that others could be told.
+    #[error(
+        "{origin}: {name} is {value}, which is every address of this machine, so the others cannot be told where to \
+         connect: set advertise_host to the host name or IP address under which they reach it"
+    )]
+    NobodyFindsIt {
+        /// The file, or the flag.
+        origin: String,
+        /// Name of the setting.
+        name: &'static str,
+        /// The address.
+        value: String,
+    },
 }
 
 impl NodeConfig {
@@ -176,7 +192,7 @@ impl NodeConfig {
     /// See [`ConfigError`].
     pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<NodeConfig, ConfigError> {
         let (text, origin) = match file {
-            None => (String::new(), "defaults".to_owned()),
+            None => (String::new(), "settings".to_owned()),
             Some(path) => {
                 let unreadable = |source| ConfigError::Unreadable { path: path.into(), source };
                 (std::fs::read_to_string(path).map_err(unreadable)?, path.display().to_string())
@@ -192,8 +208,13 @@ impl NodeConfig {
             let parsed = parsed.and_then(|mut table| table.remove("value"));
             table.insert(name.clone(), parsed.unwrap_or_else(|| toml::Value::String(value.clone())));
         }
-        let names: Vec<&str> = overrides.iter().map(|(name, _)| &name[..]).collect();
-        let origin = format!("{origin} with {}", names.join(", "));
+        let origin = match file {
+            Some(_) => {
+                let given: Vec<String> = overrides.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                format!("{origin} with {}", given.join(" "))
+            }
+            None => origin,
+        };
         let config: NodeConfig = table.try_into().map_err(|error| malformed(&origin, &error))?;
         config.check(&origin)?;
         Ok(config)
@@ -227,6 +248,14 @@ impl NodeConfig {
         check.range("session_timeout_ms", self.session_timeout_ms, 200..=60_000)?;
         check.range("lease_ms", self.lease_ms, 100..=60_000)?;
         check.range("expected_servers", self.expected_servers, 1..=1000)?;
+        if let Some(host) = &self.advertise_host {
+            let is_ip = host.parse::<IpAddr>().is_ok_and(|ip| !ip.is_unspecified());
+            let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+            if !is_ip && (!is_name || host.parse::<IpAddr>().is_ok()) {
+                let allowed = "a host name or an IP address that others can connect to, without a port".into();
+                return Err(check.refused("advertise_host", format!("{host:?}"), allowed));
+            }
+        }
         for (name, address) in [
             ("resp_listen", self.resp_listen()),
             ("native_listen", self.native_listen()),
@@ -244,10 +273,14 @@ impl NodeConfig {
         let Ok(parsed) = address.parse::<SocketAddr>() else {
             return Err(check.refused(name, address, "an IP address and a port, such as 127.0.0.1:7379".into()));
         };
-        if parsed.ip().is_loopback() || self.insecure_listen {
-            return Ok(());
+        let (origin, value) = (check.origin.to_owned(), address.to_owned());
+        if !parsed.ip().is_loopback() && !self.insecure_listen {
+            return Err(ConfigError::NotLoopback { origin, name, value });
         }
-        Err(ConfigError::NotLoopback { origin: check.origin.into(), name, value: address.into() })
+        if parsed.ip().is_unspecified() && self.advertise_host.is_none() {
+            return Err(ConfigError::NobodyFindsIt { origin, name, value });
+        }
+        Ok(())
     }
 
     /// Where its volume is.
@@ -293,6 +326,13 @@ impl NodeConfig {
     fn listen(&self, given: &Option<String>, base: u32) -> String {
         given.clone().unwrap_or_else(|| format!("127.0.0.1:{}", base + self.server_id))
     }
+}
+
+/// An address, with a message that says what one is.
+fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let reason = || D::Error::custom(format!("{text:?} is not an IP address and a port, such as 127.0.0.1:7779"));
+    text.parse().map_err(|_| reason())
 }
 
 fn malformed(origin: &str, error: &toml::de::Error) -> ConfigError {

@@ -38,6 +38,10 @@ fn absurd_values_are_refused_with_the_range() {
         ("flush_interval_ms = 0", "flush_interval_ms is 0: it must be from 10 to 60000"),
         ("lease_ms = 5", "lease_ms is 5: it must be from 100 to 60000"),
         ("resp_listen = \"here\"", "resp_listen is here: it must be an IP address and a port"),
+        ("advertise_host = \"\"", "advertise_host is \"\": it must be a host name or an IP address"),
+        ("advertise_host = \"node-1:7379\"", "without a port"),
+        ("advertise_host = \"0.0.0.0\"", "that others can connect to"),
+        ("coordinator = \"localhost:7779\"", "is not an IP address and a port, such as 127.0.0.1:7779"),
         ("cache_bytes = -1", "cache_bytes"),
         ("cache_bytes = \"much\"", "cache_bytes"),
         ("fabric = \"carrier-pigeon\"", "carrier-pigeon"),
@@ -54,7 +58,14 @@ fn listening_beyond_loopback_needs_leave() {
         let line = format!("{name} = \"0.0.0.0:9000\"");
         let refused = refusal(&line);
         assert!(refused.contains(name) && refused.contains("--insecure-listen"), "{refused}");
-        NodeConfig::from_toml(&format!("insecure_listen = true\n{line}"), "node.toml").unwrap();
+        let refused = refusal(&format!("insecure_listen = true\n{line}"));
+        assert!(refused.contains(name) && refused.contains("set advertise_host to"), "{refused}");
+        for host in ["10.0.0.7", "node-1.example", "fd00::1"] {
+            let text = format!("insecure_listen = true\nadvertise_host = \"{host}\"\n{line}");
+            NodeConfig::from_toml(&text, "node.toml").unwrap();
+        }
+        let named = line.replace("0.0.0.0", "10.0.0.7");
+        NodeConfig::from_toml(&format!("insecure_listen = true\n{named}"), "node.toml").unwrap();
     }
 }
 
@@ -70,7 +81,7 @@ fn overrides_win_and_are_checked_as_the_file_is() {
     assert_eq!(config.resp_listen(), "127.0.0.1:0");
     assert_eq!(config.fabric_listen(), "@leeward-7779-2");
     let refused = NodeConfig::load(Some(&file), &[pair("nonsense", "1")]).unwrap_err().to_string();
-    assert!(refused.contains("with nonsense") && refused.contains("unknown field"), "{refused}");
+    assert!(refused.contains("with nonsense=1") && refused.contains("unknown field"), "{refused}");
     let missing = NodeConfig::load(Some(&dir.path().join("absent.toml")), &[]).unwrap_err().to_string();
     assert!(missing.contains("absent.toml"), "{missing}");
 }

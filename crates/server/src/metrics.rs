@@ -291,6 +291,11 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());
+    gauge(registry, "volume_full", "The volume has no room for more", status.volume_full.is_some().into());
+    gauge(registry, "cluster_member", "This node is part of the cluster", status.absence.is_none().into());
+    if let Some(capacity) = status.device.capacity_bytes {
+        gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);
+    }
 }
 
 fn register_regions(registry: &mut Registry, status: &NodeStatus) {

@@ -72,7 +72,9 @@ impl Theme {
                 FaultKind::CoordinatorDown,
                 FaultKind::Pause,
             ],
-            Theme::Crash => &[FaultKind::Kill, FaultKind::KillAll, FaultKind::DiskKill, FaultKind::Pause],
+            Theme::Crash => {
+                &[FaultKind::Kill, FaultKind::KillAll, FaultKind::DiskKill, FaultKind::Pause, FaultKind::ReplaceDisk]
+            }
             Theme::Power => &[
                 FaultKind::PowerLoss,
                 FaultKind::PowerLossAll,
@@ -80,7 +82,13 @@ impl Theme {
                 FaultKind::DiskPowerLoss,
                 FaultKind::Kill,
             ],
-            Theme::Disk => &[FaultKind::DiskError, FaultKind::DiskFull, FaultKind::SlowDisk, FaultKind::DiskKill],
+            Theme::Disk => &[
+                FaultKind::DiskError,
+                FaultKind::DiskFull,
+                FaultKind::SlowDisk,
+                FaultKind::DiskKill,
+                FaultKind::ReplaceDisk,
+            ],
             Theme::Mixture => &FaultKind::ALL,
         }
     }

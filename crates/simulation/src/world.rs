@@ -4,11 +4,12 @@
 //! node is the real [`leeward_server::node::Node`] over a volume on a simulated disk; its jobs run a while after they were
 //! asked for, each at one instant, and their results arrive a while after that.
 //!
-//! - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`verdict`]: what must be true when
+//! - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
 //!   nothing breaks any more.
 
 mod faults;
 mod machine;
+mod shelf;
 mod verdict;
 
 pub(crate) use faults::FaultKind;
@@ -78,6 +79,10 @@ enum Event {
     },
     /// A disk that failed is replaced by one that works, with the same content.
     MendDisk {
+        node: NodeId,
+    },
+    /// The operator looks whether a disk that was taken out is missed.
+    Shelf {
         node: NodeId,
     },
     /// Everything that was cut or slowed is as before, unless something was broken for longer.
@@ -262,6 +267,7 @@ impl World {
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),
+            Event::Shelf { node } => self.look_at_shelf(node),
             Event::Mend => self.mend(),
         }
     }

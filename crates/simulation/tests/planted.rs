@@ -49,4 +49,5 @@ planted! {
     replay_stops_at_the_end_of_one_log: StopReplayAtOneLog,
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
+    an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
 }

@@ -7,7 +7,7 @@ use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ServerInfo};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -81,7 +81,7 @@ impl Store {
     }
 
     fn map(&self, life: u64) -> RegionMap {
-        let member = Member { server: ServerId(1), incarnation: Incarnation(life) };
+        let member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(life) };
         let group = |region: u32, start: &'static str, end: Option<&'static str>| GroupConfig {
             region: RegionId(region),
             table: "default".into(),
@@ -131,6 +131,7 @@ impl Store {
                 }
                 let reply = match request {
                     Request::Hello { .. } | Request::Map => Reply::Map(self.map(state.life)),
+                    Request::Who => unreachable!("the benchmark does not ask"),
                     Request::Ops { id, ops, .. } => {
                         Reply::Results { id, results: ops.into_iter().map(|op| state.carry_out(op)).collect() }
                     }

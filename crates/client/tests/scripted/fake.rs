@@ -5,7 +5,7 @@ use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -83,6 +83,10 @@ impl FakeNode {
                 let mut out = Vec::new();
                 match request {
                     Request::Hello { .. } | Request::Map => self.write_map(&mut out),
+                    Request::Who => {
+                        let node = Reply::Node { server: ServerId(1), admin_address: "admin:1".into() };
+                        write_frame(FrameKind::Reply, &node, &mut out);
+                    }
                     Request::Ops { id, direct, ops } => {
                         assert!(direct, "the client routes by itself");
                         let act = script.lock().expect("no panic")(&ops);
@@ -120,7 +124,7 @@ impl FakeNode {
 
 /// A map whose regions are `(start, primary's server id)`, over servers 1, 2, ... at `addresses`.
 pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&str]) -> RegionMap {
-    let member = |id: u32| Member { server: ServerId(id), incarnation: Incarnation(1) };
+    let member = |id: u32| Member { server: ServerId(id), volume: VolumeId(id.into()), incarnation: Incarnation(1) };
     let ends = regions.iter().skip(1).map(|(start, _)| Some(Bytes::from(*start))).chain([None]);
     let group = |(number, ((start, primary), end)): (usize, (&(&'static str, u32), Option<Bytes>))| GroupConfig {
         region: RegionId(number as u32 + 1),
@@ -164,5 +168,6 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
         Op::Count { .. } => OpResult::Integer(0),
+        Op::AcceptLoss { .. } => OpResult::Done,
     }
 }

@@ -1,5 +1,6 @@
 //! The client against nodes by script: what it retries, where it goes, and how scans go on.
 
+mod connecting;
 mod fake;
 mod retries;
 mod scans;

@@ -9,7 +9,7 @@
 //! cut off well before the others believe that it died.
 
 use super::connection::{Broken, Connection};
-use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
+use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
 use leeward_format::frame::FrameKind;
 use leeward_platform::{BootClock, Clock, Nanos};
@@ -59,6 +59,7 @@ pub struct Client {
 #[derive(Debug, Default)]
 struct Shared {
     inbox: Mutex<Inbox>,
+    outage: Mutex<Option<Outage>>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +120,10 @@ impl Coordinator for Client {
     fn submit(&self, id: u64, op: CoordinatorOp) {
         self.shared.inbox.lock().ops.push((id, op));
         self.wake();
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.shared.outage.lock().clone()
     }
 }
 
@@ -201,8 +206,8 @@ impl Link {
         let (interval, patience) = (self.heartbeat_interval(), self.patience());
         match &mut self.state {
             State::Idle { retry } if *retry <= now => self.connect(now),
-            State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Slow),
-            State::Up { confirmed, .. } if *confirmed + patience <= now => self.lose(&Broken::Slow),
+            State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Silent),
+            State::Up { confirmed, .. } if *confirmed + patience <= now => self.lose(&Broken::Silent),
             State::Up { connection, sent, .. } if *sent + interval <= now => {
                 *sent = now;
                 connection.queue(REQUEST, &CoordinatorRequest::Heartbeat { nonce: now.0 });
@@ -234,15 +239,27 @@ impl Link {
 
     /// The connection is over: tells what is lost with it.
     fn lose(&mut self, broken: &Broken) {
-        let retry = self.clock.now() + RETRY;
-        let before = std::mem::replace(&mut self.state, State::Idle { retry });
+        let now = self.clock.now();
+        let before = std::mem::replace(&mut self.state, State::Idle { retry: now + RETRY });
+        self.note_outage(now, &before, broken);
         if let State::Up { .. } = before {
-            tracing::warn!(address = %self.options.address, reason = %broken, "the coordinator is out of reach");
             (self.sink)(CoordinatorEvent::Down);
         }
         for id in std::mem::take(&mut self.pending) {
             (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
         }
+    }
+
+    /// Remembers why there is no session, for whoever asks: the first failure's time, the last one's reason.
+    fn note_outage(&self, now: Nanos, before: &State, broken: &Broken) {
+        let mut outage = self.shared.outage.lock();
+        let since = match before {
+            State::Up { confirmed, .. } => *confirmed,
+            State::Attaching { since, .. } => *since,
+            State::Idle { .. } => now,
+        };
+        let since = outage.as_ref().map_or(since, |outage| outage.since);
+        *outage = Some(Outage { address: self.options.address.to_string(), since, reason: broken.to_string() });
     }
 
     /// Takes everything that the host has sent.
@@ -301,6 +318,7 @@ impl Link {
         self.state = State::Up { connection, confirmed: since, sent: since };
         self.session = Some(session);
         self.timeout = Nanos::from_millis(timeout_ms.max(1).into());
+        *self.shared.outage.lock() = None;
         (self.sink)(CoordinatorEvent::Up { session });
         Ok(())
     }

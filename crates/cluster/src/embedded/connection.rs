@@ -25,6 +25,8 @@ pub(super) enum Broken {
     Protocol(&'static str),
     #[error("the peer takes too long to read what it is sent")]
     Slow,
+    #[error("no answer in time")]
+    Silent,
 }
 
 /// The connection.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use leeward_format::cluster::{Member, ServerInfo, TableOptions};
 use leeward_format::coordinator::{Change, CoordinatorReply, CoordinatorRequest};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::{Incarnation, RegionId, ServerId};
+use leeward_format::{Incarnation, RegionId, ServerId, VolumeId};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -440,7 +440,7 @@ struct Runner {
 
 impl Runner {
     fn start(address: SocketAddr, server: u32) -> Runner {
-        let member = Member { server: ServerId(server), incarnation: Incarnation(1) };
+        let member = Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
         let info = ServerInfo {
             member,
             fabric_address: String::new(),

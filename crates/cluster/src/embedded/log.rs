@@ -10,8 +10,9 @@
 //! off; anything wrong before a whole batch is damage, and an error. Used by the host's thread only.
 
 use crate::Tree;
+use leeward_format::DecodeError;
 use leeward_format::coordinator::{LogBatch, LogEntry, MAX_LOG_BATCH_BYTES};
-use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::frame::{FrameKind, frame_bytes, read_frame, write_frame};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ const MIN_COMPACTION_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The machine refuses something.
-    #[error("coordinator: cannot {what} {path}: {source}")]
+    #[error("coordinator: cannot {what} {path}: {source}{}", advice(source))]
     Io {
         /// What was tried.
         what: &'static str,
@@ -38,6 +39,19 @@ pub enum HostError {
     Locked {
         /// The lock.
         path: PathBuf,
+    },
+    /// Another version of Leeward wrote the log.
+    #[error(
+        "coordinator: {path} was written by another version of Leeward (frame format {found}, this program reads format \
+         {known}). Nothing was changed. Use the version that wrote it, or give this one another directory"
+    )]
+    OtherVersion {
+        /// The log.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The format that this program reads.
+        known: u32,
     },
     /// The log holds something that it cannot hold, before its end.
     #[error(
@@ -53,6 +67,17 @@ pub enum HostError {
         /// What is wrong.
         detail: String,
     },
+}
+
+/// What to do about a refusal that says too little.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            ". A file is where a directory should be: name another directory, or move the file away"
+        }
+        io::ErrorKind::IsADirectory => ". It should be a file: move the directory away, or use another one",
+        _ => "",
+    }
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HostError {
@@ -85,6 +110,12 @@ impl Log {
             return Ok((log, tree));
         }
         let content = std::fs::read(&path).map_err(failed("read", &path))?;
+        // With a batch of this version behind it, it is a damaged one of this version.
+        if let Err(DecodeError::Version { found, known, .. }) = frame_bytes(KIND, &content, MAX_LOG_BATCH_BYTES)
+            && find_batch(&content, 1, 0).is_none()
+        {
+            return Err(HostError::OtherVersion { path, found, known });
+        }
         let replayed = replay(&content).map_err(|(offset, detail)| HostError::Damaged {
             path: path.clone(),
             offset: offset as u64,

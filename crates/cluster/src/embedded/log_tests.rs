@@ -107,3 +107,23 @@ fn compaction_keeps_the_tree_and_bounds_the_file() {
     assert_eq!(restored, tree);
     log.compact_if_due(&tree).unwrap();
 }
+
+#[test]
+fn a_log_of_another_version_is_left_alone_and_a_file_in_the_way_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut content, offsets, _) = written(directory.path());
+    content.truncate(offsets[1]);
+    content[4] += 1;
+    let path = directory.path().join("coordinator.log");
+    std::fs::write(&path, &content).unwrap();
+    let error = Log::open(directory.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("frame format 2, this program reads format 1") && error.contains("another directory"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), content);
+    for directory in [path.clone(), path.join("below")] {
+        let error = Log::open(&directory).unwrap_err().to_string();
+        assert!(error.contains("A file is where a directory should be"), "{error}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::volume::VolumeOptions;
+use leeward_format::VolumeId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::record::RecordKind;
 use leeward_platform::{Disk, SimDisk};
@@ -31,7 +32,7 @@ impl Logs {
     fn new(segments: &[(LogKind, &[(u64, bool)])]) -> Logs {
         let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
         let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
-        let (volume, _) = Volume::open(file, options).unwrap();
+        let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
         let mut state = RegionState::new(REGION, TableOptions::default());
         let mut overlays = HashMap::new();
         for (number, (log, lsns)) in (1..).zip(segments) {

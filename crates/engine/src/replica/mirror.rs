@@ -119,19 +119,17 @@ impl Replica {
         }
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
         edit.removed.iter().chain(&trimmed).for_each(|id| self.map.remove(*id));
-        self.forget_shipments(edit);
+        for (id, _) in &edit.added {
+            self.shipments.remove(id);
+        }
         Ok(())
     }
 
-    /// What was shipped for an edit is installed; what was shipped before it belonged to a compaction that the primary
-    /// gave up. Ids rise in the order in which segments are made.
-    fn forget_shipments(&mut self, edit: &InstallEdit) {
-        let Some(newest) = edit.added.iter().map(|(id, _)| *id).max() else { return };
-        let old: Vec<SegmentId> = self.shipments.keys().filter(|id| **id <= newest).copied().collect();
-        for id in old {
-            self.shipments.remove(&id);
-            if !edit.added.iter().any(|(added, _)| *added == id) {
-                self.map.remove(id);
+    /// Frees segments that were shipped for a compaction that the primary has given up.
+    pub fn discard(&mut self, ids: &[SegmentId]) {
+        for id in ids {
+            if self.shipments.remove(id).is_some() {
+                self.map.remove(*id);
             }
         }
     }

@@ -7,8 +7,8 @@ use crate::scan::ScanBounds;
 use crate::version::tests::{REGION, SEGMENT_BYTES, Store};
 use crate::version::{Snapshot, Version};
 use crate::volume::{Volume, VolumeOptions};
-use leeward_format::Lsn;
 use leeward_format::leaf_segment::translate;
+use leeward_format::{Lsn, VolumeId};
 use leeward_platform::{Disk, SimDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -77,7 +77,7 @@ fn a_shipped_level_reads_the_same_on_another_volume() {
     let mut compaction = store.pick().expect("an L0 is frozen");
     let file = SimDisk::new(2, u64::MAX).open("backup").expect("a simulated disk opens");
     let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
-    let (backup, _) = Volume::open(file, options).expect("a new volume opens");
+    let (backup, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
     let _elsewhere: Vec<_> = (0..5).map(|_| backup.allocate().expect("there is room")).collect();
     let mut index_map = HashMap::new();
     let mut live = BTreeMap::new();

@@ -5,7 +5,7 @@ use super::*;
 use crate::compaction::{Compaction, CompactionDone, Picker, Step};
 use crate::volume::{Segment, VolumeOptions};
 use leeward_format::manifest::LevelState;
-use leeward_format::{SegmentId, SegmentNo};
+use leeward_format::{SegmentId, SegmentNo, VolumeId};
 use leeward_platform::{Disk, SimDisk};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -94,7 +94,7 @@ impl Store {
         let disk = SimDisk::new(1, u64::MAX);
         let file = disk.open("volume").expect("a simulated disk opens");
         let options = VolumeOptions { segment_bytes, cache_bytes, ..VolumeOptions::default() };
-        let (volume, _) = Volume::open(file, options).expect("a new volume opens");
+        let (volume, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
         let log = Arc::new(ModelLog::default());
         let reads = Reads::new(Arc::clone(&volume), REGION, Arc::clone(&log) as _);
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));

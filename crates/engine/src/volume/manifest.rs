@@ -56,13 +56,8 @@ impl Manifest {
         manifest.checkpoint(&VolumeState::default())
     }
 
-    /// Reads what the device holds and begins a life after the last one, and not below `floor`, durably.
-    pub(super) fn load(
-        device: Arc<Device>,
-        start: u64,
-        zone_bytes: usize,
-        floor: Incarnation,
-    ) -> Result<(Manifest, VolumeState)> {
+    /// Reads what the device holds and begins a life after the last one, durably.
+    pub(super) fn load(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
         let mut manifest = Manifest::new(device, start, zone_bytes);
         let zones = [manifest.read_zone(0)?, manifest.read_zone(1)?];
         let firsts = zones.each_ref().map(|zone| decode(zone).ok().flatten().filter(is_checkpoint));
@@ -75,7 +70,7 @@ impl Manifest {
         // What was read may be in the page cache only: nothing may build on it before it is durable.
         manifest.device.sync()?;
         manifest.durable = manifest.sequence - 1;
-        manifest.life = Incarnation(state.incarnation.0 + 1).max(floor);
+        manifest.life = Incarnation(state.incarnation.0 + 1);
         let opened = Change::Opened(manifest.life);
         state.apply(&opened).expect("an opening fits every state");
         manifest.append(vec![opened], Durability::Synced, || state.clone())?;

@@ -55,13 +55,15 @@ struct State {
     end: u32,
     /// Serial of the next use.
     serial: u64,
+    /// Why the file did not grow when it last should have.
+    refusal: Option<String>,
 }
 
 impl Space {
     /// The first `reserved` of the `end` segments are never handed out; all others are free.
     pub(super) fn new(device: Arc<Device>, segment_bytes: u64, reserved: u32, end: u32, limit: u32) -> Arc<Space> {
         let free = (reserved..end).map(SegmentNo).collect();
-        let state = Mutex::new(State { free, end, serial: 0 });
+        let state = Mutex::new(State { free, end, serial: 0, refusal: None });
         Arc::new(Space { device, segment_bytes, limit, state, growth: Mutex::new(()) })
     }
 
@@ -81,7 +83,9 @@ impl Space {
             return Ok(segment);
         }
         self.device.check()?;
-        self.grow()?;
+        let grown = self.grow();
+        self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
+        grown?;
         Ok(self.pop().expect("nobody takes segments of the file's new end without the growth lock"))
     }
 
@@ -89,6 +93,12 @@ impl Space {
     pub(super) fn usage(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.end - state.free.len() as u32, state.end)
+    }
+
+    /// Why there is no room: no segment is free, and the file did not grow.
+    pub(super) fn why_full(&self) -> Option<String> {
+        let state = self.state.lock();
+        state.refusal.clone().filter(|_| state.free.is_empty())
     }
 
     fn pop(self: &Arc<Self>) -> Option<Arc<Segment>> {

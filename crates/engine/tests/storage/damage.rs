@@ -3,7 +3,7 @@
 use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
 use leeward_format::superblock::SUPERBLOCK_COPY_OFFSET;
-use leeward_format::{LogKind, Lsn};
+use leeward_format::{LogKind, Lsn, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 
 const DISK_BYTES: u64 = 256 << 20;
@@ -132,7 +132,7 @@ fn no_flipped_bit_ever_makes_up_data() {
         disk.flip_bit("volume", at, rng.below(8) as u8);
         match open_region(&disk).and_then(|region| scan_all(&region).map(|_| region)) {
             Err(error) => {
-                assert!(matches!(error, Error::Damaged { .. } | Error::NotAVolume { .. }), "byte {at}: {error}");
+                assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
                 errors += 1;
             }
             Ok(region) => {
@@ -150,10 +150,10 @@ fn no_flipped_bit_ever_makes_up_data() {
 fn the_copy_of_the_superblock_serves_for_a_damaged_one() {
     let disk = SimDisk::new(6, DISK_BYTES);
     written(&disk, 10);
-    disk.flip_bit("volume", 9, 1);
+    disk.flip_bit("volume", 13, 1);
     assert_eq!(open_region(&disk).unwrap().last_lsn(), Lsn(10));
     disk.kill_process();
-    disk.flip_bit("volume", SUPERBLOCK_COPY_OFFSET + 9, 1);
+    disk.flip_bit("volume", SUPERBLOCK_COPY_OFFSET + 13, 1);
     let error = open_volume(&disk).unwrap_err();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
 }
@@ -163,8 +163,8 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
     let disk = SimDisk::new(7, DISK_BYTES);
     let file = disk.open("volume").unwrap();
     file.write_at(&b"SQLite format 3\0".repeat(4096), 0).unwrap();
-    let error = Volume::open(file, volume_options()).unwrap_err();
-    assert_eq!(error.to_string(), "volume: superblock: not a Leeward volume");
+    let error = Volume::open(file, VolumeId(1), volume_options()).unwrap_err();
+    assert!(matches!(error, Error::NotAVolume { .. }) && error.to_string().contains("another directory"), "{error}");
     assert_eq!(disk.contents("volume"), b"SQLite format 3\0".repeat(4096));
 
     let disk = SimDisk::new(8, DISK_BYTES);
@@ -173,11 +173,33 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
     for at in [0, SUPERBLOCK_COPY_OFFSET] {
         let mut superblock = [0; 512];
         file.read_at(&mut superblock, at).unwrap();
+        // Another version may have its checksum elsewhere: this one does not fit any more.
         superblock[8] = 2;
-        let crc = crc32c::crc32c(&superblock[..508]);
-        superblock[508..].copy_from_slice(&crc.to_le_bytes());
         file.write_at(&superblock, at).unwrap();
     }
+    let before = disk.contents("volume");
     let error = open_volume(&disk).unwrap_err().to_string();
-    assert_eq!(error, "volume: superblock: a volume of version 2, this program reads version 1");
+    assert_eq!(
+        error,
+        "volume: made by another version of Leeward (volume format 2, this program reads format 1); nothing was \
+         changed. Use the version that made it, or give this one another directory"
+    );
+    assert_eq!(disk.contents("volume"), before);
+}
+
+#[test]
+fn a_file_that_was_cut_short_says_where_and_what_to_do() {
+    let whole = SimDisk::new(9, DISK_BYTES);
+    live(&whole, 9);
+    let bytes = whole.contents("volume");
+    let reserved = 9 * volume_options().segment_bytes;
+    for len in [100, 600, 5_000, reserved - 1, reserved + 10] {
+        let disk = SimDisk::new(len as u64, DISK_BYTES);
+        disk.open("volume").unwrap().write_at(&bytes[..len], 0).unwrap();
+        let error = open_volume(&disk).unwrap_err();
+        assert!(matches!(error, Error::Damaged { .. }), "{len} bytes: {error}");
+        let text = error.to_string();
+        assert!(text.contains("restore the volume from a backup"), "{text}");
+        assert_eq!(disk.contents("volume").len(), len, "nothing was changed");
+    }
 }

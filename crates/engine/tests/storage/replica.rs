@@ -366,6 +366,34 @@ fn a_base_that_was_given_up_changes_nothing() {
 }
 
 #[test]
+fn a_compaction_that_was_given_up_leaves_nothing_behind() {
+    let (here, there) = (SimDisk::new(7, DISK_BYTES), SimDisk::new(8, DISK_BYTES));
+    let mut rng = Rng::new(9);
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut history = History::default();
+    let mut backup = Backup::new(&there, 3);
+    backup.sync(&primary).unwrap();
+    let mut compaction = loop {
+        history.append(&primary, &mut rng).unwrap();
+        history.write(&primary).unwrap();
+        if let Some(compaction) = primary.next_compaction() {
+            break compaction;
+        }
+    };
+    backup.mirror(&primary).unwrap();
+    let (used, _) = backup.volume.usage();
+    while let Step::Segment(built) = compaction.step().unwrap() {
+        let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
+        backup.replica.store(&shipped, &built.bytes).unwrap();
+    }
+    assert!(!compaction.built().is_empty() && backup.volume.usage().0 > used);
+    backup.replica.discard(compaction.built());
+    assert_eq!(backup.volume.usage().0, used);
+    drop(compaction);
+    assert!(backup.compact(&primary).unwrap(), "the same again, with numbers that are used again");
+}
+
+#[test]
 fn messages_that_make_no_sense_are_refused() {
     let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
     let mut rng = Rng::new(3);

@@ -3,7 +3,7 @@
 use leeward_engine::compaction::Step;
 use leeward_engine::{AppendError, Error, Reach, Region, Replica, ScanBounds, Volume, VolumeOptions, Write};
 use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::{LogKind, Lsn, RegionId};
+use leeward_format::{LogKind, Lsn, RegionId, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) fn table_options() -> TableOptions {
 }
 
 pub(crate) fn open_volume(disk: &SimDisk) -> Result<(Arc<Volume>, Vec<Replica>), Error> {
-    Volume::open(disk.open("volume").expect("a simulated file opens"), volume_options())
+    Volume::open(disk.open("volume").expect("a simulated file opens"), VolumeId(1), volume_options())
 }
 
 /// Opens the volume and serves its region, which is made if there is none, in the next term.

@@ -31,10 +31,16 @@ impl RealDisk {
     /// Uses the directory `root`, creating it where it does not exist.
     ///
     /// # Errors
-    /// Whatever the operating system says.
+    /// Whatever the operating system says; if a file is in the way, what to do.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
-        fs::create_dir_all(&root)?;
+        fs::create_dir_all(&root).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                let advice = "a file is where a directory should be: name another directory, or move the file away";
+                io::Error::new(io::ErrorKind::NotADirectory, advice)
+            }
+            _ => error,
+        })?;
         Ok(RealDisk { root })
     }
 }
@@ -42,6 +48,10 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let path = self.root.join(name);
+        if path.is_dir() {
+            let advice = format!("{name} is a directory and should be a file: move it away, or use another directory");
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, advice));
+        }
         let is_new = !path.try_exists()?;
         let buffered = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
         if is_new {

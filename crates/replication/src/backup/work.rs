@@ -3,11 +3,12 @@
 use crate::mirror::buffer_of;
 use leeward_engine::{Error, Replica};
 use leeward_fabric::{Fabric, Memory};
+use leeward_format::cluster::Member;
 use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
 use leeward_format::record::{RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{Incarnation, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use leeward_platform::planted::{Bug, planted};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -82,10 +83,10 @@ impl Mounted {
         if has_saved { replica.sync() } else { Ok(()) }
     }
 
-    pub(super) fn opened(&self, incarnation: Incarnation) -> ToPrimary {
+    pub(super) fn opened(&self, member: Member) -> ToPrimary {
         let descriptors =
             |memory: &[Arc<dyn Memory>]| memory.iter().map(|memory| memory.descriptor().0.clone()).collect();
-        ToPrimary::Opened { incarnation, buffers: descriptors(&self.buffers), slots: descriptors(&self.slots) }
+        ToPrimary::Opened { member, buffers: descriptors(&self.buffers), slots: descriptors(&self.slots) }
     }
 }
 
@@ -139,6 +140,8 @@ pub enum Work {
     InstallBase,
     /// Install a compaction.
     Install(InstallEdit),
+    /// Free segments of a compaction that was given up.
+    Discard(Vec<SegmentId>),
     /// Persist what the mirror buffers hold.
     SaveTails,
 }
@@ -225,6 +228,10 @@ impl Work {
                     memory()?.save(replica).map_err(failed)?;
                 }
                 replica.install(&edit).map(|()| Done::Installed).map_err(failed)
+            }
+            Work::Discard(ids) => {
+                replica.discard(&ids);
+                Ok(Done::Quiet)
             }
             Work::SaveTails => memory()?.save(replica).map(|()| Done::Quiet).map_err(failed),
         }

@@ -41,8 +41,8 @@ fn readiness_names_what_is_missing() {
     assert_eq!(view::not_ready(&waiting), None, "a backup serves nobody");
     waiting.map = Arc::default();
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the cluster has no regions yet"));
-    waiting.status.coordinator_up = false;
-    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator cannot be reached"));
+    waiting.status.absence = Some("the coordinator at x cannot be reached".into());
+    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator at x cannot be reached"));
     waiting.status.volume_failure = Some("fsync".into());
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the volume takes no writes: fsync"));
 }

@@ -8,9 +8,10 @@
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
-//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads. It holds no state
-//! of the node: it asks the event loop, and a loop that does not answer in time is the finding of `/livez`.
+//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads; how many there may
+//! be, and for how long, is in `door`. It holds no state of the node: it asks the event loop, and a loop that does not answer in time is the finding of `/livez`.
 
+mod door;
 mod page;
 mod view;
 
@@ -22,6 +23,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use door::Door;
 use leeward_format::cluster::RegionMap;
 use std::io;
 use std::net::TcpListener;
@@ -32,6 +34,9 @@ use tokio::sync::oneshot;
 
 /// How long the event loop may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection is kept that gets no byte of an answer. Longer than the pause between two scrapes of
+/// Prometheus would keep its connection, which is no matter: it makes another.
+const GUEST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the event loop knows, at one moment.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +76,7 @@ impl Admin {
             .with_state(Shared { doorbell, metrics });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            let server = axum::serve(listener, router);
+            let server = axum::serve(Door::new(listener, GUEST_PATIENCE), router);
             // Connections that are open when the node stops are cut: nothing on them is worth waiting for.
             let served = runtime.block_on(async {
                 tokio::select! {

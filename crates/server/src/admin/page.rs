@@ -1,6 +1,6 @@
 //! The status page for people: one HTML document, no scripts, refreshed by the browser.
 
-use super::Snapshot;
+use super::{Snapshot, view};
 use crate::node::status::{NodeStatus, RegionStatus, Role};
 use leeward_format::cluster::GroupConfig;
 use std::fmt::Write;
@@ -44,13 +44,18 @@ fn write_page(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     for group in &snapshot.map.regions {
         write_group(group, out)?;
     }
-    write!(out, "</table><h2>Servers</h2><table><tr><th>Server<th>Life<th>Redis<th>Native<th>Admin</tr>")?;
+    write!(out, "</table>")?;
+    for why in snapshot.map.regions.iter().flat_map(|group| view::waits_for(&snapshot.map, group)) {
+        write!(out, "<p class=\"bad\">{}</p>", escape(&why))?;
+    }
+    write!(out, "<h2>Servers</h2><table><tr><th>Server<th>Volume<th>Life<th>Redis<th>Native<th>Admin</tr>")?;
     for info in &snapshot.map.servers {
         let admin = escape(&info.admin_address);
         write!(
             out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td><a href=\"http://{admin}/\">{admin}</a></tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td><a href=\"http://{admin}/\">{admin}</a></tr>",
             info.member.server,
+            info.member.volume,
             info.member.incarnation,
             escape(&info.resp_address),
             escape(&info.native_address),
@@ -63,18 +68,22 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     if let Some(failure) = &status.volume_failure {
         write!(out, "<p class=\"bad\">The volume takes no writes: {}</p>", escape(failure))?;
     }
-    if !status.coordinator_up {
-        write!(out, "<p class=\"bad\">The coordinator cannot be reached.</p>")?;
+    if let Some(full) = &status.volume_full {
+        write!(out, "<p class=\"bad\">The volume is full: {}. Writes are refused, reads go on.</p>", escape(full))?;
+    }
+    if let Some(absence) = &status.absence {
+        write!(out, "<p class=\"bad\">Not part of the cluster: {}.</p>", escape(absence))?;
     }
     write!(
         out,
-        "<p>Life {}, process {}. Device: {} read, {} written, {} in use. Fabric: {} sent, {} received. \
+        "<p>Life {}, process {}. Device: {} read, {} written, {} in use{}. Fabric: {} sent, {} received. \
          Cache: {}, {} hits, {} misses. {} operations forwarded.</p>",
         status.incarnation,
         status.pid,
         bytes(status.device.bytes_read),
         bytes(status.device.bytes_written),
         bytes(status.device.segment_bytes_used),
+        status.device.capacity_bytes.map_or_else(String::new, |most| format!(" of {}", bytes(most))),
         bytes(status.network.bytes_sent),
         bytes(status.network.bytes_received),
         bytes(status.cache.bytes),

@@ -2,6 +2,8 @@
 
 use super::Snapshot;
 use crate::node::status::{NodeStatus, Role};
+use leeward_cluster::awaited;
+use leeward_format::VolumeId;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use serde::Serialize;
 
@@ -32,11 +34,14 @@ struct Region<'a> {
     primary: Option<u32>,
     backups: Vec<u32>,
     learners: Vec<u32>,
+    /// What it cannot go on without, and what to do.
+    waits_for: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct Server<'a> {
     server: u32,
+    volume: VolumeId,
     incarnation: u64,
     resp_address: &'a str,
     native_address: &'a str,
@@ -53,16 +58,21 @@ pub(super) fn json(snapshot: &Snapshot) -> String {
 fn map(map: &RegionMap) -> Map<'_> {
     let servers = map.servers.iter().map(|info| Server {
         server: info.member.server.0,
+        volume: info.member.volume,
         incarnation: info.member.incarnation.0,
         resp_address: &info.resp_address,
         native_address: &info.native_address,
         admin_address: &info.admin_address,
         fabric_address: &info.fabric_address,
     });
-    Map { version: map.version, regions: map.regions.iter().map(region).collect(), servers: servers.collect() }
+    Map {
+        version: map.version,
+        regions: map.regions.iter().map(|group| region(map, group)).collect(),
+        servers: servers.collect(),
+    }
 }
 
-fn region(group: &GroupConfig) -> Region<'_> {
+fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
     let servers = |members: &[Member]| members.iter().map(|member| member.server.0).collect();
     Region {
         region: group.region.0,
@@ -74,7 +84,13 @@ fn region(group: &GroupConfig) -> Region<'_> {
         primary: group.primary.map(|member| member.server.0),
         backups: servers(&group.backups),
         learners: servers(&group.learners),
+        waits_for: waits_for(map, group),
     }
+}
+
+/// What a region cannot go on without, in sentences.
+pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
+    awaited(group, |server| map.member(server)).into_iter().map(|one| one.explain(group.region)).collect()
 }
 
 /// Why the node should get no traffic; `None` if it should.
@@ -83,8 +99,8 @@ pub(super) fn not_ready(snapshot: &Snapshot) -> Option<String> {
     if let Some(failure) = &status.volume_failure {
         return Some(format!("the volume takes no writes: {failure}"));
     }
-    if !status.coordinator_up {
-        return Some("the coordinator cannot be reached".into());
+    if let Some(absence) = &status.absence {
+        return Some(absence.clone());
     }
     if snapshot.map.regions.is_empty() {
         return Some("the cluster has no regions yet".into());

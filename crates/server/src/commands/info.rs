@@ -80,6 +80,8 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
             line(out, "aof_enabled", 1);
             line(out, "rdb_bgsave_in_progress", 0);
             line(out, "volume_failure", status.volume_failure.as_deref().unwrap_or(""));
+            line(out, "volume_full", status.volume_full.as_deref().unwrap_or(""));
+            line(out, "volume_used_bytes", status.device.segment_bytes_used);
         }
         "stats" => {
             let totals = shared.metrics.totals();
@@ -129,9 +131,11 @@ fn server(status: &NodeStatus, context: &Context, out: &mut String) {
 
 fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "server_id", status.server);
+    line(out, "volume_id", status.volume);
     line(out, "incarnation", status.incarnation);
     line(out, "is_master", u8::from(status.is_master));
     line(out, "coordinator_up", u8::from(status.coordinator_up));
+    line(out, "absence", status.absence.as_deref().unwrap_or(""));
     line(out, "forwarded", status.forwarded);
     for region in &status.regions {
         let role = match region.role {

@@ -32,7 +32,7 @@ use crate::node::status::NodeStatus;
 use crate::resp::Reply;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError};
-use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES};
+use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
@@ -76,9 +76,13 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
 }
 
-/// Constants of the process, for `INFO`, `HELLO` and `CONFIG GET`.
+/// Constants of the process, for `INFO`, `HELLO`, `CONFIG GET` and native clients that ask.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
+    /// Number of the server.
+    pub server: ServerId,
+    /// Where operators reach it.
+    pub admin_address: String,
     /// Port for Redis clients.
     pub resp_port: u16,
     /// Address that Redis clients connect to.
@@ -97,6 +101,7 @@ pub struct Facts {
 pub(crate) fn error_reply(error: &OpError) -> Reply {
     Reply::Error(match error {
         OpError::Invalid(reason) => format!("ERR {reason}"),
+        OpError::Recovering(RegionId(0)) => "LOADING no primary serves this key yet; try again".into(),
         OpError::Recovering(region) => format!("LOADING region {region} is recovering; try again"),
         OpError::NotPrimary { region, .. } => format!("LOADING region {region} is changing its primary; try again"),
         OpError::NotEnoughReplicas { region, in_sync, needed } => format!(
@@ -141,7 +146,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
             }
             Ok(())
         }
-        Op::Count { .. } => Ok(()),
+        Op::Count { .. } | Op::AcceptLoss { .. } => Ok(()),
     }
 }
 

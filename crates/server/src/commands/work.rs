@@ -155,7 +155,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Value(value) => len(value),
         OpResult::Put { old, .. } | OpResult::Deleted { old } => len(old),
         OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
-        OpResult::Integer(_) | OpResult::Error(_) => 0,
+        OpResult::Integer(_) | OpResult::Error(_) | OpResult::Done => 0,
     }
 }
 
@@ -172,6 +172,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Deleted { .. } => "deleted",
         OpResult::Integer(_) => "integer",
         OpResult::Entries { .. } => "entries",
+        OpResult::Done => "done",
         OpResult::Error(error) => return error_reply(error),
     };
     error_reply(&OpError::Unavailable(format!("the primary answered with a result of another kind ({kind})")))

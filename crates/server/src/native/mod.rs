@@ -113,6 +113,10 @@ impl Session {
                 self.send(&Reply::Map(context.map.clone()));
             }
             Request::Map => self.send(&Reply::Map(context.map.clone())),
+            Request::Who => {
+                let facts = &context.shared.facts;
+                self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() });
+            }
             Request::Ops { ops, .. } if ops.len() > MAX_OPERATIONS => {
                 self.refuse(
                     context,

@@ -7,7 +7,7 @@ use crate::node::status::NodeStatus;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, PutIf};
-use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId};
+use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct Wire {
 impl Wire {
     fn new() -> Wire {
         let metrics = Arc::new(Metrics::default());
-        let facts = Facts::default();
+        let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
         let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
         let map = RegionMap { version: 9, ..RegionMap::default() };
         let mut context = Context { now: Nanos::ZERO, map: &map, figures: &NoFigures, shared: &mut shared };
@@ -97,8 +97,10 @@ fn a_hello_gets_the_map_and_names_the_client() {
     let mut wire = Wire::new();
     wire.request(&Request::Hello { client: "bench\n1".into() });
     wire.request(&Request::Map);
+    wire.request(&Request::Who);
     let map = Reply::Map(wire.map.clone());
-    assert_eq!(wire.replies(), [map.clone(), map]);
+    let node = Reply::Node { server: ServerId(3), admin_address: "admin:1".into() };
+    assert_eq!(wire.replies(), [map.clone(), map, node]);
     assert_eq!(wire.shared.clients.get_mut(4).map(|client| client.name.clone()).as_deref(), Some("bench1"));
 }
 

@@ -34,7 +34,7 @@ pub(super) fn key_of(op: &Op) -> Option<&Bytes> {
         Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
             Some(key)
         }
-        Op::Scan { .. } | Op::Count { .. } => None,
+        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } => None,
     }
 }
 
@@ -289,7 +289,7 @@ fn decide(op: &Op, current: Option<Bytes>) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), OpResult::Integer(length))
         }
-        Op::Scan { .. } | Op::Count { .. } => unreachable!("an operation on a key"),
+        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } => unreachable!("an operation on a key"),
     }
 }
 

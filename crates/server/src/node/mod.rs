@@ -9,8 +9,8 @@
 //! - `serving`: a region that it is the primary of; `execute`: operations on it.
 //! - `forward`: operations for other nodes' regions.
 //! - `job`: what touches the device.
-//! - [`link`]: the other servers.
-//! - [`status`]: what it says of itself, filled in by `report`.
+//! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
+//! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
 //!
 //! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
 
@@ -18,6 +18,8 @@ mod execute;
 mod forward;
 mod job;
 pub mod link;
+mod membership;
+mod presence;
 mod report;
 mod serving;
 mod slot;
@@ -39,6 +41,8 @@ use leeward_replication::backup::Office;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
 use link::Link;
+use membership::Proposer;
+use presence::Presence;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::BTreeMap;
@@ -124,7 +128,7 @@ struct Context {
     now: Nanos,
     jobs: Vec<Job>,
     /// Proposals under way.
-    proposals: BTreeMap<ProposalId, RegionId>,
+    proposals: BTreeMap<ProposalId, Proposer>,
     frame: Vec<u8>,
 }
 
@@ -142,7 +146,7 @@ impl Context {
     }
     fn propose(&mut self, old: &GroupConfig, new: GroupConfig) {
         let proposal = self.agent.propose(self.now, old.clone(), new);
-        self.proposals.insert(proposal, old.region);
+        self.proposals.insert(proposal, Proposer::Primary(old.region));
     }
 }
 
@@ -160,6 +164,11 @@ pub struct Node {
     tails_saved: Nanos,
     answers: Vec<Answer>,
     withdrawn: bool,
+    presence: Presence,
+    /// It has been registered in this life, so that its number on the fabric is its own.
+    has_joined: bool,
+    /// Why it serves nobody, if another process has its number.
+    twin: Option<String>,
 }
 
 impl Node {
@@ -196,6 +205,9 @@ impl Node {
             tails_saved: Nanos::ZERO,
             answers: Vec::new(),
             withdrawn: false,
+            presence: Presence::new(now),
+            has_joined: false,
+            twin: None,
         }
     }
 
@@ -245,6 +257,7 @@ impl Node {
     fn tick(&mut self, now: Nanos) {
         self.context.agent.tick(now);
         self.follow_cluster(now);
+        self.look_for_absence(now);
         let save_tails = now - self.tails_saved >= self.flush_interval;
         for slot in self.slots.values_mut() {
             if let Some(serving) = slot.serving() {
@@ -273,24 +286,6 @@ impl Node {
         }
     }
 
-    /// A node whose volume failed, or that cannot open a region that it should serve, makes way for the others, unless
-    /// it is the only one that has a region: then it goes on reading.
-    fn withdraw_if_broken(&mut self, now: Nanos) {
-        if self.withdrawn {
-            return;
-        }
-        let me = self.context.me;
-        let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
-        let is_broken =
-            self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
-        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| config.backups.is_empty());
-        if is_broken && !is_needed {
-            tracing::error!("this node gives up its offices to the others; repair its volume and restart it");
-            self.withdrawn = true;
-            self.context.agent.withdraw(now);
-        }
-    }
-
     fn ask_for_leases(&mut self, now: Nanos) {
         let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
         for slot in self.slots.values_mut() {
@@ -304,41 +299,6 @@ impl Node {
         }
         for (server, regions) in wanted {
             self.context.send(server, &Control::LeaseRequest { sent: now.0, regions });
-        }
-    }
-
-    // ---- the cluster ---------------------------------------------------------------------------------------------
-
-    fn follow_cluster(&mut self, now: Nanos) {
-        for (proposal, _) in self.context.agent.take_outcomes() {
-            let region = self.context.proposals.remove(&proposal).expect("a proposal ends once");
-            if let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) {
-                serving.primary.proposal_ended();
-            }
-        }
-        let map = self.context.agent.region_map();
-        if Arc::ptr_eq(&map, &self.map) {
-            return;
-        }
-        self.map = map.clone();
-        self.follow_servers(&map);
-        for config in &map.regions {
-            let named = config.in_sync().chain(config.learners.iter().copied()).any(|member| member == self.context.me);
-            if named || self.slots.contains_key(&config.region) {
-                let slot = self.slots.entry(config.region);
-                let slot = slot.or_insert_with(|| Slot::new(config.region, None, &self.context));
-                slot.configure(now, config, &mut self.context, &mut self.answers);
-            }
-        }
-    }
-
-    fn follow_servers(&mut self, map: &RegionMap) {
-        for info in map.servers.iter().filter(|info| info.member.server != self.context.me.server) {
-            let link = self.context.links.entry(info.member.server).or_default();
-            if link.address != info.fabric_address {
-                link.address.clone_from(&info.fabric_address);
-                self.context.fabric.connect(link::peer(info.member.server), &info.fabric_address);
-            }
         }
     }
 
@@ -432,16 +392,17 @@ impl Node {
     // ---- operations ----------------------------------------------------------------------------------------------
 
     fn submit(&mut self, now: Nanos, to: ReplyTo, op: Op, direct: bool) {
-        match execute::check(&op) {
-            Ok(()) => self.route(now, now, to, op, direct),
-            Err(error) => self.answers.push((to, OpResult::Error(error))),
+        match (execute::check(&op), op) {
+            (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
+            (Ok(()), op) => self.route(now, now, to, op, direct),
+            (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }
     }
 
     fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, op: Op, direct: bool) {
         let map = self.map.clone();
         let Some(config) = region_of(&map, &op) else {
-            self.answers.push((to, OpResult::Error(OpError::Recovering(RegionId(0)))));
+            self.answers.push((to, OpResult::Error(self.not_serving(RegionId(0)))));
             return;
         };
         if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
@@ -449,14 +410,14 @@ impl Node {
             return;
         }
         let error = match config.primary {
-            Some(primary) if primary.server == self.context.me.server => OpError::Recovering(config.region),
+            Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
             Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
             Some(primary) if self.context.links.get(&primary.server).is_some_and(|link| link.up) => {
                 let id = self.forwarding.send(since, to, op.clone(), primary.server);
                 self.context.send(primary.server, &Control::Forward { id, op });
                 return;
             }
-            _ => OpError::Recovering(config.region),
+            _ => self.not_serving(config.region),
         };
         self.answers.push((to, OpResult::Error(error)));
     }

@@ -15,17 +15,23 @@ impl Node {
         let (device, network, cache) = (context.volume.counters(), context.fabric.counters(), context.volume.cache());
         let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| slot.status(&self.context.me)).collect();
         regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
+        let outage = self.coordinator.outage();
+        let absence = context.agent.absence();
         NodeStatus {
             server: context.me.server,
+            volume: context.me.volume,
             incarnation: context.me.incarnation,
             pid: std::process::id(),
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
+            absence: absence.map(|absence| self.presence.describe(context.now, &absence, outage.as_ref())),
             volume_failure: context.volume.failure().map(str::to_owned),
+            volume_full: context.volume.why_full(),
             device: DeviceStatus {
                 bytes_read: device.bytes_read,
                 bytes_written: device.bytes_written,
                 segment_bytes_used: context.volume.usage().0,
+                capacity_bytes: context.volume.capacity(),
             },
             network: NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received },
             cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), bytes: cache.bytes() },

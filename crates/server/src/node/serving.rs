@@ -354,13 +354,7 @@ impl Serving {
             Outcome::Stepped { compaction, step } => self.stepped(compaction, step, ops),
             Outcome::Installed { done, result } => {
                 self.compacting = Compacting::Idle;
-                if result.is_ok() {
-                    self.counters.compactions += 1;
-                    self.counters.compaction_bytes_read += done.bytes_read;
-                    self.counters.compaction_bytes_written += done.bytes_written;
-                    self.primary.ship_install(&done.edit, ops);
-                }
-                result
+                self.installed(&done, result, ops)
             }
             Outcome::Flushed { log, index, result } => {
                 self.flushing[log.index()] = false;
@@ -402,17 +396,34 @@ impl Serving {
 
     fn stepped(&mut self, compaction: Box<Compaction>, step: Result<Step, Error>, ops: &mut Ops) -> Result<(), Error> {
         self.compacting = Compacting::Idle;
-        match step? {
-            Step::Segment(built) => {
+        match step {
+            Err(error) => {
+                self.primary.ship_discard(compaction.built(), ops);
+                return Err(error);
+            }
+            Ok(Step::Segment(built)) => {
                 let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
                 let parcel = Parcel { shipped, bytes: built.bytes };
                 let peers = self.primary.ship(&parcel, ops);
                 self.counters.index_bytes_shipped += peers * parcel.bytes.len() as u64;
                 self.compacting = Compacting::Parked(compaction);
             }
-            Step::Finished(done) => self.install(Arc::new(done)),
+            Ok(Step::Finished(done)) => self.install(Arc::new(done)),
         }
         Ok(())
+    }
+
+    fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>, ops: &mut Ops) -> Result<(), Error> {
+        if result.is_ok() {
+            self.counters.compactions += 1;
+            self.counters.compaction_bytes_read += done.bytes_read;
+            self.counters.compaction_bytes_written += done.bytes_written;
+            self.primary.ship_install(&done.edit, ops);
+        } else {
+            let built: Vec<SegmentId> = done.edit.added.iter().map(|(id, _)| *id).collect();
+            self.primary.ship_discard(&built, ops);
+        }
+        result
     }
 
     fn install(&mut self, done: Arc<CompactionDone>) {

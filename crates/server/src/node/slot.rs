@@ -55,7 +55,7 @@ impl Slot {
         Slot {
             id,
             config: None,
-            backup: Backup::new(id, context.me.incarnation),
+            backup: Backup::new(id, context.me),
             holding: Holding::Copy(copy),
             work: None,
             over: Epoch(0),

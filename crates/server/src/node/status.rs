@@ -2,7 +2,7 @@
 //!
 //! Counters are totals since the process started.
 
-use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// A node.
@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct NodeStatus {
     /// Its server id.
     pub server: ServerId,
-    /// Its life.
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Which life of the volume it is.
     pub incarnation: Incarnation,
     /// Its process.
     pub pid: u32,
@@ -18,8 +20,12 @@ pub struct NodeStatus {
     pub is_master: bool,
     /// Its session with the coordinator is alive.
     pub coordinator_up: bool,
+    /// Why it is not part of the cluster; `None` while it is.
+    pub absence: Option<String>,
     /// Why its volume takes no writes, if it does not.
     pub volume_failure: Option<String>,
+    /// Why its volume has no room for more, if it has not.
+    pub volume_full: Option<String>,
     /// Bytes moved to and from the volume, by the engine's own count.
     pub device: DeviceStatus,
     /// Bytes moved over the fabric.
@@ -41,6 +47,8 @@ pub struct DeviceStatus {
     pub bytes_written: u64,
     /// Bytes of segments in use.
     pub segment_bytes_used: u64,
+    /// Bytes that the volume may reach; `None`: as far as the device lets it.
+    pub capacity_bytes: Option<u64>,
 }
 
 /// Bytes moved over the fabric, headers included.

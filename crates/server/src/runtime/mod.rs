@@ -27,9 +27,9 @@ use leeward_cluster::{ClusterOptions, embedded};
 use leeward_engine::{Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
-use leeward_format::{Incarnation, ServerId};
+use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
-use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk};
+use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
 use std::io;
@@ -115,7 +115,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
     let server = ServerId(config.server_id);
-    let member = Member { server, incarnation: volume.incarnation() };
+    let member = Member { server, volume: volume.id(), incarnation: volume.incarnation() };
     let (doorbell, events) = event_channel();
     let fabric = bind_fabric(config, server, &doorbell)?;
     let info = ServerInfo {
@@ -160,8 +160,8 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop)));
     let event_loop = event_loop.map_err(system("event loop"))?;
     tracing::info!(
-        server = %server, incarnation = %member.incarnation, resp = info.resp_address, native = info.native_address,
-        admin = info.admin_address, "the node is up"
+        server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
+        native = info.native_address, admin = info.admin_address, "the node is up"
     );
     Ok(Server { info, doorbell, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
 }
@@ -266,9 +266,9 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
         segment_bytes: config.segment_bytes as usize,
         capacity_bytes: config.capacity_bytes,
         cache_bytes: config.cache_bytes,
-        incarnation_floor: Incarnation(BootClock.unix_ms()),
     };
-    let (volume, copies) = Volume::open(file, options)?;
+    let new = VolumeId(Rng::from_entropy().u64());
+    let (volume, copies) = Volume::open(file, new, options)?;
     Ok((lock, volume, copies))
 }
 
@@ -324,16 +324,18 @@ fn timing(config: &NodeConfig) -> NodeTiming {
 
 fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc<Metrics>) -> Shared {
     let started = BootClock.now();
-    let Member { server, incarnation } = info.member;
+    let Member { server, volume, incarnation } = info.member;
     let facts = Facts {
+        server,
+        admin_address: info.admin_address.clone(),
         resp_port: resp.port(),
         bind: resp.ip().to_string(),
-        run_id: format!("{:08x}{:016x}{:016x}", server.0, incarnation.0, BootClock.unix_ms()),
+        run_id: format!("{:08x}{volume}{:016x}", server.0, incarnation.0),
         started,
         max_connections: config.max_connections as usize,
         data_dir: config.data_dir().display().to_string(),
     };
-    Shared { facts, clients: Clients::default(), cursors: Cursors::new(incarnation.0), metrics }
+    Shared { facts, clients: Clients::default(), cursors: Cursors::new(volume.0.wrapping_add(incarnation.0)), metrics }
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -1,5 +1,7 @@
 //! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
 
+mod identity;
+
 use super::*;
 use leeward_cluster::bootstrap_op;
 use leeward_cluster::embedded::{Host, HostOptions};
@@ -45,11 +47,15 @@ impl Cluster {
             native_listen: Some(LOOPBACK.into()),
             admin_listen: Some(LOOPBACK.into()),
             fabric_listen: Some(LOOPBACK.into()),
-            coordinator: self.host.as_ref().expect("a running coordinator").address(),
+            coordinator: self.host().address(),
             expected_servers: nodes,
             max_connections: 20,
             ..NodeConfig::default()
         }
+    }
+
+    fn host(&self) -> &Host {
+        self.host.as_ref().expect("a running coordinator")
     }
 
     fn client(&self, node: usize) -> Client {
@@ -298,6 +304,34 @@ fn the_end_of_a_client_that_only_writes_does_not_lose_its_commands() {
     let replies: Vec<String> = (0..1000).map(|_| client.line()).collect();
     assert_eq!(replies.last().map(String::as_str), Some(":1000"));
     assert_eq!(client.line(), "");
+}
+
+#[test]
+fn a_node_without_its_coordinator_says_which_and_recovers() {
+    let mut cluster = Cluster::start(1);
+    let config = cluster.config(1, 1);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    cluster.servers.pop().expect("the node").stop();
+    let options = HostOptions { directory: cluster.dir.path().join("coordinator"), listen: cluster.host().address() };
+    cluster.host = None;
+    cluster.servers.push(start(&config).expect("a coordinator may come later"));
+    let admin = cluster.servers[0].info().admin_address.clone();
+    let wait_for = |what: &str| {
+        let begun = Instant::now();
+        loop {
+            let (status, reason) = http(&admin, "/readyz");
+            if reason.contains(what) {
+                return status;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "{status} {reason}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    assert_eq!(wait_for(&format!("the coordinator at {} cannot be reached", options.listen)), 503);
+    assert_eq!(cluster.client(0).run("GET a"), "-LOADING no primary serves this key yet; try again");
+    cluster.host = Some(Host::start(options).expect("its port is free again"));
+    assert_eq!(wait_for("ok"), 200);
+    assert_eq!(cluster.client(0).run_until_served("GET a"), "1");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) enum FaultKind {
     DiskError,
     /// A disk takes no more than it has.
     DiskFull,
+    /// A disk is replaced by an empty one; the old one is put back if a region waits for it.
+    ReplaceDisk,
     /// A device answers forty times slower.
     SlowDisk,
     /// A node is cut off from the others, and mostly from the coordinator too. Clients still reach it.
@@ -47,7 +49,7 @@ pub(crate) enum FaultKind {
 
 impl FaultKind {
     /// Every kind.
-    pub(crate) const ALL: [FaultKind; 15] = [
+    pub(crate) const ALL: [FaultKind; 16] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::PowerLoss,
@@ -56,6 +58,7 @@ impl FaultKind {
         FaultKind::DiskPowerLoss,
         FaultKind::DiskError,
         FaultKind::DiskFull,
+        FaultKind::ReplaceDisk,
         FaultKind::SlowDisk,
         FaultKind::Isolate,
         FaultKind::CutOneWay,
@@ -137,13 +140,14 @@ impl World {
             | FaultKind::DiskKill
             | FaultKind::DiskPowerLoss => self.strike_process(kind, node, mend_at),
             FaultKind::DiskError | FaultKind::DiskFull | FaultKind::SlowDisk => self.strike_disk(kind, node, mend_at),
+            FaultKind::ReplaceDisk => self.replace_disk(node, mend_at),
             FaultKind::Pause => self.pause(node, mend_at),
             _ => self.strike_network(kind, node, mend_at),
         };
         self.trouble.struck += u64::from(struck);
     }
 
-    fn log(&self, kind: FaultKind, node: NodeId, mend_at: Nanos) {
+    pub(super) fn log(&self, kind: FaultKind, node: NodeId, mend_at: Nanos) {
         HERE.set((self.now, None));
         tracing::info!(?kind, node, until_ms = mend_at.as_millis(), "a fault strikes");
     }
@@ -177,7 +181,7 @@ impl World {
 
     /// What the store promises: it survives the loss of all but one member's memory, and `kill -9` of all. After a power
     /// loss some member in sync must stay alive until every region is whole again, or the newest writes may be lost.
-    fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
+    pub(super) fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
         if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
             return false;
         }

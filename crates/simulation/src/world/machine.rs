@@ -6,6 +6,7 @@ use crate::coordinator::SimCoordinator;
 use leeward_cluster::ClusterOptions;
 use leeward_engine::{Error, Volume, VolumeOptions};
 use leeward_fabric::PeerId;
+use leeward_format::VolumeId;
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Nanos, Rng, SimDisk};
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub(super) const DISK_BYTES: u64 = 256 << 20;
 /// Small, so that a few thousand writes fill levels.
 const SEGMENT_BYTES: usize = 32 << 10;
+/// What an empty disk has.
+const NO_VOLUME: VolumeId = VolumeId(0);
 
 /// See the module.
 pub(super) struct Machine {
@@ -29,6 +32,12 @@ pub(super) struct Machine {
     pub(super) dies_with_power: bool,
     pub(super) paused: bool,
     pub(super) slow_disk: bool,
+    /// What a new volume of this machine is called.
+    new_volume: VolumeId,
+    /// The volume on its disk.
+    pub(super) volume: VolumeId,
+    /// Disks that were taken out, and the volumes on them: kept until no region may need them any more.
+    pub(super) shelf: Vec<(VolumeId, SimDisk)>,
     /// What arrives while it is paused.
     inbox: VecDeque<Input>,
     clock_offset: Nanos,
@@ -45,6 +54,9 @@ impl Machine {
             dies_with_power: false,
             paused: false,
             slow_disk: false,
+            new_volume: VolumeId(rng.u64()),
+            volume: NO_VOLUME,
+            shelf: Vec::new(),
             inbox: VecDeque::new(),
             clock_offset: Nanos::from_secs(rng.below(1_000)),
             clock_ppm: rng.between(990_000, 1_010_000),
@@ -53,6 +65,21 @@ impl Machine {
 
     fn died(&self) -> bool {
         self.disk.died_since(self.disk_life)
+    }
+
+    /// Puts a disk, with the volume on it, in place of the one it has, which goes to the shelf.
+    pub(super) fn change_disk(&mut self, volume: VolumeId, disk: SimDisk) {
+        assert!(self.node.is_none(), "a disk is changed while nothing runs on it");
+        let old = (std::mem::replace(&mut self.volume, volume), std::mem::replace(&mut self.disk, disk));
+        self.shelf.push(old);
+        self.disk_life = self.disk.life();
+        self.disk.set_capacity(DISK_BYTES);
+    }
+
+    /// Puts an empty disk in place of the one it has.
+    pub(super) fn replace_disk(&mut self, rng: &mut Rng) {
+        self.new_volume = VolumeId(rng.u64());
+        self.change_disk(NO_VOLUME, SimDisk::new(rng.u64(), DISK_BYTES));
     }
 
     /// Its boot clock, which is not quite as fast as time.
@@ -72,8 +99,9 @@ impl World {
         machine.disk_life = machine.disk.life();
         let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
         let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, cache_bytes: 64 << 10, ..VolumeOptions::default() };
+        let new = machine.new_volume;
         let opened = disk.open("volume").expect("a simulated disk opens files");
-        let (volume, copies) = match Volume::open(opened, options) {
+        let (volume, copies) = match Volume::open(opened, new, options) {
             Ok(opened) => opened,
             Err(_) if self.machines[node].died() => return self.crash_if_disk_died(node),
             Err(Error::Io { .. } | Error::VolumeFailed { .. } | Error::NoSpace { .. }) => {
@@ -83,7 +111,8 @@ impl World {
         };
         let arrivals = self.arrivals.clone();
         let sink = Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, life, link::server(peer), event)));
-        let member = Member { server: server_id(node), incarnation: volume.incarnation() };
+        let member = Member { server: server_id(node), volume: volume.id(), incarnation: volume.incarnation() };
+        self.machines[node].volume = volume.id();
         tracing::info!(?member, "the process starts");
         let address = format!("node-{node}");
         let parts = NodeParts {

@@ -7,7 +7,7 @@ use crate::node::status::NodeStatus;
 use bytes::{Buf, Bytes};
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use leeward_format::op::{Op, OpError, OpResult, PutIf};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId};
+use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ impl FakeNode {
     pub(super) fn new(splits: &[&str]) -> FakeNode {
         let starts: Vec<Bytes> =
             [Bytes::new()].into_iter().chain(splits.iter().map(|s| Bytes::copy_from_slice(s.as_bytes()))).collect();
-        let member = |server| Member { server: ServerId(server), incarnation: Incarnation(1) };
+        let member =
+            |server| Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
         let regions = starts.iter().enumerate().map(|(index, start)| GroupConfig {
             region: RegionId(index as u32 + 1),
             table: "default".into(),
@@ -88,6 +89,7 @@ impl FakeNode {
                 let group = self.map.regions.iter().find(|group| group.region == region).expect("a region");
                 OpResult::Integer(self.keys.keys().filter(|key| group.contains(key)).count() as i64)
             }
+            Op::AcceptLoss { .. } => OpResult::Done,
             Op::Scan { start, end, reverse, limit, keys_only } => self.scan(start, end, reverse, limit, keys_only),
         }
     }

@@ -1,0 +1,58 @@
+//! Takes what a cluster needs for itself, or says who is in the way: the coordinator's directory and port, the ports of the
+//! nodes, and their data directories.
+//!
+//! A cluster whose supervisor was just killed holds some of it for a moment: its nodes notice the end of their supervisor
+//! and stop by themselves. So what is taken is tried again for [`FREED_WITHIN`] before it is an error.
+
+use crate::supervisor::{DevError, Plan};
+use leeward_cluster::embedded::{Host, HostError, HostOptions};
+use leeward_platform::{Disk, RealDisk};
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "claim_tests.rs"]
+mod tests;
+
+/// How long nodes that were orphaned may take to be gone.
+const FREED_WITHIN: Duration = Duration::from_millis(1500);
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Starts the coordinator of `plan`, once all that the plan needs is free.
+pub(crate) fn claim(plan: &Plan) -> Result<Host, DevError> {
+    let deadline = Instant::now() + FREED_WITHIN;
+    loop {
+        match try_claim(plan) {
+            Err(DevError::Port(_) | DevError::InUse { .. } | DevError::Host(HostError::Locked { .. }))
+                if Instant::now() < deadline =>
+            {
+                thread::sleep(PAUSE);
+            }
+            claimed => return claimed,
+        }
+    }
+}
+
+fn try_claim(plan: &Plan) -> Result<Host, DevError> {
+    let listen = plan.ports.coordinator();
+    let host = match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
+        Err(error @ HostError::Io { .. }) => {
+            // If it is the port, there is more to say about it.
+            plan.ports.check_coordinator()?;
+            return Err(error.into());
+        }
+        host => host?,
+    };
+    plan.ports.check_nodes(plan.nodes)?;
+    for path in (1..=plan.nodes).map(|node| plan.node_directory(node)) {
+        let locked = RealDisk::open(&path).and_then(|disk| disk.lock());
+        match locked {
+            Ok(lock) => drop(lock),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(DevError::InUse { path }),
+            Err(source) => return Err(DevError::File { path, source }),
+        }
+    }
+    Ok(host)
+}

@@ -1,0 +1,50 @@
+//! What is in the way of a cluster, for a moment or for good.
+
+use super::*;
+use crate::args::TableArgs;
+use crate::ports::Ports;
+use std::net::TcpListener;
+use std::path::Path;
+
+fn plan(directory: &Path) -> Plan {
+    Plan {
+        nodes: 2,
+        directory: directory.into(),
+        ports: Ports::free(2).expect("some ports are free"),
+        splits: Vec::new(),
+        fabric: "shm",
+        table: TableArgs::default().options(2),
+        settings: Vec::new(),
+    }
+}
+
+#[test]
+fn what_a_killed_cluster_still_holds_is_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plan = plan(directory.path());
+    let port = TcpListener::bind(plan.ports.admin(2)).expect("it was free a moment ago");
+    let lock = RealDisk::open(plan.node_directory(1)).and_then(|disk| disk.lock()).expect("nobody has it");
+    assert!(matches!(try_claim(&plan), Err(DevError::Port(_))));
+    drop(port);
+    assert!(matches!(try_claim(&plan), Err(DevError::InUse { .. })));
+    let freed = thread::spawn(move || {
+        thread::sleep(4 * PAUSE);
+        drop(lock);
+    });
+    let host = claim(&plan).expect("it is free soon");
+    freed.join().expect("it only waits");
+    drop(host);
+}
+
+#[test]
+fn what_stays_taken_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plan = plan(directory.path());
+    let first = claim(&plan).expect("all is free");
+    let error = claim(&plan).expect_err("the coordinator's directory is taken").to_string();
+    assert!(error.contains("in use by another process"), "{error}");
+    drop(first);
+    let _lock = RealDisk::open(plan.node_directory(2)).and_then(|disk| disk.lock()).expect("nobody has it");
+    let error = claim(&plan).expect_err("a node's directory is taken").to_string();
+    assert!(error.contains("node-2") && error.contains("in use by another process"), "{error}");
+}

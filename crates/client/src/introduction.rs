@@ -1,0 +1,62 @@
+//! Asks one node, and no other, who it is and what it knows of the cluster: blocking, on a connection of its own. For tools
+//! that must tell of nodes that are not part of the cluster; a [`Session`](crate::Session) would ask another node.
+
+use crate::admin::too_late;
+use leeward_format::ServerId;
+use leeward_format::cluster::RegionMap;
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Its number.
+    pub server: ServerId,
+    /// Where operators reach it.
+    pub admin_address: String,
+    /// The cluster as it knows it; no region if it knows of none.
+    pub map: RegionMap,
+}
+
+/// Asks the node at `address` (native, `host:port`), as the client `name`.
+///
+/// # Errors
+/// It cannot be reached, does not answer within `timeout`, or does not speak the native protocol.
+pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Introduction> {
+    let until = Instant::now() + timeout;
+    let resolved = address.to_socket_addrs()?.next();
+    let resolved = resolved.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "the host has no address"))?;
+    let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;
+    let mut out = Vec::new();
+    write_frame(FrameKind::Request, &Request::Hello { client: name.into() }, &mut out);
+    write_frame(FrameKind::Request, &Request::Who, &mut out);
+    stream.set_write_timeout(Some(timeout))?;
+    stream.write_all(&out)?;
+    let (mut input, mut map) = (Vec::new(), None);
+    loop {
+        let odd = |error| io::Error::new(ErrorKind::InvalidData, format!("no native port of a node: {error}"));
+        while let Some((reply, bytes)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd)? {
+            input.drain(..bytes);
+            match (reply, map.take()) {
+                (Reply::Map(newer), _) => map = Some(newer),
+                (Reply::Node { server, admin_address }, Some(map)) => {
+                    return Ok(Introduction { server, admin_address, map });
+                }
+                _ => return Err(io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")),
+            }
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(too_late(ErrorKind::TimedOut.into()));
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece).map_err(too_late)? {
+            0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the node closed the connection")),
+            bytes => input.extend_from_slice(&piece[..bytes]),
+        }
+    }
+}

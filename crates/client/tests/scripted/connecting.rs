@@ -1,0 +1,61 @@
+//! What a client says, and how soon, where there is nothing to connect to; and what a node says of itself.
+
+use crate::fake::{FakeNode, map, succeed};
+use leeward_client::{ClientError, ClientOptions, Introduction, RegionMap, Session, introduce};
+use leeward_format::ServerId;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a busy machine.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Addresses at which nothing listens.
+fn nowhere(count: usize) -> Vec<String> {
+    let bound: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    bound.iter().map(|listener| listener.local_addr().expect("it is bound").to_string()).collect()
+}
+
+fn options(connect_within: Duration) -> ClientOptions {
+    ClientOptions { deadline: LONG, connect_within, ..ClientOptions::default() }
+}
+
+#[test]
+fn addresses_where_nothing_listens_are_given_up_soon_and_named() {
+    let seeds = nowhere(3);
+    let begun = Instant::now();
+    let error = Session::connect(&seeds, options(Duration::from_millis(300))).expect_err("nobody is there");
+    assert!(begun.elapsed() < LONG / 2, "the deadline of operations is not waited for");
+    let text = error.to_string();
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{text}");
+    assert!(seeds.iter().all(|seed| text.contains(seed)) && text.contains("refused"), "{text}");
+}
+
+#[test]
+fn a_port_that_takes_connections_and_says_nothing_is_no_node() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = silent.local_addr().expect("it is bound").to_string();
+    let error = Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("it says nothing");
+    assert!(error.to_string().contains("no answer in time"), "{error}");
+    let error = introduce(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
+    assert_eq!(error.to_string(), "no answer in time");
+}
+
+#[test]
+fn a_node_without_regions_is_waited_for_and_then_told_from_none() {
+    let (listener, address) = FakeNode::bind();
+    let _node = FakeNode::serve(listener, RegionMap::default(), succeed);
+    let options = ClientOptions { deadline: Duration::from_millis(300), ..ClientOptions::default() };
+    let error = Session::connect(&[&address], options).expect_err("it knows no region");
+    assert!(matches!(error, ClientError::NoRegions { .. }), "{error}");
+}
+
+#[test]
+fn a_node_says_who_it_is() {
+    let (listener, address) = FakeNode::bind();
+    let map = map(3, &[("", 1)], &[&address]);
+    let _node = FakeNode::serve(listener, map.clone(), succeed);
+    let said = introduce(&address, "test", LONG).expect("it answers");
+    assert_eq!(said, Introduction { server: ServerId(1), admin_address: "admin:1".into(), map });
+    let [nowhere] = &nowhere(1)[..] else { panic!("one was asked for") };
+    introduce(nowhere, "test", LONG).expect_err("nobody is there");
+}

@@ -1,0 +1,71 @@
+//! What a region waits for that nobody in sync is left of: volumes that may hold acknowledged writes which no other does.
+//!
+//! The last primary's volume is always among them: it has every write that the group acknowledged under it, since the
+//! primary writes its log before it answers. So are those of [`GroupConfig::former`], until the primary has made durable
+//! what it took over from them. A backup that is merely not there yet is awaited as well, since its copy may reach further
+//! than the primary's after a loss of power; but one whose server is back with another volume is not: its old copy is
+//! gone, and without it nothing is lost that was promised. Only if the primary's volume itself was given up is every
+//! backup's volume needed.
+//!
+//! Pure functions of a configuration and the live servers; any thread.
+
+use leeward_format::cluster::{Former, GroupConfig, Member};
+use leeward_format::{RegionId, ServerId, VolumeId};
+use leeward_platform::{Bug, planted};
+
+/// A volume that a region cannot go on without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The member whose volume it is.
+    pub member: Member,
+    /// The other volume that its server is back with; `None` if the server is not there.
+    pub found: Option<VolumeId>,
+}
+
+impl Awaited {
+    /// What `region` waits for and what its operator can do, in one sentence.
+    pub fn explain(&self, region: RegionId) -> String {
+        let Member { server, volume, .. } = self.member;
+        let give_up = format!("`leeward accept-loss --region {region} --server {server}`");
+        match self.found {
+            Some(found) => format!(
+                "region {region} waits for volume {volume} of server {server}, which is back with another volume, {found}: \
+                 stop it, put its old data directory back and start it again; or, if that is lost for good, give up what \
+                 only it held with {give_up}"
+            ),
+            None => format!(
+                "region {region} waits for server {server} with volume {volume}, which is not in the cluster: start it; \
+                 or, if its data directory is lost for good, give up what only it held with {give_up}"
+            ),
+        }
+    }
+}
+
+/// The volumes that the region of `config` waits for, where `live` answers who runs as a server; none if it has a live
+/// primary or somebody can take office now, or if it never had a primary.
+pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) -> Vec<Awaited> {
+    if config.in_sync().any(|member| live(member.server) == Some(member)) {
+        return Vec::new();
+    }
+    let mut missing = Vec::new();
+    let mut look_for = |member: Member, is_needed_if_replaced: bool| {
+        let found = live(member.server);
+        if found.is_some_and(|found| is_back(&found, &member)) || (found.is_some() && !is_needed_if_replaced) {
+            return;
+        }
+        missing.push(Awaited { member, found: found.map(|found| found.volume) });
+    };
+    config.primary.into_iter().for_each(|primary| look_for(primary, true));
+    config.backups.iter().for_each(|backup| look_for(*backup, config.primary.is_none()));
+    config.former.iter().for_each(|Former { member, .. }| look_for(*member, true));
+    missing
+}
+
+/// Whether the live server `found` has the files of `member`.
+pub(crate) fn is_back(found: &Member, member: &Member) -> bool {
+    found.has_volume_of(member) || (planted(Bug::TakeReplacedVolume) && found.server == member.server)
+}
+
+#[cfg(test)]
+#[path = "awaited_tests.rs"]
+mod tests;

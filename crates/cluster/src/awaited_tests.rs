@@ -1,0 +1,84 @@
+//! Who is awaited, and what the operator is told.
+
+use super::*;
+use bytes::Bytes;
+use leeward_format::{Epoch, Incarnation};
+
+fn member(server: u32, volume: u64) -> Member {
+    Member { server: ServerId(server), volume: VolumeId(volume), incarnation: Incarnation(1) }
+}
+
+/// The same volume in its next life.
+fn restarted(member: Member) -> Member {
+    Member { incarnation: Incarnation(2), ..member }
+}
+
+/// Server 1 is the primary, 2 and 3 are backups, 4 is a former member; each has a volume of its number.
+fn group() -> GroupConfig {
+    GroupConfig {
+        region: RegionId(7),
+        table: "default".into(),
+        start: Bytes::new(),
+        end: None,
+        epoch: Epoch(5),
+        term: Epoch(5),
+        primary: Some(member(1, 1)),
+        backups: vec![member(2, 2), member(3, 3)],
+        learners: Vec::new(),
+        former: vec![Former { member: member(4, 4), term: Epoch(4) }],
+    }
+}
+
+fn servers(config: &GroupConfig, live: &[Member]) -> Vec<(u32, Option<u64>)> {
+    let awaited = awaited(config, |server| live.iter().copied().find(|member| member.server == server));
+    awaited.into_iter().map(|one| (one.member.server.0, one.found.map(|volume| volume.0))).collect()
+}
+
+#[test]
+fn nobody_is_awaited_while_somebody_in_sync_lives() {
+    assert_eq!(servers(&group(), &[member(3, 3)]), []);
+    assert_eq!(servers(&group(), &[restarted(member(3, 3))]), [(1, None), (2, None), (4, None)]);
+    let fresh = GroupConfig { primary: None, backups: Vec::new(), former: Vec::new(), ..group() };
+    assert_eq!(servers(&fresh, &[]), []);
+}
+
+#[test]
+fn a_backup_whose_disk_was_replaced_is_not_awaited_and_one_that_is_missing_is() {
+    let back: Vec<Member> = [1, 4].map(|server| restarted(member(server, server.into()))).to_vec();
+    assert_eq!(servers(&group(), &back), [(2, None), (3, None)]);
+    let replaced = [&back[..], &[member(2, 20)]].concat();
+    assert_eq!(servers(&group(), &replaced), [(3, None)]);
+    let all = [&replaced[..], &[member(3, 30)]].concat();
+    assert_eq!(servers(&group(), &all), []);
+}
+
+#[test]
+fn the_volumes_of_the_primary_and_of_former_members_are_always_needed() {
+    let back = [restarted(member(2, 2)), restarted(member(3, 3))];
+    let replaced = [&back[..], &[member(1, 10), member(4, 40)]].concat();
+    assert_eq!(servers(&group(), &replaced), [(1, Some(10)), (4, Some(40))]);
+    assert_eq!(servers(&group(), &back), [(1, None), (4, None)]);
+}
+
+#[test]
+fn once_the_primarys_volume_is_given_up_every_backups_is_needed() {
+    let config = group().without_volume(&member(1, 1)).without_volume(&member(4, 4));
+    assert_eq!(servers(&config, &[member(2, 20), restarted(member(3, 3))]), [(2, Some(20))]);
+    assert_eq!(servers(&config, &[restarted(member(2, 2)), restarted(member(3, 3))]), []);
+}
+
+#[test]
+fn the_operator_hears_what_is_missing_and_what_to_do() {
+    let region = RegionId(7);
+    let text = Awaited { member: member(2, 2), found: Some(VolumeId(0xab)) }.explain(region);
+    for part in [
+        "region 7 waits for volume 0000000000000002 of server 2",
+        "another volume, 00000000000000ab",
+        "put its old data directory back",
+        "`leeward accept-loss --region 7 --server 2`",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let text = Awaited { member: member(2, 2), found: None }.explain(region);
+    assert!(text.contains("not in the cluster: start it"), "{text}");
+}

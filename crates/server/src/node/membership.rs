@@ -1,0 +1,139 @@
+//! What a node makes of the cluster's configuration: which regions it holds, whom it is linked with, and whether it is
+//! part of the cluster at all.
+
+use super::presence::{self, Word};
+use super::serving::ReplyTo;
+use super::slot::{Holding, Slot};
+use super::{Node, link};
+use leeward_cluster::{Absence, Outcome};
+use leeward_fabric::LinkEvent;
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{OpError, OpResult};
+use leeward_format::{RegionId, ServerId};
+use leeward_platform::Nanos;
+use std::sync::Arc;
+
+/// Who waits for what comes of a proposal.
+pub(super) enum Proposer {
+    /// The primary of a region.
+    Primary(RegionId),
+    /// An operator.
+    Operator(ReplyTo),
+}
+
+impl Node {
+    /// A node whose volume failed, or that cannot open a region that it should serve, makes way for the others, unless
+    /// it is the only one that has a region: then it goes on reading.
+    pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
+        if self.withdrawn {
+            return;
+        }
+        let me = self.context.me;
+        let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
+        let is_broken =
+            self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
+        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| config.backups.is_empty());
+        if is_broken && !is_needed {
+            tracing::error!("this node gives up its offices to the others; repair its volume and restart it");
+            self.withdrawn = true;
+            self.context.agent.withdraw(now);
+        }
+    }
+
+    /// Tells the operator when this node is not part of the cluster, and when it is again.
+    pub(super) fn look_for_absence(&mut self, now: Nanos) {
+        let absence = self.context.agent.absence();
+        let server = self.context.me.server;
+        match self.presence.look(now, absence.as_ref(), self.coordinator.outage().as_ref()) {
+            Some(Word::Absent(why)) if self.twin.is_some() => tracing::error!(%server, "{why}"),
+            Some(Word::Absent(why)) => tracing::warn!(%server, "{why}"),
+            Some(Word::Present(what)) => tracing::info!(%server, "{what}"),
+            None => {}
+        }
+    }
+
+    pub(super) fn follow_cluster(&mut self, now: Nanos) {
+        for (proposal, outcome) in self.context.agent.take_outcomes() {
+            match self.context.proposals.remove(&proposal).expect("a proposal ends once") {
+                Proposer::Primary(region) => {
+                    if let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) {
+                        serving.primary.proposal_ended();
+                    }
+                }
+                Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
+            }
+        }
+        let map = self.context.agent.region_map();
+        if Arc::ptr_eq(&map, &self.map) {
+            return;
+        }
+        self.map = map.clone();
+        self.look_for_twin(now);
+        if self.has_joined && self.twin.is_none() {
+            self.follow_servers(&map);
+        }
+        for config in &map.regions {
+            let named = config.in_sync().chain(config.learners.iter().copied()).any(|member| member == self.context.me);
+            if named || self.slots.contains_key(&config.region) {
+                let slot = self.slots.entry(config.region);
+                let slot = slot.or_insert_with(|| Slot::new(config.region, None, &self.context));
+                slot.configure(now, config, &mut self.context, &mut self.answers);
+            }
+        }
+    }
+
+    fn follow_servers(&mut self, map: &RegionMap) {
+        for info in map.servers.iter().filter(|info| info.member.server != self.context.me.server) {
+            let link = self.context.links.entry(info.member.server).or_default();
+            if link.address != info.fabric_address {
+                link.address.clone_from(&info.fabric_address);
+                self.context.fabric.connect(link::peer(info.member.server), &info.fabric_address);
+            }
+        }
+    }
+
+    /// Whether another process has this server's number. Its peers know a server by its number, so this one leaves the
+    /// fabric to the process that is registered; and it does not enter it before it was registered itself.
+    fn look_for_twin(&mut self, now: Nanos) {
+        self.has_joined |= self.context.agent.is_registered();
+        self.twin = match self.context.agent.absence() {
+            Some(Absence::Twin { holder, address }) => Some(presence::twin(&holder, &address)),
+            _ => None,
+        };
+        if self.twin.is_none() {
+            return;
+        }
+        for (server, link) in std::mem::take(&mut self.context.links) {
+            self.context.fabric.disconnect(link::peer(server));
+            if link.up {
+                self.link_event(now, server, LinkEvent::Down);
+            }
+        }
+    }
+
+    /// Why an operation of `region` is not carried out.
+    pub(super) fn not_serving(&self, region: RegionId) -> OpError {
+        match &self.twin {
+            Some(why) => OpError::Unavailable(why.clone()),
+            None => OpError::Recovering(region),
+        }
+    }
+
+    /// An operator gives up volumes of `server` that `region` waits for.
+    pub(super) fn accept_loss(&mut self, now: Nanos, to: ReplyTo, region: RegionId, server: ServerId) {
+        match self.context.agent.accept_loss(now, region, server) {
+            Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
+            Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
+        }
+    }
+}
+
+fn accepted(outcome: Outcome) -> OpResult {
+    match outcome {
+        Outcome::Accepted => OpResult::Done,
+        Outcome::Rejected => OpResult::Error(OpError::Invalid(
+            "the region's configuration changed meanwhile, and nothing was given up: look at `leeward status` again"
+                .into(),
+        )),
+    }
+}

@@ -1,0 +1,135 @@
+//! Volumes that are lost, found again or given up, and two processes under one number: real nodes.
+
+use super::*;
+use leeward_format::op::OpError;
+use std::fs;
+use std::path::Path;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks the admin port until what it says of `path` has `part` in it.
+fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
+    let begun = Instant::now();
+    loop {
+        let (status, body) = http(address, path);
+        if body.contains(part) {
+            return (status, body);
+        }
+        assert!(begun.elapsed() < PATIENCE, "{path} never says {part:?}: {status} {body}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One operation over a native connection.
+fn ask(address: &str, op: Op) -> OpResult {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::Request, &Request::Ops { id: 1, direct: false, ops: vec![op] }, &mut bytes);
+    stream.write_all(&bytes).expect("a request");
+    let mut input = Vec::new();
+    loop {
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).expect("an answer");
+        assert!(count > 0, "the node closed the connection");
+        input.extend_from_slice(&buffer[..count]);
+        if let Some((reply, _)) = read_frame::<Reply>(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).expect("a frame") {
+            let Reply::Results { mut results, .. } = reply else { panic!("{reply:?}") };
+            return results.remove(0);
+        }
+    }
+}
+
+fn swap(left: &Path, right: &Path) {
+    let aside = left.with_extension("aside");
+    fs::rename(left, &aside).expect("a directory");
+    if right.exists() {
+        fs::rename(right, left).expect("a directory");
+    }
+    fs::rename(aside, right).expect("a directory");
+}
+
+#[test]
+fn a_region_waits_for_a_volume_that_was_replaced_until_it_is_back_or_given_up() {
+    let mut cluster = Cluster::start(1);
+    let config = cluster.config(1, 1);
+    assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
+    let (data, shelf) = (config.data_dir(), cluster.dir.path().join("shelf"));
+    let restart = |cluster: &mut Cluster| {
+        cluster.servers.pop().expect("the node").stop();
+        swap(&data, &shelf);
+        cluster.servers.push(start(&config).expect("the node again"));
+        cluster.servers[0].info().clone()
+    };
+    let waits = "waits for volume";
+    let old_volume = cluster.servers[0].info().member.volume;
+
+    // An empty directory is not what the region had: it is not served from there.
+    let info = restart(&mut cluster);
+    assert_ne!(info.member.volume, old_volume);
+    let (_, status) = wait_for(&info.admin_address, "/status", waits);
+    assert!(
+        status.contains(&format!("volume {old_volume} of server 1, which is back with another volume")),
+        "{status}"
+    );
+    assert!(http(&info.admin_address, "/").1.contains(waits), "the page says it too");
+    assert!(cluster.client(0).run("GET hello").starts_with("-LOADING"));
+
+    // The old directory is put back: so is what it holds.
+    restart(&mut cluster);
+    assert_eq!(cluster.client(0).run_until_served("GET hello"), "world");
+
+    // It is lost again, and given up.
+    let info = restart(&mut cluster);
+    wait_for(&info.admin_address, "/status", waits);
+    let give_up = |region, server| {
+        ask(&info.native_address, Op::AcceptLoss { region: RegionId(region), server: ServerId(server) })
+    };
+    let OpResult::Error(OpError::Invalid(why)) = give_up(1, 2) else { panic!("server 2 has nothing to do with it") };
+    assert_eq!(why, "region 1 does not wait for server 2: it waits for server 1");
+    assert_eq!((give_up(1, 1), give_up(2, 1)), (OpResult::Done, OpResult::Done));
+    assert_eq!(cluster.client(0).run_until_served("GET hello"), "$-1");
+    assert_eq!(cluster.client(0).run_until_served("SET hello again"), "+OK");
+}
+
+#[test]
+fn a_second_process_under_one_number_waits_says_why_and_takes_over_in_the_end() {
+    let mut cluster = Cluster::start(1);
+    assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
+    let first = cluster.servers[0].info().clone();
+    let mut config = cluster.config(1, 1);
+    config.data_dir = Some(cluster.dir.path().join("twin"));
+    cluster.servers.push(start(&config).expect("a process that cannot know yet"));
+    let twin = cluster.servers[1].info().clone();
+    let holder = format!("volume {} and native address {}", first.member.volume, first.native_address);
+    let (status, why) = wait_for(&twin.admin_address, "/readyz", "another process is server 1");
+    assert!(status == 503 && why.contains(&holder), "{why}");
+    let answer = cluster.client(1).run("GET hello");
+    assert!(answer.starts_with("-UNAVAILABLE") && answer.contains(&holder), "{answer}");
+    // The first process did not notice anything.
+    assert_eq!(cluster.client(0).run("GET hello"), "world");
+    assert_eq!(http(&first.admin_address, "/readyz").0, 200);
+
+    cluster.servers.remove(0).stop();
+    // It is server 1 now, with a volume that is not the one that the region needs.
+    wait_for(&twin.admin_address, "/status", "waits for volume");
+    assert!(cluster.client(0).run("GET hello").starts_with("-LOADING"));
+}
+
+#[test]
+fn what_is_in_the_way_of_a_volume_is_named_with_what_to_do() {
+    let cluster = Cluster::start(1);
+    let config = cluster.config(2, 1);
+    let data = config.data_dir();
+    let refused = |part: &str| {
+        let error = start(&config).err().expect("it cannot start").to_string();
+        assert!(error.contains(part) && error.contains(&data.display().to_string()), "{error}");
+    };
+    fs::write(&data, b"a file").expect("a file");
+    refused("a file is where a directory should be: name another directory, or move the file away");
+    fs::remove_file(&data).expect("it was just made");
+    fs::create_dir_all(data.join(VOLUME_NAME)).expect("a directory");
+    refused("volume is a directory and should be a file: move it away, or use another directory");
+    fs::remove_dir(data.join(VOLUME_NAME)).expect("it was just made");
+    fs::write(data.join(VOLUME_NAME), [b'x'; 100]).expect("a file");
+    refused("not a Leeward volume; nothing was changed. Give Leeward another directory");
+}
