@@ -1,0 +1,130 @@
+//! The engines: what the harness asks of one, and which there are. A folder below holds the drivers.
+//!
+//! Any client thread may call anything at the same time. A write that is answered survives the death of the process in every
+//! engine (it is in the page cache at least); none syncs each write.
+
+#[cfg(feature = "fjall")]
+mod fjall;
+mod leeward;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+
+use crate::Failure;
+use crate::measurement::DeviceBytes;
+use crate::plan::Plan;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// An open store.
+pub(crate) trait Engine: Sync {
+    /// Sets `key` to `value`.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure>;
+    /// Shows the value of `key` to `see`, where it lies if the engine can; answers whether there is one.
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure>;
+    /// Shows up to `limit` pairs from `start` on to `see`, in key order.
+    fn scan(&self, start: &[u8], limit: u32, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Failure>;
+    /// Levels that hold data, L0 included.
+    fn levels(&self) -> Result<u32, Failure>;
+    /// Device bytes by the engine's own count, if it keeps one of all of its traffic.
+    fn device_bytes(&self) -> Option<DeviceBytes> {
+        None
+    }
+    /// Closes the store.
+    fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// An engine, or another configuration of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EngineName {
+    /// Leeward, as an embedded library.
+    Leeward,
+    /// RocksDB without compression: what Leeward is compared with.
+    Rocksdb,
+    /// RocksDB with LZ4.
+    RocksdbLz4,
+    /// RocksDB with values of 512 bytes and more in blob files.
+    RocksdbBlob,
+    /// fjall.
+    Fjall,
+}
+
+impl EngineName {
+    const ALL: [EngineName; 5] =
+        [EngineName::Leeward, EngineName::Rocksdb, EngineName::RocksdbLz4, EngineName::RocksdbBlob, EngineName::Fjall];
+
+    /// Engines that this program was built with.
+    pub(crate) fn built_in() -> Vec<EngineName> {
+        EngineName::ALL.into_iter().filter(|name| name.is_built_in()).collect()
+    }
+
+    fn is_built_in(self) -> bool {
+        self.feature().is_none_or(|(_, enabled)| enabled)
+    }
+
+    /// Whether the engine reads past the page cache.
+    pub(crate) fn has_direct_io(self) -> bool {
+        self != EngineName::Fjall
+    }
+
+    /// The feature that brings the driver, and whether it is enabled.
+    fn feature(self) -> Option<(&'static str, bool)> {
+        match self {
+            EngineName::Leeward => None,
+            EngineName::Rocksdb | EngineName::RocksdbLz4 | EngineName::RocksdbBlob => {
+                Some(("rocksdb", cfg!(feature = "rocksdb")))
+            }
+            EngineName::Fjall => Some(("fjall", cfg!(feature = "fjall"))),
+        }
+    }
+
+    /// Makes a store in `directory`, which is empty.
+    ///
+    /// # Errors
+    /// Whatever the engine says, and a driver that this program was built without.
+    pub(crate) fn open(self, directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
+        match self {
+            EngineName::Leeward => leeward::open(directory, plan),
+            #[cfg(feature = "rocksdb")]
+            EngineName::Rocksdb => rocksdb::open(directory, plan, rocksdb::Variant::Plain),
+            #[cfg(feature = "rocksdb")]
+            EngineName::RocksdbLz4 => rocksdb::open(directory, plan, rocksdb::Variant::Lz4),
+            #[cfg(feature = "rocksdb")]
+            EngineName::RocksdbBlob => rocksdb::open(directory, plan, rocksdb::Variant::Blob),
+            #[cfg(feature = "fjall")]
+            EngineName::Fjall => fjall::open(directory, plan),
+            #[cfg(not(all(feature = "rocksdb", feature = "fjall")))]
+            other => Err(format!("{other} has no driver in this program").into()),
+        }
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EngineName::Leeward => "leeward",
+            EngineName::Rocksdb => "rocksdb",
+            EngineName::RocksdbLz4 => "rocksdb-lz4",
+            EngineName::RocksdbBlob => "rocksdb-blob",
+            EngineName::Fjall => "fjall",
+        })
+    }
+}
+
+impl FromStr for EngineName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<EngineName, String> {
+        let name = EngineName::ALL.into_iter().find(|name| name.to_string() == text.to_ascii_lowercase());
+        let name = name.ok_or_else(|| {
+            format!("unknown engine {text:?}: it is one of leeward, rocksdb, rocksdb-lz4, rocksdb-blob, fjall")
+        })?;
+        match name.feature() {
+            Some((feature, false)) => {
+                Err(format!("this program was built without {name}: build it with --features {feature}"))
+            }
+            _ => Ok(name),
+        }
+    }
+}

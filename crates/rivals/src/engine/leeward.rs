@@ -1,0 +1,52 @@
+//! Driver of Leeward, as an embedded library.
+
+use super::Engine;
+use crate::Failure;
+use crate::measurement::DeviceBytes;
+use crate::plan::Plan;
+use bytes::Bytes;
+use leeward_engine::embedded::{Db, DbOptions};
+use leeward_engine::{ScanBounds, VolumeOptions};
+use std::path::Path;
+
+struct Leeward(Db);
+
+pub(super) fn open(directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
+    let volume = VolumeOptions { cache_bytes: plan.cache_bytes, ..VolumeOptions::default() };
+    let options = DbOptions { volume, l0_bytes: plan.l0_bytes, ..DbOptions::default() };
+    Ok(Box::new(Leeward(Db::open(directory, options)?)))
+}
+
+impl Engine for Leeward {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        Ok(self.0.put(key, value)?)
+    }
+
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        let value = self.0.get(key)?;
+        Ok(value.inspect(|value| see(value)).is_some())
+    }
+
+    fn scan(&self, start: &[u8], limit: u32, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Failure> {
+        let mut cursor = self.0.scan(ScanBounds { start: Bytes::copy_from_slice(start), ..ScanBounds::default() });
+        for _ in 0..limit {
+            let Some(entry) = cursor.next()? else { break };
+            see(&entry.key, &entry.value);
+        }
+        Ok(())
+    }
+
+    fn levels(&self) -> Result<u32, Failure> {
+        let on_device = self.0.stats().levels.iter().filter(|level| level.entries > 0).count();
+        Ok(1 + on_device as u32)
+    }
+
+    fn device_bytes(&self) -> Option<DeviceBytes> {
+        let counters = self.0.counters();
+        Some(DeviceBytes { read: counters.bytes_read, written: counters.bytes_written })
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        Ok(self.0.close()?)
+    }
+}

@@ -1,0 +1,38 @@
+//! Memory that is nobody's: an engine without direct I/O finds in the page cache whatever the machine has room for, far
+//! beyond the memory that it was given. While such an engine runs, its parent, whose CPU time does not count, drops what the
+//! page cache holds of its tables.
+
+use rustix::fs::{Advice, fadvise};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Pause between two rounds: what the engine reads meanwhile is the page cache that it does have.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Extension of journals, which are only written: dropping their last page would cost a read for the next write.
+const JOURNAL: &str = "jnl";
+
+/// Drops the clean pages of the files below `directory` again and again, until `over`.
+pub(crate) fn keep_empty(directory: &Path, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        // A file or folder that the engine has just removed is no matter.
+        let _vanished = drop_pages(directory);
+        thread::sleep(PAUSE);
+    }
+}
+
+fn drop_pages(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            drop_pages(&path)?;
+        } else if path.extension().is_none_or(|extension| extension != JOURNAL) {
+            fadvise(File::open(path)?, 0, None, Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
