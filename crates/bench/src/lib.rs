@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod generators;
+mod idle;
 mod keys;
 mod kills;
 mod ledger;
@@ -31,6 +32,7 @@ mod worker;
 pub mod ycsb;
 
 pub use generators::{Chooser, Zipfian};
+pub use idle::{IdleProcess, IdleReport, idle};
 pub use keys::{KEY_BYTES, Mix, even_split_points, fill_value, key_bytes, mix64, sequence_of};
 pub use process::{ProcessSpent, seconds};
 pub use records::Records;

@@ -223,6 +223,31 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Benchmark {
     /// YCSB: Load and A to F, with the pair sizes of the Tebis and Anthus papers
     Ycsb(Box<YcsbArgs>),
+    /// What a cluster spends while nobody asks anything of it
+    Idle(IdleArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  leeward bench idle --dev 3 --seconds 30
+Counted are the nodes and this process, which hosts their coordinator.")]
+pub(crate) struct IdleArgs {
+    /// Start a cluster of this many nodes
+    #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) dev: u32,
+    /// How nodes write each other's memory
+    #[arg(long, value_enum, default_value = "shm")]
+    pub(crate) fabric: Fabric,
+    /// Number of regions, of the same size [default: two a node]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) regions: Option<u32>,
+    /// How long to watch
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
+    /// Write the results here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -56,7 +56,7 @@ Examples:
 
 #[test]
 fn every_page_has_an_example() {
-    for page in ["", "dev", "serve", "status", "bench ycsb", "get", "put", "del", "scan", "accept-loss"] {
+    for page in ["", "dev", "serve", "status", "bench ycsb", "bench idle", "get", "put", "del", "scan", "accept-loss"] {
         let text = help(page);
         assert!(text.contains("Example"), "{page}: {text}");
     }
@@ -79,6 +79,7 @@ fn the_command_lines_of_the_readme_are_understood() {
         "leeward bench ycsb --workload a --mix sd --records 1000000 --ops 1000000",
         "leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify",
         "leeward bench ycsb --dev 3 --workload LOAD,A --mix SD --kill-primary-every 5 --kills 10 --verify --json x",
+        "leeward bench idle --dev 3 --seconds 30",
         "leeward serve --config node.toml --set server_id=2",
         "leeward scan --reverse --limit 10",
     ] {

@@ -1,21 +1,54 @@
 //! `leeward bench`: runs the benchmark, with a cluster of its own if asked, and writes its report.
 
 use crate::Outcome;
-use crate::args::{BenchArgs, Benchmark, YcsbArgs};
+use crate::args::{BenchArgs, Benchmark, IdleArgs, TableArgs, YcsbArgs};
 use crate::ports::Ports;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
-use leeward_bench::{DevCluster, Options, even_split_points, ycsb};
+use leeward_bench::{DevCluster, Options, even_split_points, idle, ycsb};
+use serde::Serialize;
+use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
-    let Benchmark::Ycsb(args) = &args.benchmark;
-    run_ycsb(args)
+    match &args.benchmark {
+        Benchmark::Ycsb(args) => run_ycsb(args),
+        Benchmark::Idle(args) => run_idle(args),
+    }
+}
+
+/// Time for a cluster that has just become ready to come to rest.
+const REST: Duration = Duration::from_secs(2);
+
+fn run_idle(args: &IdleArgs) -> Outcome {
+    let mut temporary = None;
+    let events = signals::listen(false)?;
+    let directory = directory(None, &mut temporary)?;
+    let plan = Plan {
+        nodes: args.dev,
+        directory,
+        ports: free_ports(args.dev)?,
+        splits: even_split_points(args.regions.unwrap_or(2 * args.dev)),
+        fabric: args.fabric.name(),
+        table: TableArgs::default().options(args.dev),
+        settings: Vec::new(),
+    };
+    let mut cluster = Cluster::start(plan)?;
+    cluster.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
+    end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
+    thread::sleep(REST);
+    let nodes = (1..=args.dev).filter_map(|node| Some((format!("node {node}"), cluster.pid(node)?)));
+    let processes: Vec<_> = nodes.chain([("coordinator".to_owned(), process::id())]).collect();
+    let report = idle(&processes, Duration::from_secs(args.seconds))?;
+    cluster.check()?;
+    print!("{report}");
+    write_json(args.json.as_deref(), &report)?;
+    Ok(true)
 }
 
 fn run_ycsb(args: &YcsbArgs) -> Outcome {
@@ -37,7 +70,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     let mut cluster: Option<Box<dyn DevCluster>> = None;
     if let Some(nodes) = args.dev {
         let events = signals::listen(false)?;
-        let directory = directory(args, &mut temporary)?;
+        let directory = directory(args.data.as_ref(), &mut temporary)?;
         let mut started = Cluster::start(plan(args, nodes, directory)?)?;
         started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
         options.seeds = started.addresses();
@@ -46,11 +79,20 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     }
     let report = ycsb::run(&options, cluster)?;
     print!("{report}");
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&report)?;
+    write_json(args.json.as_deref(), &report)?;
+    Ok(report.is_clean())
+}
+
+fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = path {
+        let json = serde_json::to_string_pretty(report)?;
         fs::write(path, json + "\n").map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
-    Ok(report.is_clean())
+    Ok(())
+}
+
+fn free_ports(nodes: u32) -> Result<Ports, &'static str> {
+    Ports::free(nodes).ok_or("no free ports were found for the nodes")
 }
 
 fn options(args: &YcsbArgs) -> Result<Options, String> {
@@ -78,7 +120,7 @@ fn plan(args: &YcsbArgs, nodes: u32, directory: PathBuf) -> Result<Plan, String>
     Ok(Plan {
         nodes,
         directory,
-        ports: Ports::free(nodes).ok_or("no free ports were found for the nodes")?,
+        ports: free_ports(nodes)?,
         splits: even_split_points(regions),
         fabric: args.fabric.name(),
         table: args.table.options(nodes),
@@ -87,8 +129,8 @@ fn plan(args: &YcsbArgs, nodes: u32, directory: PathBuf) -> Result<Plan, String>
 }
 
 /// The directory of the cluster's data. Data of an earlier run would be measured along.
-fn directory(args: &YcsbArgs, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
-    let Some(path) = &args.data else {
+fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
+    let Some(path) = data else {
         let made = tempfile::Builder::new().prefix("leeward-bench-").tempdir();
         let made = made.map_err(|error| format!("no temporary directory: {error}"))?;
         return Ok(temporary.insert(made).path().to_path_buf());
