@@ -50,6 +50,10 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
+    /// Show what a volume holds, down to each record, without opening it
+    Inspect(InspectArgs),
+    /// Read everything that a volume holds and check every checksum
+    Verify(VerifyArgs),
 }
 
 /// How nodes write each other's memory.
@@ -396,6 +400,42 @@ pub(crate) struct AcceptLossArgs {
     /// The server whose data is lost
     #[arg(long)]
     pub(crate) server: u32,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward inspect leeward-data/node-1                          superblock, manifest, regions, levels
+  leeward inspect leeward-data/node-1 --region 1               each segment of a region
+  leeward inspect leeward-data/node-1 --segment 12 --entries   one segment, with its records or entries
+  leeward inspect leeward-data/node-1 --manifest               each entry of the manifest
+Nothing is written. A volume that a node runs on changes meanwhile: what is shown may not fit together.
+docs/formats describes every structure.")]
+pub(crate) struct InspectArgs {
+    /// Data directory of a node, or of an embedded store
+    pub(crate) directory: PathBuf,
+    /// List the segments of this region
+    #[arg(long)]
+    pub(crate) region: Option<u32>,
+    /// Show the structures of the segment with this number
+    #[arg(long, value_name = "NUMBER", conflicts_with = "region")]
+    pub(crate) segment: Option<u32>,
+    /// With --segment: show each entry and record, too
+    #[arg(long, requires = "segment")]
+    pub(crate) entries: bool,
+    /// Show the entries of the manifest
+    #[arg(long, conflicts_with_all = ["region", "segment"])]
+    pub(crate) manifest: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  leeward verify leeward-data/node-1
+Nothing may run on the volume; nothing is written. Exit code 1: there is damage.")]
+pub(crate) struct VerifyArgs {
+    /// Data directory of a node, or of an embedded store
+    pub(crate) directory: PathBuf,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

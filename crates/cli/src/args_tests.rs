@@ -36,6 +36,8 @@ Commands:
   del     Remove a key
   scan    Print keys and values in order
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
+  inspect Show what a volume holds, down to each record, without opening it
+  verify Read everything that a volume holds and check every checksum
   help    Print this message or the help of the given subcommand(s)
 
 Options:
@@ -56,7 +58,21 @@ Examples:
 
 #[test]
 fn every_page_has_an_example() {
-    for page in ["", "dev", "serve", "status", "bench ycsb", "bench idle", "get", "put", "del", "scan", "accept-loss"] {
+    for page in [
+        "",
+        "dev",
+        "serve",
+        "status",
+        "bench ycsb",
+        "bench idle",
+        "get",
+        "put",
+        "del",
+        "scan",
+        "accept-loss",
+        "inspect",
+        "verify",
+    ] {
         let text = help(page);
         assert!(text.contains("Example"), "{page}: {text}");
     }
@@ -79,6 +95,8 @@ fn the_command_lines_of_the_readme_are_understood() {
         "leeward bench ycsb --workload a --mix sd --records 1000000 --ops 1000000",
         "leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify",
         "leeward bench ycsb --dev 3 --workload LOAD,A --mix SD --kill-primary-every 5 --kills 10 --verify --json x",
+        "leeward inspect leeward-data/node-1 --segment 12 --entries",
+        "leeward verify leeward-data/node-1",
         "leeward bench idle --dev 3 --seconds 30",
         "leeward serve --config node.toml --set server_id=2",
         "leeward scan --reverse --limit 10",

@@ -2,7 +2,7 @@
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
 //!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
-//!   clients.
+//!   clients. - [`inspect`]: a volume that nothing runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
 //! "no" (a key that does not exist, a benchmark that found errors) and 2 for a failure.
@@ -13,11 +13,13 @@ mod bench;
 mod claim;
 mod data;
 mod dev;
+mod inspect;
 mod ports;
 mod serve;
 mod signals;
 mod status;
 mod supervisor;
+mod text;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         Command::Del(args) => data::del(&args),
         Command::Scan(args) => data::scan(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Verify(args) => inspect::verify(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 //! that are not part of the cluster are shown too, if they answer at one of the addresses given.
 
 use crate::args::StatusArgs;
+use crate::text::{bytes, table};
 use crate::{Outcome, show};
 use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
 use leeward_client::{ClientError, GroupConfig, RegionMap, introduce};
@@ -113,26 +114,6 @@ fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B>
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || ask(one))).collect();
         threads.into_iter().map(|thread| thread.join().expect("asking does not panic")).collect()
     })
-}
-
-/// Rows of cells with aligned columns, two spaces apart.
-fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    let head = head.iter().map(|cell| (*cell).to_string()).collect();
-    for row in std::iter::once(head).chain(rows) {
-        let mut line = String::new();
-        for (width, cell) in widths.iter().zip(&row) {
-            write!(line, "{cell:width$}  ").expect("writing to memory");
-        }
-        writeln!(text, "{}", line.trim_end()).expect("writing to memory");
-    }
-    text
 }
 
 fn or_dash<T: ToString>(value: Option<T>) -> String {
@@ -277,13 +258,4 @@ fn figures(status: Option<&RegionStatus>) -> [String; 4] {
 fn range(start: &str, end: Option<String>) -> String {
     let start = if start.is_empty() { "first" } else { start };
     format!("{start} .. {}", end.as_deref().unwrap_or("last"))
-}
-
-/// A size for people.
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{bytes} B"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
-    }
 }

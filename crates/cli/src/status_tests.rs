@@ -1,6 +1,7 @@
 //! The tables of `leeward status`, from statuses as nodes send them.
 
-use super::{NodeRow, bytes, copy_table, node_table, range, region_table};
+use super::{NodeRow, copy_table, node_table, range, region_table};
+use crate::text::bytes;
 use leeward_bench::NodeStatus;
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::cluster::{Member, ServerInfo};

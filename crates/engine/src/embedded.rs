@@ -25,8 +25,9 @@ use crate::error::{Error, Result};
 use crate::region::{AppendError, Region, RegionStats, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
+use crate::verify::Verification;
 use crate::version::{Lookup, Reach, Snapshot};
-use crate::volume::{Volume, VolumeOptions};
+use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::{RegionId, VolumeId};
@@ -41,8 +42,6 @@ use worker::Workers;
 
 /// The one region of a [`Db`].
 const REGION: RegionId = RegionId(1);
-/// Name of the volume in the directory.
-const VOLUME_NAME: &str = "volume";
 
 /// When writes become durable against a power loss. Against `kill -9` they always are before they are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +223,20 @@ impl Db {
     /// Those of writing.
     pub fn sync(&self) -> Result<()> {
         self.region.sync_tails().map(drop)
+    }
+
+    /// Reads everything on the device and checks every checksum, beside whatever else goes on.
+    ///
+    /// ```
+    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// db.put(b"key", b"value")?;
+    /// assert!(db.verify().damaged.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn verify(&self) -> Verification {
+        self.volume.verify()
     }
 
     /// Figures of the engine.

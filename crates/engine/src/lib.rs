@@ -7,18 +7,21 @@
 //! - [`Region`]: a copy that serves: writes, reads, snapshots, compactions.
 //! - [`Replica`]: a copy that does not: what a volume holds after a start, or a backup's.
 //! - [`embedded::Db`]: one region with threads of its own, as a library.
+//! - [`image::Image`]: a volume that is looked at and not opened.
 #![deny(unsafe_code)]
 
 pub mod cache;
 pub mod compaction;
 pub mod embedded;
 pub mod error;
+pub mod image;
 pub mod log;
 pub mod memtable;
 pub mod region;
 pub mod replica;
 pub mod scan;
 pub mod tree;
+pub mod verify;
 pub mod version;
 pub mod volume;
 
@@ -28,4 +31,4 @@ pub use region::{AppendError, Appended, PinnedBase, Region, RegionStats, Write};
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use version::{Lookup, Reach, Snapshot};
-pub use volume::{Segment, Volume, VolumeOptions};
+pub use volume::{Segment, VOLUME_NAME, Volume, VolumeOptions};

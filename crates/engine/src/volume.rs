@@ -15,19 +15,19 @@ mod manifest;
 mod registry;
 mod space;
 
-pub(crate) use manifest::Durability;
+pub(crate) use device::Device;
+pub(crate) use manifest::{Durability, Manifest};
 pub(crate) use registry::Owner;
 pub use space::Segment;
 
 use crate::cache::Cache;
 use crate::error::{Error, RESTORE, Result};
 use crate::replica::Replica;
-use device::Device;
+use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::{DeviceCounters, File};
-use manifest::Manifest;
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
@@ -51,10 +51,12 @@ impl Default for VolumeOptions {
     }
 }
 
+/// Name of the volume's file in a data directory.
+pub const VOLUME_NAME: &str = "volume";
 /// Segments of each manifest zone of a new volume.
 const ZONE_SEGMENTS: u32 = 4;
 /// Bytes at the start of the file that hold both copies of the superblock.
-const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
+pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
 
 /// An open volume.
 pub struct Volume {
@@ -79,14 +81,20 @@ impl Volume {
     /// volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for absurd options.
     pub fn open(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
         let device = Arc::new(Device::new(file));
-        let superblock = match read_superblock(&device, &options)? {
+        if !Superblock::is_segment_size(options.segment_bytes) {
+            let allowed = format!("{MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}");
+            let detail = format!("segment size {}: must be a power of two, {allowed} bytes", options.segment_bytes);
+            return Err(Error::Invalid(detail));
+        }
+        let unmade_bytes = (1 + 2 * u64::from(ZONE_SEGMENTS)) * options.segment_bytes as u64;
+        let superblock = match read_superblock(&device, unmade_bytes)? {
             Some(superblock) => superblock,
             None => create(&device, new, &options)?,
         };
         check_len(&device, reserved_bytes(&superblock), "the manifest")?;
         let segment_bytes = u64::from(superblock.segment_bytes);
-        let zone_bytes = superblock.zone_segments as usize * superblock.segment_bytes as usize;
-        let (manifest, state) = Manifest::load(device.clone(), segment_bytes, zone_bytes)?;
+        let (start, zone_bytes) = zones(&superblock);
+        let (manifest, state) = Manifest::load(device.clone(), start, zone_bytes)?;
         let end = grow_to_live(&device, segment_bytes, &state)?;
         let capacity = options.capacity_bytes.unwrap_or(u64::MAX);
         let limit = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
@@ -216,6 +224,26 @@ impl Volume {
         self.device.check()
     }
 
+    /// Reads every live segment and checks all that has a checksum, beside whatever else goes on. A segment that is
+    /// removed meanwhile is still checked: it is pinned.
+    pub fn verify(&self) -> Verification {
+        let mut verification = Verification::default();
+        let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
+        for region in regions {
+            let (states, pinned) = {
+                let registry = self.registry.lock();
+                let states: Option<Vec<_>> =
+                    registry.region(region).map(|state| state.segments.values().copied().collect());
+                (states.unwrap_or_default(), registry.segments(region))
+            };
+            for segment in states {
+                verification.check(&self.device, self.segment_bytes, region, &segment);
+            }
+            drop(pinned);
+        }
+        verification
+    }
+
     fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
         assert!(offset as usize + bytes <= self.segment_bytes, "an access ends in the segment it begins in");
         self.file_offset(no, offset)
@@ -314,6 +342,12 @@ fn reserved_bytes(superblock: &Superblock) -> u64 {
     u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
 }
 
+/// Where the manifest's first zone starts, and the length of each, in bytes.
+pub(crate) fn zones(superblock: &Superblock) -> (u64, usize) {
+    let segment_bytes = superblock.segment_bytes as usize;
+    (segment_bytes as u64, superblock.zone_segments as usize * segment_bytes)
+}
+
 /// Refuses a file that ends before byte `needed`, which was durable.
 fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
     let len = file_len(device)?;
@@ -325,13 +359,8 @@ fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
 }
 
 /// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
-/// volume.
-fn read_superblock(device: &Device, options: &VolumeOptions) -> Result<Option<Superblock>> {
-    if !Superblock::is_segment_size(options.segment_bytes) {
-        let allowed = format!("{MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}");
-        let detail = format!("segment size {}: must be a power of two, {allowed} bytes", options.segment_bytes);
-        return Err(Error::Invalid(detail));
-    }
+/// volume, which is at most `unmade_bytes` long.
+pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Option<Superblock>> {
     let len = file_len(device)?;
     let file = device.file().name().to_owned();
     let mut bytes = vec![0; SUPERBLOCKS_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
@@ -341,8 +370,7 @@ fn read_superblock(device: &Device, options: &VolumeOptions) -> Result<Option<Su
         (Ok(superblock), _) | (Err(_), Ok(superblock)) => return Ok(Some(superblock)),
         (Err(error), Err(_)) => error,
     };
-    let reserved = (1 + 2 * u64::from(ZONE_SEGMENTS)) * options.segment_bytes as u64;
-    if bytes.iter().all(|byte| *byte == 0) && len <= reserved {
+    if bytes.iter().all(|byte| *byte == 0) && len <= unmade_bytes {
         return Ok(None);
     }
     Err(match error {

@@ -18,6 +18,7 @@ use crate::cluster::TableOptions;
 use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Alignment of the frames of a zone, in bytes.
 pub const FRAME_ALIGN: usize = 64;
@@ -37,6 +38,17 @@ impl SegmentKind {
     /// It holds nodes, with pointers that a backup rewrites.
     pub fn is_index(self) -> bool {
         !matches!(self, SegmentKind::Log(_))
+    }
+}
+
+impl fmt::Display for SegmentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SegmentKind::Log(LogKind::Recovery) => f.pad("recovery log"),
+            SegmentKind::Log(LogKind::Large) => f.pad("large log"),
+            SegmentKind::Leaf => f.pad("leaves"),
+            SegmentKind::Index => f.pad("index"),
+        }
     }
 }
 

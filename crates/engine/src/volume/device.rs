@@ -7,60 +7,60 @@ use std::sync::{Arc, OnceLock};
 
 /// The file, and whether it can still be trusted with writes.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(crate) struct Device {
     file: Arc<dyn File>,
     failed: OnceLock<String>,
 }
 
 impl Device {
-    pub(super) fn new(file: Arc<dyn File>) -> Device {
+    pub(crate) fn new(file: Arc<dyn File>) -> Device {
         Device { file, failed: OnceLock::new() }
     }
 
-    pub(super) fn file(&self) -> &Arc<dyn File> {
+    pub(crate) fn file(&self) -> &Arc<dyn File> {
         &self.file
     }
 
     /// Why nothing is written any more.
-    pub(super) fn why_failed(&self) -> Option<&str> {
+    pub(crate) fn why_failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
     /// Nothing is written from now on.
-    pub(super) fn fail(&self, reason: &str) {
+    pub(crate) fn fail(&self, reason: &str) {
         if self.failed.set(reason.to_owned()).is_ok() {
             tracing::error!(file = self.file.name(), reason, "the volume takes no more writes");
         }
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.failed.get() {
             None => Ok(()),
             Some(reason) => Err(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.clone() }),
         }
     }
 
-    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.file.read_at(buffer, offset).map_err(|error| self.error("read", offset, error))
     }
 
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
         self.file.write_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
     }
 
-    pub(super) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
         self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
     }
 
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         self.check()?;
         self.file.sync().map_err(|error| self.failed("sync", 0, error))
     }
 
     /// Grows the file to `len` bytes. A failure says nothing about what is written: writing goes on.
-    pub(super) fn allocate(&self, len: u64) -> Result<()> {
+    pub(crate) fn allocate(&self, len: u64) -> Result<()> {
         self.file.allocate(len).map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::NoSpace { file: self.file.name().to_owned(), detail: error.to_string() }
@@ -69,7 +69,7 @@ impl Device {
         })
     }
 
-    pub(super) fn error(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
+    pub(crate) fn error(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
         Error::Io { file: self.file.name().to_owned(), action, offset, source: Arc::new(error) }
     }
 

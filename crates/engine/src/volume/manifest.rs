@@ -27,7 +27,7 @@ pub(crate) enum Durability {
 
 /// The writing end.
 #[derive(Debug)]
-pub(super) struct Manifest {
+pub(crate) struct Manifest {
     device: Arc<Device>,
     zone_bytes: usize,
     /// Where the zones start, in bytes.
@@ -58,15 +58,7 @@ impl Manifest {
 
     /// Reads what the device holds and begins a life after the last one, durably.
     pub(super) fn load(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
-        let mut manifest = Manifest::new(device, start, zone_bytes);
-        let zones = [manifest.read_zone(0)?, manifest.read_zone(1)?];
-        let firsts = zones.each_ref().map(|zone| decode(zone).ok().flatten().filter(is_checkpoint));
-        let sequence = |zone: usize| firsts[zone].as_ref().map(|(entry, _)| entry.sequence);
-        manifest.current = usize::from(sequence(1) > sequence(0));
-        let Some((first, bytes)) = firsts[manifest.current].clone() else {
-            return Err(manifest.damaged(0, "neither zone of the manifest starts with a checkpoint".into()));
-        };
-        let mut state = manifest.replay(&zones[manifest.current], first, bytes)?;
+        let (mut manifest, mut state) = Manifest::read(device, start, zone_bytes)?;
         // What was read may be in the page cache only: nothing may build on it before it is durable.
         manifest.device.sync()?;
         manifest.durable = manifest.sequence - 1;
@@ -75,6 +67,33 @@ impl Manifest {
         state.apply(&opened).expect("an opening fits every state");
         manifest.append(vec![opened], Durability::Synced, || state.clone())?;
         Ok((manifest, state))
+    }
+
+    /// Reads what the device holds.
+    pub(crate) fn read(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
+        let mut manifest = Manifest::new(device, start, zone_bytes);
+        let zones = [manifest.read_zone(0)?, manifest.read_zone(1)?];
+        let firsts = zones.each_ref().map(|zone| decode(zone).ok().flatten().filter(is_checkpoint));
+        let sequence = |zone: usize| firsts[zone].as_ref().map(|(entry, _)| entry.sequence);
+        manifest.current = usize::from(sequence(1) > sequence(0));
+        let Some((first, bytes)) = firsts[manifest.current].clone() else {
+            return Err(manifest.damaged(0, "neither zone of the manifest starts with a checkpoint".into()));
+        };
+        let state = manifest.replay(&zones[manifest.current], first, bytes)?;
+        Ok((manifest, state))
+    }
+
+    /// The entries that count, in order, each with its offset in the file and the length of its frame.
+    pub(crate) fn entries(&self) -> Result<Vec<(u64, usize, Entry)>> {
+        let zone = self.read_zone(self.current)?;
+        let (mut entries, mut at) = (Vec::new(), 0);
+        while at < self.position {
+            let entry = decode(&zone[at..]).ok().flatten();
+            let (entry, bytes) = entry.ok_or_else(|| self.damaged(self.current, "an entry has changed".into()))?;
+            entries.push((self.starts[self.current] + at as u64, bytes, entry));
+            at += bytes.next_multiple_of(FRAME_ALIGN);
+        }
+        Ok(entries)
     }
 
     pub(super) fn life(&self) -> Incarnation {

@@ -6,3 +6,4 @@ mod damage;
 mod planted;
 mod replica;
 mod support;
+mod verify;

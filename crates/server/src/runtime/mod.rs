@@ -24,7 +24,7 @@ use crate::node::{Node, NodeParts, NodeTiming, link};
 use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
-use leeward_engine::{Volume, VolumeOptions};
+use leeward_engine::{VOLUME_NAME, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
@@ -38,9 +38,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// Name of the volume's file in the data directory.
-const VOLUME_NAME: &str = "volume";
 
 /// Why a node did not start. Nothing is left running, and nothing was changed but that directories and an empty volume
 /// may have been made.

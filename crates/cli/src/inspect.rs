@@ -1,0 +1,343 @@
+//! `leeward inspect` and `leeward verify`: a volume, read from its file, for a person.
+
+use crate::Outcome;
+use crate::args::{InspectArgs, VerifyArgs};
+use crate::text::{bytes, table};
+use leeward_engine::VOLUME_NAME;
+use leeward_engine::image::Image;
+use leeward_engine::verify::{Damage, Item};
+use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState};
+use leeward_format::node::{Entry, Node, NodeKind};
+use leeward_format::record::RecordKind;
+use leeward_format::superblock::VOLUME_VERSION;
+use leeward_format::{Pointer, RegionId, SegmentNo};
+use leeward_platform::{Disk, RealDisk};
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::path::Path;
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;
+
+/// Bytes of a key or value that are shown.
+const SHOWN_BYTES: usize = 48;
+
+pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
+    let image = open(&disk(&args.directory)?, &args.directory)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let shown = match (args.region, args.segment) {
+        (Some(region), _) => show_region(&mut out, &image, RegionId(region)),
+        (None, Some(no)) => show_segment(&mut out, &image, SegmentNo(no), args.entries),
+        (None, None) if args.manifest => show_manifest(&mut out, &image),
+        (None, None) => show_volume(&mut out, &image),
+    };
+    match shown.and_then(|is_sound| Ok(out.flush().map(|()| is_sound)?)) {
+        // `leeward inspect | head`: whoever reads has enough.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Ok(true),
+        shown => shown,
+    }
+}
+
+pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
+    let disk = disk(&args.directory)?;
+    let _lock = disk.lock().map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => format!("{}: in use by another process: stop it first", args.directory.display()),
+        _ => format!("{}: {error}", args.directory.display()),
+    })?;
+    let image = open(&disk, &args.directory)?;
+    let shows_progress = io::stderr().is_terminal();
+    let verification = image.verify(&mut |done, all| {
+        if shows_progress {
+            eprint!("\r{done} of {all} segments");
+        }
+    });
+    if shows_progress {
+        eprintln!();
+    }
+    for damaged in &verification.damaged {
+        let SegmentState { id, no, kind, .. } = damaged.segment;
+        println!("region {}: {kind} segment {no} (id {id}) is damaged", damaged.region);
+        for Damage { offset, detail } in &damaged.damage {
+            println!("  at byte {offset} of the volume: {detail}");
+        }
+    }
+    println!(
+        "{} segments, {} checked: {} nodes with {} entries, {} log records; {} segments damaged",
+        verification.segments,
+        bytes(verification.bytes),
+        verification.nodes,
+        verification.entries,
+        verification.records,
+        verification.damaged.len()
+    );
+    if !verification.damaged.is_empty() {
+        println!(
+            "restore the volume from a copy, or remove its directory so that the node is rebuilt from the other replicas"
+        );
+    }
+    Ok(verification.damaged.is_empty())
+}
+
+/// The directory, which must hold a volume: looking for one makes none.
+fn disk(directory: &Path) -> Result<RealDisk, String> {
+    if !directory.join(VOLUME_NAME).is_file() {
+        let shown = directory.display();
+        return Err(format!(
+            "{shown}: no file named {VOLUME_NAME} is in it: name the data directory of a node, such as leeward-data/node-1"
+        ));
+    }
+    RealDisk::open(directory).map_err(|error| format!("{}: {error}", directory.display()))
+}
+
+fn open(disk: &RealDisk, directory: &Path) -> Result<Image, Box<dyn std::error::Error>> {
+    let image = Image::read(disk.open(VOLUME_NAME)?)?;
+    Ok(image.ok_or_else(|| format!("{}: the volume is empty: no node has started on it", directory.display()))?)
+}
+
+fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
+    let superblock = image.superblock();
+    writeln!(
+        out,
+        "volume {}: format {VOLUME_VERSION}, segments of {}, file of {}, life {}",
+        superblock.volume,
+        bytes(superblock.segment_bytes.into()),
+        bytes(image.file_bytes()?),
+        image.state().incarnation
+    )?;
+    for (name, copy) in ["superblock", "its copy"].into_iter().zip(image.superblock_copies()?) {
+        match copy {
+            Ok(_) => writeln!(out, "{name}: valid")?,
+            Err(error) => writeln!(out, "{name}: DAMAGED: {error}")?,
+        }
+    }
+    let manifest = image.manifest()?;
+    let (first, last) = (manifest.first().expect("a checkpoint"), manifest.last().expect("a checkpoint"));
+    writeln!(
+        out,
+        "manifest: {} entries from byte {} on, {} to {}, {} of {}",
+        manifest.len(),
+        first.offset,
+        first.entry.sequence,
+        last.entry.sequence,
+        bytes(last.offset + last.bytes as u64 - first.offset),
+        bytes(u64::from(superblock.zone_segments) * u64::from(superblock.segment_bytes))
+    )?;
+    for region in image.state().regions.values() {
+        writeln!(out)?;
+        summarize_region(out, region)?;
+    }
+    Ok(true)
+}
+
+fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()> {
+    let RegionState { region: id, options, term, replay_from, commit, .. } = region;
+    writeln!(
+        out,
+        "region {id} of table {}: term {term}, replay from LSN {replay_from}, durable up to LSN {commit}",
+        options.name
+    )?;
+    writeln!(
+        out,
+        "placement {:?}, L0 of {}, growth factor {}, {} replicas of which {} take writes",
+        options.placement,
+        bytes(options.l0_bytes),
+        options.growth_factor,
+        options.replicas,
+        options.min_in_sync
+    )?;
+    if region.segments.is_empty() {
+        return writeln!(out, "it is empty");
+    }
+    let levels = region.levels.iter().enumerate().filter(|(_, level)| level.root.is_some()).map(|(i, level)| {
+        vec![
+            format!("L{}", i + 1),
+            level.leaf_segments.to_string(),
+            level.index_segments.len().to_string(),
+            level.entries.to_string(),
+            bytes(level.bytes),
+            level.root.map_or_else(String::new, place),
+        ]
+    });
+    let head = ["LEVEL", "LEAF SEGMENTS", "INDEX SEGMENTS", "ENTRIES", "BYTES IN PLACE", "ROOT"];
+    write!(out, "{}", table(&head, levels.collect()))?;
+    let mut kinds = BTreeMap::<SegmentKind, (u64, u64, u64)>::new();
+    for segment in region.segments.values() {
+        let (count, used, open) = kinds.entry(segment.kind).or_default();
+        *count += 1;
+        *used += u64::from(segment.bytes.unwrap_or(0));
+        *open += u64::from(segment.bytes.is_none());
+    }
+    let rows = kinds
+        .into_iter()
+        .map(|(kind, (count, used, open))| vec![kind.to_string(), count.to_string(), open.to_string(), bytes(used)]);
+    write!(out, "{}", table(&["SEGMENTS", "COUNT", "OPEN", "BYTES"], rows.collect()))
+}
+
+fn show_region(out: &mut dyn Write, image: &Image, region: RegionId) -> Outcome {
+    let Some(state) = image.state().regions.get(&region) else {
+        let known: Vec<String> = image.state().regions.keys().map(ToString::to_string).collect();
+        return Err(format!("the volume has no region {region}; it has: {}", known.join(", ")).into());
+    };
+    summarize_region(out, state)?;
+    let mut segments: Vec<&SegmentState> = state.segments.values().collect();
+    segments.sort_by_key(|segment| (segment.kind, segment.id));
+    let rows = segments.into_iter().map(|segment| {
+        vec![
+            segment.no.to_string(),
+            segment.kind.to_string(),
+            format!("{}.{}", segment.id.term(), segment.id.counter()),
+            segment.bytes.map_or_else(|| "open".into(), |used| bytes(used.into())),
+            if segment.kind.is_index() { String::new() } else { bytes(segment.durable_bytes.into()) },
+            if segment.last_lsn.0 == 0 { String::new() } else { segment.last_lsn.to_string() },
+        ]
+    });
+    let head = ["SEGMENT", "HOLDS", "ID", "BYTES", "DURABLE", "LAST LSN"];
+    write!(out, "\n{}", table(&head, rows.collect()))?;
+    Ok(true)
+}
+
+fn show_segment(out: &mut dyn Write, image: &Image, no: SegmentNo, with_entries: bool) -> Outcome {
+    let Some((region, segment)) = image.segment(no) else {
+        return Err(format!("segment {no} is free, or beyond the volume, or holds superblock and manifest").into());
+    };
+    writeln!(out, "segment {no}: {} of region {}, id {}", segment.kind, region.region, segment.id)?;
+    let mut written = Ok(());
+    let damage = image.walk(region.region, segment, &mut |item| {
+        if written.is_ok() {
+            written = show_item(out, &item, with_entries);
+        }
+    });
+    written?;
+    for Damage { offset, detail } in &damage {
+        writeln!(out, "DAMAGED at byte {offset} of the volume: {detail}")?;
+    }
+    Ok(damage.is_empty())
+}
+
+fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Result<()> {
+    match item {
+        Item::LogHeader(header) => writeln!(out, "header: first LSN {}", header.first_lsn),
+        Item::Record { .. } if !with_entries => Ok(()),
+        Item::Record { offset, record } => {
+            let (lsn, key) = (record.lsn, shown(record.key));
+            let more = if record.flags == 0 { "" } else { ", and the batch goes on" };
+            match record.kind {
+                RecordKind::Put => writeln!(out, "{offset:>8} LSN {lsn} put {key} = {}{more}", shown(record.value)),
+                RecordKind::Delete => writeln!(out, "{offset:>8} LSN {lsn} delete {key}{more}"),
+            }
+        }
+        Item::Footer(footer) => writeln!(
+            out,
+            "footer: {} leaves, {} entries of which {} are tombstones, LSNs {} to {}, {} in place, {} in logs\n\
+             keys {} to {}\ntree at {}, root at {}, filter of {} at {}, end at {}",
+            footer.leaves,
+            footer.entries,
+            footer.tombstones,
+            footer.min_lsn,
+            footer.max_lsn,
+            bytes(footer.payload_bytes),
+            bytes(footer.log_bytes),
+            shown(&footer.first_key),
+            shown(&footer.last_key),
+            footer.tree_at,
+            footer.root_at,
+            bytes(footer.filter_bytes.into()),
+            footer.filter_at,
+            footer.end
+        ),
+        Item::Node { offset, node } => show_node(out, *offset, node, with_entries),
+    }
+}
+
+fn show_node<B: std::ops::Deref<Target = [u8]>>(
+    out: &mut dyn Write,
+    offset: u32,
+    node: &Node<B>,
+    with_entries: bool,
+) -> io::Result<()> {
+    let kind = if node.kind() == NodeKind::Leaf { "leaf" } else { "index node" };
+    writeln!(out, "{offset:>8} {kind}: {} entries, prefix {}", node.len(), shown(node.prefix()))?;
+    if !with_entries {
+        return Ok(());
+    }
+    let mut key = Vec::new();
+    for i in 0..node.len() {
+        key.clear();
+        if node.kind() == NodeKind::Index {
+            node.pivot_into(i, &mut key);
+            let child = node.child(i);
+            writeln!(
+                out,
+                "         from {} on: {}, {}",
+                shown(&key),
+                place(child.pointer),
+                bytes(child.bytes() as u64)
+            )?;
+            continue;
+        }
+        node.key_into(i, &mut key);
+        let (lsn, entry) = node.entry(i);
+        let key = shown(&key);
+        match entry {
+            Entry::InPlace(value) => writeln!(out, "         LSN {lsn} {key} = {}", shown(value))?,
+            Entry::InLog { pointer, value_bytes } => {
+                writeln!(out, "         LSN {lsn} {key}: {value_bytes} bytes in {}", place(pointer))?;
+            }
+            Entry::Tombstone => writeln!(out, "         LSN {lsn} {key} was deleted")?,
+        }
+    }
+    Ok(())
+}
+
+fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {
+    for placed in image.manifest()? {
+        let (sequence, durable, life) = (placed.entry.sequence, placed.entry.durable, placed.entry.life);
+        writeln!(
+            out,
+            "{sequence} at byte {}, {} bytes, life {life}, durable up to entry {durable}",
+            placed.offset, placed.bytes
+        )?;
+        match placed.entry.body {
+            EntryBody::Checkpoint(state) => {
+                let regions: Vec<String> = state.regions.keys().map(ToString::to_string).collect();
+                writeln!(out, "    checkpoint of regions {}", regions.join(", "))?;
+            }
+            EntryBody::Edit(changes) => {
+                changes.iter().try_for_each(|change| show_change(out, change))?;
+            }
+            EntryBody::Moved => writeln!(out, "    goes on in the other zone")?,
+        }
+    }
+    Ok(true)
+}
+
+fn show_change(out: &mut dyn Write, change: &Change) -> io::Result<()> {
+    match change {
+        Change::Region(state) => {
+            writeln!(out, "    region {} replaced: {} segments", state.region, state.segments.len())
+        }
+        Change::Install { region, edit, places, commit } => writeln!(
+            out,
+            "    region {region}: install of {} levels, {} segments added at {:?}, {} removed, replay from LSN {}, durable \
+             up to LSN {commit}",
+            edit.levels.len(),
+            edit.added.len(),
+            places.iter().map(|(no, _)| no.0).collect::<Vec<_>>(),
+            edit.removed.len(),
+            edit.replay_from
+        ),
+        other => writeln!(out, "    {other:?}"),
+    }
+}
+
+fn place(pointer: Pointer) -> String {
+    format!("segment {} at {}", pointer.segment(), pointer.offset())
+}
+
+/// A key or value as text, shortened.
+fn shown(all: &[u8]) -> String {
+    let start = &all[..all.len().min(SHOWN_BYTES)];
+    let rest = if start.len() < all.len() { format!("... ({} bytes)", all.len()) } else { String::new() };
+    format!("\"{}\"{rest}", start.escape_ascii())
+}

@@ -1,0 +1,109 @@
+//! A volume that is looked at and not opened: nothing is written, not even that it was read.
+//!
+//! For `leeward inspect` and `leeward verify`, of volumes that nothing uses, also damaged ones. One thread.
+
+use crate::error::Result;
+use crate::verify::{Item, Verification, Walked, walk};
+use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock, zones};
+use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
+use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
+use leeward_format::{DecodeError, RegionId, SegmentNo};
+use leeward_platform::File;
+use std::sync::Arc;
+
+pub use crate::verify::{Damage, DamagedSegment};
+
+/// What a volume's file holds.
+#[derive(Debug)]
+pub struct Image {
+    device: Arc<Device>,
+    superblock: Superblock,
+    manifest: Manifest,
+    state: VolumeState,
+}
+
+/// An entry of the manifest, and where it lies.
+#[derive(Clone, Debug)]
+pub struct PlacedEntry {
+    /// In bytes from the start of the file.
+    pub offset: u64,
+    /// Length of its frame in bytes, without padding.
+    pub bytes: usize,
+    /// The entry.
+    pub entry: Entry,
+}
+
+impl Image {
+    /// Reads superblock and manifest of the volume in `file`; `None` if the file is empty.
+    ///
+    /// # Errors
+    /// As [`crate::Volume::open`].
+    pub fn read(file: Arc<dyn File>) -> Result<Option<Image>> {
+        let device = Arc::new(Device::new(file));
+        let Some(superblock) = read_superblock(&device, 0)? else { return Ok(None) };
+        let (start, zone_bytes) = zones(&superblock);
+        let (manifest, state) = Manifest::read(device.clone(), start, zone_bytes)?;
+        Ok(Some(Image { device, superblock, manifest, state }))
+    }
+
+    /// The superblock: the first copy that can be read.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Whether each copy of the superblock can be read.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn superblock_copies(&self) -> Result<[Result<Superblock, DecodeError>; 2]> {
+        let mut bytes = vec![0; SUPERBLOCKS_BYTES];
+        self.device.read(0, &mut bytes)?;
+        Ok([Superblock::decode(&bytes), Superblock::decode(&bytes[SUPERBLOCK_COPY_OFFSET as usize..])])
+    }
+
+    /// Everything that the manifest says.
+    pub fn state(&self) -> &VolumeState {
+        &self.state
+    }
+
+    /// The entries of the manifest that count, in order: the newest checkpoint and the edits after it.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn manifest(&self) -> Result<Vec<PlacedEntry>> {
+        let entries = self.manifest.entries()?.into_iter();
+        Ok(entries.map(|(offset, bytes, entry)| PlacedEntry { offset, bytes, entry }).collect())
+    }
+
+    /// Length of the file in bytes.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn file_bytes(&self) -> Result<u64> {
+        self.device.file().len().map_err(|error| self.device.error("length", 0, error))
+    }
+
+    /// The live segment that lies at `no`, and the region that it belongs to.
+    pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, &SegmentState)> {
+        let live = self.state.regions.values().flat_map(|r| r.segments.values().map(move |segment| (r, segment)));
+        live.into_iter().find(|(_, segment)| segment.no == no)
+    }
+
+    /// Shows every structure of a segment to `see`; answers the damage in it.
+    pub fn walk(&self, region: RegionId, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
+        let Walked { damage, .. } = walk(&self.device, self.superblock.segment_bytes as usize, region, segment, see);
+        damage
+    }
+
+    /// Reads every live segment and checks all that has a checksum. `progress` is told how many of how many segments are
+    /// done.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
+        let live = || self.state.regions.values().flat_map(|r| r.segments.values().map(move |s| (r.region, s)));
+        let (mut verification, all) = (Verification::default(), live().count() as u64);
+        for (region, segment) in live() {
+            verification.check(&self.device, self.superblock.segment_bytes as usize, region, segment);
+            progress(verification.segments, all);
+        }
+        verification
+    }
+}

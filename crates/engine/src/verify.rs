@@ -1,0 +1,259 @@
+//! Reading everything that a segment holds, and checking all of it: what `verify` and `inspect` do.
+//!
+//! A walk goes over the structures of one segment in order of their offsets, checks each, shows it to a visitor, and goes on
+//! behind damage where the place of the next structure is known. It reads the device, never a cache, and changes nothing.
+//! Any thread; a segment must be pinned, or its volume must not be in use.
+
+use crate::error::{Error, Result};
+use crate::volume::Device;
+use bytes::Bytes;
+use leeward_format::leaf_segment::{Footer, LeafIndex};
+use leeward_format::manifest::{SegmentKind, SegmentState};
+use leeward_format::node::{Address, NODE_BYTES, Node, NodeKind};
+use leeward_format::record::{Record, RecordSeed, read_record};
+use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_format::{DecodeError, LogKind, Lsn, RegionId};
+
+/// One structure of a segment.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// What a log segment starts with.
+    LogHeader(LogHeader),
+    /// A record of a log segment.
+    Record {
+        /// Where it starts in the segment, in bytes.
+        offset: u32,
+        /// The record.
+        record: Record<'a>,
+    },
+    /// What a leaf segment ends with. Shown before its nodes.
+    Footer(&'a Footer),
+    /// A leaf or an index node.
+    Node {
+        /// Where it starts in the segment, in bytes.
+        offset: u32,
+        /// The node.
+        node: &'a Node<Bytes>,
+    },
+}
+
+/// Something that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where, in bytes from the start of the volume's file.
+    pub offset: u64,
+    /// What is wrong.
+    pub detail: String,
+}
+
+/// A segment with damage.
+#[derive(Clone, Debug)]
+pub struct DamagedSegment {
+    /// Whose it is.
+    pub region: RegionId,
+    /// The segment.
+    pub segment: SegmentState,
+    /// What was found, in order of offsets as far as they are known.
+    pub damage: Vec<Damage>,
+}
+
+/// What a verification has read, and what it found.
+#[derive(Clone, Debug, Default)]
+pub struct Verification {
+    /// Segments read.
+    pub segments: u64,
+    /// Bytes whose checksums were computed.
+    pub bytes: u64,
+    /// Leaves and index nodes.
+    pub nodes: u64,
+    /// Entries of leaves.
+    pub entries: u64,
+    /// Records of logs.
+    pub records: u64,
+    /// Segments with damage.
+    pub damaged: Vec<DamagedSegment>,
+}
+
+impl Verification {
+    /// Checks one segment and adds what was found.
+    pub(crate) fn check(&mut self, device: &Device, segment_bytes: usize, region: RegionId, segment: &SegmentState) {
+        let (mut nodes, mut entries, mut records) = (0, 0, 0);
+        let walked = walk(device, segment_bytes, region, segment, &mut |item| match item {
+            Item::LogHeader(_) | Item::Footer(_) => {}
+            Item::Record { .. } => records += 1,
+            Item::Node { node, .. } => {
+                nodes += 1;
+                entries += if node.kind() == NodeKind::Leaf { node.len() as u64 } else { 0 };
+            }
+        });
+        self.segments += 1;
+        self.bytes += walked.bytes;
+        self.nodes += nodes;
+        self.entries += entries;
+        self.records += records;
+        if !walked.damage.is_empty() {
+            self.damaged.push(DamagedSegment { region, segment: *segment, damage: walked.damage });
+        }
+    }
+}
+
+/// The end of a walk.
+#[derive(Debug, Default)]
+pub(crate) struct Walked {
+    /// Bytes that were checked.
+    pub(crate) bytes: u64,
+    pub(crate) damage: Vec<Damage>,
+}
+
+/// Goes over `segment`, which is one of `region`.
+pub(crate) fn walk(
+    device: &Device,
+    segment_bytes: usize,
+    region: RegionId,
+    segment: &SegmentState,
+    see: &mut dyn FnMut(Item<'_>),
+) -> Walked {
+    let wanted = segment.bytes.map_or(segment_bytes, |bytes| (bytes as usize).min(segment_bytes));
+    let start = u64::from(segment.no.0) * segment_bytes as u64;
+    let mut bytes = vec![0; wanted];
+    let mut walk = Walk { region, segment, start, see, walked: Walked::default() };
+    match device.read(start, &mut bytes) {
+        Err(Error::Io { source, .. }) => walk.note(0, format!("cannot be read: {source}")),
+        Err(error) => walk.note(0, error.to_string()),
+        Ok(()) => match segment.kind {
+            SegmentKind::Log(log) => walk.log(log, &bytes),
+            SegmentKind::Leaf => walk.leaf(&Bytes::from(bytes)),
+            SegmentKind::Index => walk.nodes(&Bytes::from(bytes), 0..wanted, NodeKind::Index),
+        },
+    }
+    walk.walked
+}
+
+struct Walk<'a> {
+    region: RegionId,
+    segment: &'a SegmentState,
+    start: u64,
+    see: &'a mut dyn FnMut(Item<'_>),
+    walked: Walked,
+}
+
+impl Walk<'_> {
+    fn note(&mut self, offset: usize, detail: impl ToString) {
+        self.walked.damage.push(Damage { offset: self.start + offset as u64, detail: detail.to_string() });
+    }
+
+    fn address(&self, offset: usize) -> Address {
+        Address { region: self.region, segment: self.segment.id, offset: offset as u32 }
+    }
+
+    /// Records from the header to where they end. What was not known to be durable may end anywhere: it is a tear.
+    fn log(&mut self, log: LogKind, bytes: &[u8]) {
+        let durable = self.segment.durable_bytes.max(self.segment.bytes.unwrap_or(0)) as usize;
+        let is_untouched = bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0);
+        let fault = match self.log_header(log, bytes) {
+            Ok(header) => {
+                (self.see)(Item::LogHeader(header));
+                self.records(log, bytes)
+            }
+            Err(_) if is_untouched && durable == 0 => return,
+            Err(error) => (0, Some(error)),
+        };
+        let (end, error) = fault;
+        self.walked.bytes += end as u64;
+        if end < durable {
+            let detail = error.map_or_else(|| "the records end too early".into(), |error| error.to_string());
+            self.note(end, format!("{detail}; records were durable up to byte {durable} of the segment"));
+        }
+    }
+
+    fn log_header(&self, log: LogKind, bytes: &[u8]) -> Result<LogHeader, DecodeError> {
+        let header = LogHeader::decode(bytes)?;
+        if (header.region, header.log, header.id) != (self.region, log, self.segment.id) {
+            let detail = format!("holds segment {} of region {}", header.id, header.region);
+            return Err(DecodeError::invalid("log segment header", detail));
+        }
+        Ok(header)
+    }
+
+    /// Where the records end, and the error that ends them, if one does.
+    fn records(&mut self, log: LogKind, bytes: &[u8]) -> (usize, Option<DecodeError>) {
+        let seed = RecordSeed::new(self.region, log, self.segment.id);
+        let (mut offset, mut last) = (LOG_HEADER_BYTES, Lsn(0));
+        loop {
+            let record = match read_record(seed, &bytes[offset..]) {
+                Ok(Some(record)) => record,
+                Ok(None) => return (offset, None),
+                Err(error) => return (offset, Some(error)),
+            };
+            if record.lsn <= last {
+                let detail = format!("LSN {} after {last}", record.lsn);
+                return (offset, Some(DecodeError::invalid("record", detail)));
+            }
+            last = record.lsn;
+            (self.see)(Item::Record { offset: offset as u32, record });
+            offset += record.bytes();
+        }
+    }
+
+    fn leaf(&mut self, bytes: &Bytes) {
+        let footer = match Footer::parse(bytes, self.address(0)) {
+            Ok(footer) if footer.end as usize == bytes.len() => footer,
+            Ok(_) => return self.note(0, "the footer is of a segment of another length"),
+            Err(error) => return self.note(bytes.len(), error),
+        };
+        (self.see)(Item::Footer(&footer));
+        let tree_at = footer.tree_at as usize;
+        let index = LeafIndex::parse(&bytes.slice(tree_at..), self.address(tree_at), self.segment.no);
+        let index = match index {
+            Ok(index) => index,
+            Err(error) => return self.note(tree_at, error),
+        };
+        let mut last_key = Vec::new();
+        for leaf in index.leaves().iter() {
+            let place = leaf.offset as usize..(leaf.offset + leaf.bytes) as usize;
+            if let Some(node) = self.node(bytes, place, NodeKind::Leaf) {
+                self.keys_in_order(&node, leaf.offset, &mut last_key);
+            }
+        }
+        self.nodes(bytes, tree_at..footer.filter_at as usize, NodeKind::Index);
+        self.walked.bytes += u64::from(footer.end - footer.filter_at);
+    }
+
+    fn keys_in_order(&mut self, node: &Node<Bytes>, offset: u32, last: &mut Vec<u8>) {
+        let mut key = Vec::new();
+        for i in 0..node.len() {
+            key.clear();
+            node.key_into(i, &mut key);
+            if !last.is_empty() && key <= *last {
+                return self.note(offset as usize, format!("entry {i} is not above the key before it"));
+            }
+            std::mem::swap(last, &mut key);
+        }
+    }
+
+    /// Nodes of the usual size, one after another.
+    fn nodes(&mut self, bytes: &Bytes, place: std::ops::Range<usize>, kind: NodeKind) {
+        for offset in place.clone().step_by(NODE_BYTES) {
+            self.node(bytes, offset..(offset + NODE_BYTES).min(place.end), kind);
+        }
+    }
+
+    fn node(&mut self, bytes: &Bytes, place: std::ops::Range<usize>, kind: NodeKind) -> Option<Node<Bytes>> {
+        let offset = place.start;
+        self.walked.bytes += place.len() as u64;
+        match Node::parse(bytes.slice(place), self.address(offset)) {
+            Ok(node) if node.kind() == kind => {
+                (self.see)(Item::Node { offset: offset as u32, node: &node });
+                Some(node)
+            }
+            Ok(_) => {
+                self.note(offset, format!("a node that is no {kind:?}"));
+                None
+            }
+            Err(error) => {
+                self.note(offset, error);
+                None
+            }
+        }
+    }
+}
