@@ -10,7 +10,7 @@ mod tail;
 pub use reader::LogReader;
 pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end};
 pub use tail::Tail;
-pub(crate) use tail::Tails;
+pub(crate) use tail::{OpenTail, Tails};
 
 use leeward_format::DecodeError;
 use leeward_format::record::{Record, RecordSeed, read_record, read_record_unchecked};

@@ -22,7 +22,7 @@ pub(crate) use open::cut;
 
 use crate::compaction::{Picker, SegmentIds};
 use crate::error::{Error, Result};
-use crate::log::{LogReader, Tail, Tails};
+use crate::log::{LogReader, OpenTail, Tails};
 use crate::replica::Replica;
 use crate::version::{Lookup, Reach, Snapshot, Version};
 use crate::volume::{Owner, Segment, Volume};
@@ -30,6 +30,7 @@ use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{LevelState, LogExtent};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use leeward_platform::Appender;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ pub struct Region {
 struct Writer {
     /// LSN of the next write.
     next: Lsn,
-    current: [Option<Arc<Tail>>; 2],
+    current: [Option<OpenTail>; 2],
     /// Index of the next tail.
     next_index: [u64; 2],
 }
@@ -96,6 +97,8 @@ struct Writer {
 #[derive(Debug)]
 struct Prepared {
     id: SegmentId,
+    /// Before the segment: what is mapped must be gone when others may write to it.
+    appender: Appender,
     segment: Arc<Segment>,
 }
 

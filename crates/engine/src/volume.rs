@@ -27,7 +27,7 @@ use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
-use leeward_platform::{DeviceCounters, File};
+use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
@@ -145,6 +145,34 @@ impl Volume {
     /// As [`Volume::write`].
     pub fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
         self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
+    }
+
+    /// Memory to append a segment's bytes to: its page cache, where the disk can map it.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub(crate) fn appender(&self, segment: &Segment) -> Result<Appender> {
+        let offset = self.place(segment.no(), 0, self.segment_bytes);
+        let mapped = self.device.map(offset, self.segment_bytes)?;
+        Ok(mapped.unwrap_or_else(|| Appender::in_memory(self.segment_bytes)))
+    }
+
+    /// Makes sure that `bytes`, for which there is room, can be appended.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    #[inline]
+    pub(crate) fn reserve(&self, appender: &mut Appender, bytes: usize) -> Result<()> {
+        appender.reserve(bytes).map_err(|error| self.device.failed("write", 0, error))
+    }
+
+    /// Shows what was appended.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    #[inline]
+    pub(crate) fn publish(&self, appender: &mut Appender) -> Result<()> {
+        appender.publish().map_err(|error| self.device.failed("write", 0, error))
     }
 
     /// Fills `buffer` from `offset` of a segment.

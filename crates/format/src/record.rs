@@ -69,21 +69,28 @@ impl Record<'_> {
         record_bytes(self.key.len(), self.value.len())
     }
 
-    /// Appends it to `out`, which does not allocate if it has room.
-    pub fn append_to(&self, seed: RecordSeed, out: &mut Vec<u8>) {
+    /// Writes it to `out`, which has exactly [`Record::bytes`].
+    #[inline]
+    pub fn write_to(&self, seed: RecordSeed, out: &mut [u8]) {
         debug_assert!(!self.key.is_empty() && self.key.len() <= MAX_KEY_BYTES && self.value.len() <= MAX_VALUE_BYTES);
-        let start = out.len();
-        let mut header = [0; RECORD_HEADER_BYTES];
+        let (header, rest) = out.split_at_mut(RECORD_HEADER_BYTES);
         header[4..6].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
         header[6] = self.kind as u8;
         header[7] = self.flags;
         header[8..16].copy_from_slice(&self.lsn.0.to_le_bytes());
         header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
-        out.extend_from_slice(&header);
-        out.extend_from_slice(self.key);
-        out.extend_from_slice(self.value);
-        let crc = crc32c::crc32c_append(seed.0, &out[start + 4..]);
-        out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        let (key, value) = rest.split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        value.copy_from_slice(self.value);
+        let crc = crc32c::crc32c_append(seed.0, &out[4..]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Appends it to `out`.
+    pub fn append_to(&self, seed: RecordSeed, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + self.bytes(), 0);
+        self.write_to(seed, &mut out[start..]);
     }
 }
 

@@ -5,9 +5,11 @@
 //! whichever of the two ways it was written; it survives the death of the process, and after [`File::sync`] a power
 //! loss as well.
 
+mod append;
 mod real;
 mod sim;
 
+pub use append::{AppendBuffer, Appender};
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
@@ -59,7 +61,15 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes everything written before durable.
+    /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by stores
+    /// to memory; `None` where the file system or the kernel cannot do that safely. Nobody may write to the range in
+    /// another way until the [`AppendBuffer`] is gone, and nobody may ever cut it off the file. Reads see what was
+    /// published.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn map(&self, offset: u64, bytes: usize) -> io::Result<Option<Appender>>;
+    /// Makes everything written or published before durable.
     ///
     /// # Errors
     /// Whatever the operating system says; the caller must then assume that any unsynced write is lost.

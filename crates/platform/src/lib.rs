@@ -2,14 +2,14 @@
 //!
 //! Everything above asks these traits, so that the same code runs on a device and in the simulator. Nothing here
 //! knows of keys or regions. All of it may be called from any thread.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod disk;
 pub mod planted;
 pub mod rng;
 pub mod time;
 
-pub use disk::{DeviceCounters, Disk, File, RealDisk, SimDisk};
+pub use disk::{AppendBuffer, Appender, DeviceCounters, Disk, File, RealDisk, SimDisk};
 pub use planted::{Bug, planted};
 pub use rng::Rng;
 pub use time::{BootClock, Clock, Nanos};

@@ -1,6 +1,8 @@
 //! The open end of a log: a segment's bytes in memory, filled by the writer while replication reads and ships them.
 //!
-//! One thread appends. Others read what is filled, under a lock that is held for a copy and never across I/O.
+//! One thread appends, through the tail's [`Appender`]. Others read what was published, without a lock. Where the disk can
+//! map the segment, the memory is its page cache, and what is published survives the process; otherwise
+//! [`Tail::write_new`] has to follow.
 
 use crate::error::Result;
 use crate::volume::{Segment, Volume};
@@ -8,13 +10,12 @@ use arc_swap::ArcSwap;
 use leeward_format::record::{Record, RecordSeed};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
-use parking_lot::{Mutex, RwLock};
+use leeward_platform::disk::DIRECT_ALIGN;
+use leeward_platform::{AppendBuffer, Appender};
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-/// Largest piece that is copied out for one write to the device, in bytes.
-const WRITE_BYTES: usize = 256 * 1024;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A log segment that is still in memory.
 #[derive(Debug)]
@@ -22,43 +23,95 @@ pub struct Tail {
     log: LogKind,
     index: u64,
     id: SegmentId,
-    segment: Arc<Segment>,
     seed: RecordSeed,
-    bytes: RwLock<Vec<u8>>,
-    filled: AtomicU32,
+    /// Before the segment: what is mapped must be gone when others may write to it.
+    bytes: Arc<AppendBuffer>,
+    segment: Arc<Segment>,
     last_lsn: AtomicU64,
     sealed: AtomicBool,
-    /// Bytes that were written to the page cache; the lock serialises the writing.
-    written: Mutex<u32>,
+    /// Of a tail that is not mapped, the bytes that were written to the page cache; the lock serialises the writing.
+    written: Option<Mutex<Written>>,
 }
 
-impl Tail {
-    /// A tail whose first record will have `first_lsn`.
+/// A tail's writer side.
+#[derive(Debug)]
+pub(crate) struct OpenTail {
+    appender: Appender,
+    pub(crate) tail: Arc<Tail>,
+    /// LSN of the last record appended.
+    last_lsn: Lsn,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    /// Bytes of records.
+    bytes: u32,
+    /// Bytes with the zeroes behind them, whole pages: a page is never written in part while it is not cached, which would
+    /// read it from the device.
+    pages: u32,
+}
+
+impl OpenTail {
+    /// A tail whose first record will have `first_lsn`, appended through `appender`, in which the header was reserved.
     pub(crate) fn new(
         region: RegionId,
         log: LogKind,
         index: u64,
         id: SegmentId,
         segment: Arc<Segment>,
-        segment_bytes: usize,
+        mut appender: Appender,
         first_lsn: Lsn,
-    ) -> Tail {
-        let mut bytes = Vec::with_capacity(segment_bytes);
-        bytes.extend_from_slice(&LogHeader { region, log, id, first_lsn }.encode());
-        Tail {
+    ) -> OpenTail {
+        let header = LogHeader { region, log, id, first_lsn }.encode();
+        appender.append(LOG_HEADER_BYTES, |spare| spare.copy_from_slice(&header));
+        let tail = Arc::new(Tail {
             log,
             index,
             id,
             segment,
             seed: RecordSeed::new(region, log, id),
-            bytes: RwLock::new(bytes),
-            filled: AtomicU32::new(LOG_HEADER_BYTES as u32),
+            bytes: appender.buffer().clone(),
             last_lsn: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
-            written: Mutex::new(0),
-        }
+            written: (!appender.is_mapped()).then(Mutex::default),
+        });
+        OpenTail { tail, appender, last_lsn: Lsn(0) }
     }
 
+    /// Whether `bytes` more fit.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        bytes <= self.appender.room()
+    }
+
+    /// Makes sure that `bytes`, for which there is room, can be appended.
+    #[inline]
+    pub(crate) fn reserve(&mut self, volume: &Volume, bytes: usize) -> Result<()> {
+        volume.reserve(&mut self.appender, bytes)
+    }
+
+    /// Appends a record, whose bytes were reserved; answers its offset. Nobody sees it before it is published.
+    #[inline]
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> u32 {
+        let (bytes, seed) = (record.bytes(), self.tail.seed);
+        self.last_lsn = record.lsn;
+        self.appender.append(bytes, |spare| record.write_to(seed, spare)) as u32
+    }
+
+    /// Shows what was appended.
+    #[inline]
+    pub(crate) fn publish(&mut self, volume: &Volume) -> Result<()> {
+        self.tail.last_lsn.store(self.last_lsn.0, Ordering::Release);
+        volume.publish(&mut self.appender)
+    }
+
+    /// Ends the tail: no more bytes will come.
+    pub(crate) fn seal(self) {
+        self.tail.sealed.store(true, Ordering::Release);
+    }
+}
+
+impl Tail {
     /// Which log.
     pub fn log(&self) -> LogKind {
         self.log
@@ -77,7 +130,7 @@ impl Tail {
     }
     /// Bytes in it so far, header included.
     pub fn filled(&self) -> u32 {
-        self.filled.load(Ordering::Acquire)
+        self.bytes.filled() as u32
     }
     /// No more bytes will come.
     pub fn sealed(&self) -> bool {
@@ -88,49 +141,36 @@ impl Tail {
         Lsn(self.last_lsn.load(Ordering::Acquire))
     }
 
-    /// Calls `with` with the bytes of `range`, which must be filled. Briefly keeps the writer out: do no I/O inside.
+    /// Calls `with` with the bytes of `range`, which must be filled.
     pub fn with_bytes<T>(&self, range: Range<u32>, with: impl FnOnce(&[u8]) -> T) -> T {
-        with(&self.bytes.read()[range.start as usize..range.end as usize])
-    }
-
-    /// Whether `bytes` more fit.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let filled = self.bytes.read();
-        filled.len() + bytes <= filled.capacity()
-    }
-
-    /// Appends a record, for which there must be room; answers its offset.
-    pub(crate) fn append(&self, record: &Record<'_>) -> u32 {
-        assert!(!self.sealed(), "a sealed tail takes no records");
-        let mut bytes = self.bytes.write();
-        assert!(bytes.len() + record.bytes() <= bytes.capacity(), "the writer looked for room");
-        let offset = bytes.len() as u32;
-        record.append_to(self.seed, &mut bytes);
-        self.last_lsn.store(record.lsn.0, Ordering::Release);
-        self.filled.store(bytes.len() as u32, Ordering::Release);
-        offset
-    }
-
-    pub(crate) fn seal(&self) {
-        self.sealed.store(true, Ordering::Release);
+        with(&self.bytes.bytes()[range.start as usize..range.end as usize])
     }
 
     pub(crate) fn pin(&self) -> Arc<Segment> {
         self.segment.clone()
     }
 
-    /// Writes what is new to the page cache.
+    /// Makes sure that everything published is in the page cache.
     pub(crate) fn write_new(&self, volume: &Volume) -> Result<()> {
-        let mut written = self.written.lock();
-        while *written < self.filled() {
-            let start = *written as usize;
-            let piece = {
-                let bytes = self.bytes.read();
-                bytes[start..bytes.len().min(start + WRITE_BYTES)].to_vec()
-            };
-            volume.write_buffered(self.segment.no(), *written, &piece)?;
-            *written += piece.len() as u32;
+        let Some(written) = &self.written else { return volume.check() };
+        let mut written = written.lock();
+        let bytes = self.bytes.bytes();
+        let end = bytes.len() as u32;
+        if end <= written.bytes {
+            return Ok(());
         }
+        let new = &bytes[written.bytes as usize..];
+        if end <= written.pages {
+            volume.write_buffered(self.segment.no(), written.bytes, new)?;
+        } else {
+            let pages = end.next_multiple_of(DIRECT_ALIGN as u32);
+            let mut padded = Vec::with_capacity((pages - written.bytes) as usize);
+            padded.extend_from_slice(new);
+            padded.resize((pages - written.bytes) as usize, 0);
+            volume.write_buffered(self.segment.no(), written.bytes, &padded)?;
+            written.pages = pages;
+        }
+        written.bytes = end;
         Ok(())
     }
 }

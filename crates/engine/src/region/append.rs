@@ -1,11 +1,12 @@
 //! The write path: a batch goes into the tails and the L0, all of it or nothing.
 //!
 //! Everything that can refuse the batch is looked at before anything is changed. No allocation per record; a value in
-//! place is copied twice, into its tail and into the L0's arena.
+//! place is copied twice, into its tail and into the L0's arena. Records are published, which on a mapped tail makes them
+//! survive the process, before the L0 shows them.
 
-use super::{MAX_FROZEN_L0S, Region, View, Writer};
+use super::{MAX_FROZEN_L0S, Prepared, Region, View, Writer};
 use crate::error::Error;
-use crate::log::Tail;
+use crate::log::{OpenTail, Tail};
 use crate::memtable::MemTable;
 use leeward_format::leaf_segment::max_pair_bytes;
 use leeward_format::manifest::LogExtent;
@@ -32,6 +33,8 @@ pub struct Appended {
     pub first: Lsn,
     /// Of its last write.
     pub last: Lsn,
+    /// It sealed a tail or froze an L0: there is upkeep to do.
+    pub wants_upkeep: bool,
 }
 
 /// Why a batch was not appended. Nothing of it was.
@@ -57,10 +60,10 @@ struct Need {
 }
 
 impl Region {
-    /// Appends a batch, all of it or nothing: to the tails and the L0, in memory only. Replay takes all of a batch or
-    /// nothing of it. What a batch puts into one log lies in one segment, which limits its size. Seals and opens tails
-    /// and freezes the L0 as needed; touches the device only if [`Region::prepare_tails`] was not called ahead. For the
-    /// writer.
+    /// Appends a batch, all of it or nothing: to the tails and the L0. Replay takes all of a batch or nothing of it. What a
+    /// batch puts into one log lies in one segment, which limits its size. Seals and opens tails and freezes the L0 as
+    /// needed; asks for space on the device only if [`Region::prepare_tails`] was not called ahead. For the writer; others
+    /// wait.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -68,24 +71,28 @@ impl Region {
         let needs = self.check_batch(writes)?;
         self.volume.check()?;
         let mut writer = self.writer.lock();
-        let batch_bytes = needs[0].bytes + needs[1].bytes;
-        let freeze = self.must_freeze(batch_bytes as u64)?;
+        let mut view = self.view.load();
+        let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64)?;
         for log in LogKind::ALL {
-            self.check_tail(&writer, log, needs[log.index()].bytes)?;
+            self.check_tail(&mut writer, log, needs[log.index()].bytes)?;
         }
         if freeze {
             self.freeze();
+            view = self.view.load();
         }
+        let mut wants_upkeep = freeze;
         for log in LogKind::ALL {
-            self.make_room(&mut writer, log, needs[log.index()]);
+            wants_upkeep |= self.make_room(&mut writer, log, needs[log.index()]);
         }
-        let appended = Appended { first: writer.next, last: Lsn(writer.next.0 + writes.len() as u64 - 1) };
-        self.insert(&writer, writes);
-        writer.next = appended.last.next();
-        self.last.store(appended.last.0, Ordering::Release);
+        let first = writer.next;
+        let last = Lsn(first.0 + writes.len() as u64 - 1);
+        let large_at = self.log_batch(&mut writer, writes)?;
+        self.show_batch(&writer, view.version.active(), writes, large_at);
+        writer.next = last.next();
+        self.last.store(last.0, Ordering::Release);
         let user_bytes: usize = writes.iter().map(|write| write.key.len() + write.value.map_or(0, <[u8]>::len)).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
-        Ok(appended)
+        Ok(Appended { first, last, wants_upkeep })
     }
 
     /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where
@@ -136,8 +143,7 @@ impl Region {
     }
 
     /// Whether the L0 must freeze before it takes `bytes` more.
-    fn must_freeze(&self, bytes: u64) -> Result<bool, AppendError> {
-        let view = self.view.load();
+    fn must_freeze(&self, view: &View, bytes: u64) -> Result<bool, AppendError> {
         let active = view.version.active();
         if active.is_empty() || active.bytes() + bytes <= self.options.l0_bytes {
             return Ok(false);
@@ -162,57 +168,80 @@ impl Region {
     }
 
     /// An error if `log` cannot take `bytes` more now. Afterwards [`Region::make_room`] cannot fail.
-    fn check_tail(&self, writer: &Writer, log: LogKind, bytes: usize) -> Result<(), AppendError> {
-        let current = &writer.current[log.index()];
-        if bytes == 0 || current.as_ref().is_some_and(|tail| tail.has_room(bytes)) {
+    fn check_tail(&self, writer: &mut Writer, log: LogKind, bytes: usize) -> Result<(), AppendError> {
+        if bytes == 0 {
             return Ok(());
+        }
+        match &mut writer.current[log.index()] {
+            Some(open) if open.has_room(bytes) => return Ok(open.reserve(&self.volume, bytes)?),
+            _ => {}
         }
         if writer.next_index[log.index()] > self.allowed[log.index()].load(Ordering::Acquire) {
             return Err(AppendError::TailBusy(log));
         }
-        Ok(self.prepare_tail(log)?)
+        self.prepare_tail(log)?;
+        let mut prepared = self.prepared.lock();
+        let prepared = prepared[log.index()].as_mut().expect("only the writer takes it");
+        Ok(self.volume.reserve(&mut prepared.appender, LOG_HEADER_BYTES + bytes)?)
     }
 
-    fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) {
-        let Some(first) = need.first else { return };
-        let first = Lsn(writer.next.0 + first);
+    /// Opens the next tail of `log` if this one has no room; answers whether it sealed one.
+    fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) -> bool {
+        let Some(first) = need.first else { return false };
         let index = log.index();
-        if let Some(tail) = &writer.current[index] {
-            if tail.has_room(need.bytes) {
-                return;
-            }
-            tail.seal();
+        if writer.current[index].as_ref().is_some_and(|open| open.has_room(need.bytes)) {
+            return false;
         }
-        let prepared = self.prepared.lock()[index].take().expect("the caller prepared a tail");
-        let segment_bytes = self.volume.segment_bytes();
+        let sealed = writer.current[index].take().map(OpenTail::seal);
+        let Prepared { id, segment, appender } =
+            self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
-            self.reader.add(prepared.segment.no(), prepared.id);
+            self.reader.add(segment.no(), id);
         }
-        let ordinal = writer.next_index[index];
-        let tail = Tail::new(self.id(), log, ordinal, prepared.id, prepared.segment, segment_bytes, first);
-        let tail = Arc::new(tail);
+        let first = Lsn(writer.next.0 + first);
+        let open = OpenTail::new(self.id(), log, writer.next_index[index], id, segment, appender, first);
+        self.tails.push(&open.tail);
         writer.next_index[index] += 1;
-        writer.current[index] = Some(tail.clone());
-        self.tails.push(&tail);
+        writer.current[index] = Some(open);
+        sealed.is_some()
     }
 
-    fn insert(&self, writer: &Writer, writes: &[Write<'_>]) {
-        let view = self.view.load();
-        let l0 = view.version.active();
+    /// Writes the batch's records to the tails, which have room; answers where those of the large log begin.
+    fn log_batch(&self, writer: &mut Writer, writes: &[Write<'_>]) -> Result<u32, Error> {
+        let mut large_at = None;
+        let first = writer.next.0;
         for (position, write) in writes.iter().enumerate() {
             let log = self.log_of(write);
-            let tail = writer.current[log.index()].as_ref().expect("room was made in this log");
+            let open = writer.current[log.index()].as_mut().expect("room was made in this log");
+            let record = Record {
+                lsn: Lsn(first + position as u64),
+                kind: if write.value.is_some() { RecordKind::Put } else { RecordKind::Delete },
+                flags: if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 },
+                key: write.key,
+                value: write.value.unwrap_or_default(),
+            };
+            let offset = open.append(&record);
+            if log == LogKind::Large {
+                large_at.get_or_insert(offset);
+            }
+        }
+        writer.current.iter_mut().flatten().try_for_each(|open| open.publish(&self.volume))?;
+        Ok(large_at.unwrap_or(0))
+    }
+
+    /// Inserts the batch into `l0`; its records of the large log follow each other from `large_at` on.
+    fn show_batch(&self, writer: &Writer, l0: &MemTable, writes: &[Write<'_>], mut large_at: u32) {
+        for (position, write) in writes.iter().enumerate() {
             let lsn = Lsn(writer.next.0 + position as u64);
-            let kind = if write.value.is_some() { RecordKind::Put } else { RecordKind::Delete };
-            let flags = if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 };
-            let value = write.value.unwrap_or_default();
-            let offset = tail.append(&Record { lsn, kind, flags, key: write.key, value });
-            let entry = match (kind, log) {
-                (RecordKind::Delete, _) => Entry::Tombstone,
-                (RecordKind::Put, LogKind::Recovery) => Entry::InPlace(value),
-                (RecordKind::Put, LogKind::Large) => {
-                    Entry::InLog { pointer: Pointer::new(tail.segment(), offset), value_bytes: value.len() as u32 }
+            let entry = match write.value {
+                None => Entry::Tombstone,
+                Some(value) if self.log_of(write) == LogKind::Large => {
+                    let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
+                    let pointer = Pointer::new(open.tail.segment(), large_at);
+                    large_at += record_bytes(write.key.len(), value.len()) as u32;
+                    Entry::InLog { pointer, value_bytes: value.len() as u32 }
                 }
+                Some(value) => Entry::InPlace(value),
             };
             l0.insert(write.key, lsn, entry);
         }

@@ -2,7 +2,7 @@
 
 use super::{Prepared, Region};
 use crate::error::{Error, Result};
-use crate::log::Tail;
+use crate::log::{OpenTail, Tail};
 use crate::volume::Durability;
 use leeward_format::manifest::Change;
 use leeward_format::{LogKind, Lsn};
@@ -31,7 +31,8 @@ impl Region {
         self.last_lsn().0 > self.synced.load(Ordering::Acquire)
     }
 
-    /// Writes the tails' new bytes to the page cache: what was appended before survives `kill -9`.
+    /// Makes sure that the tails' bytes are in the page cache, where those of mapped tails are at once: what was appended
+    /// before survives `kill -9`.
     ///
     /// # Errors
     /// Those of writing.
@@ -100,12 +101,13 @@ impl Region {
             return Ok(());
         }
         let segment = self.volume.allocate()?;
+        let appender = self.volume.appender(&segment)?;
         let id = (self.ids)();
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         let mut prepared = self.prepared.lock();
         if prepared[log.index()].is_none() {
-            prepared[log.index()] = Some(Prepared { id, segment });
+            prepared[log.index()] = Some(Prepared { id, segment, appender });
             return Ok(());
         }
         drop(prepared);
@@ -117,8 +119,6 @@ impl Region {
     /// Seals the open tails, so that the logs' contents can be listed by segment: see [`Region::base`]. For the writer.
     pub fn seal_tails(&self) {
         let mut writer = self.writer.lock();
-        for tail in writer.current.iter_mut().filter_map(Option::take) {
-            tail.seal();
-        }
+        writer.current.iter_mut().filter_map(Option::take).for_each(OpenTail::seal);
     }
 }

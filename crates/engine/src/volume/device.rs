@@ -1,7 +1,7 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 
 use crate::error::{Error, Result};
-use leeward_platform::File;
+use leeward_platform::{Appender, File};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -54,6 +54,12 @@ impl Device {
         self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
     }
 
+    /// See [`File::map`].
+    pub(crate) fn map(&self, offset: u64, bytes: usize) -> Result<Option<Appender>> {
+        self.check()?;
+        self.file.map(offset, bytes).map_err(|error| self.failed("map", offset, error))
+    }
+
     pub(crate) fn sync(&self) -> Result<()> {
         self.check()?;
         self.file.sync().map_err(|error| self.failed("sync", 0, error))
@@ -73,7 +79,8 @@ impl Device {
         Error::Io { file: self.file.name().to_owned(), action, offset, source: Arc::new(error) }
     }
 
-    fn failed(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
+    /// A write failed: nothing is written from now on.
+    pub(super) fn failed(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
         let error = self.error(action, offset, error);
         self.fail(&error.to_string());
         error

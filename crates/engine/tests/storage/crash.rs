@@ -41,16 +41,29 @@ fn check(disk: &SimDisk, history: &mut History, promised: u64, context: &str) {
     assert_holds(&region, &history.model(last), context);
 }
 
+/// A disk that maps files, or not.
+fn disk(seed: u64, maps: bool) -> SimDisk {
+    let disk = SimDisk::new(seed, DISK_BYTES);
+    disk.set_maps(maps);
+    disk
+}
+
 pub(crate) fn crash_at_every_operation(seed: u64, power: bool) {
+    for maps in [false, true] {
+        crash_everywhere(seed, power, maps);
+    }
+}
+
+fn crash_everywhere(seed: u64, power: bool, maps: bool) {
     let total = {
-        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
         work(&disk, &mut rng, &mut History::default(), 400).expect("no faults yet");
         disk.ops()
     };
     assert!(total > 300, "{total} operations prove little");
     for op in 1..=total {
-        let context = format!("seed {seed}, operation {op} of {total}, power loss: {power}");
-        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let context = format!("seed {seed}, operation {op} of {total}, power loss: {power}, mapped: {maps}");
+        let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
         let mut history = History::default();
         disk.set_faults(FaultPlan { at: vec![(op, Fault::Kill)], ..FaultPlan::default() });
         assert!(work(&disk, &mut rng, &mut history, 400).is_err(), "{context}: the fault was not met");
@@ -80,7 +93,7 @@ fn power_loss_at_every_operation() {
 #[test]
 fn many_crashes_in_a_row() {
     for seed in 0..40 {
-        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
         let mut history = History::default();
         for round in 0..12 {
             let context = format!("seed {seed}, round {round}");
@@ -104,7 +117,7 @@ fn many_crashes_in_a_row() {
 #[test]
 fn failed_operations_end_the_volume_and_lose_nothing() {
     for seed in 0..30 {
-        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
         let mut history = History::default();
         for round in 0..5 {
             disk.set_faults(FaultPlan { write_errors_one_in: 300, ..FaultPlan::default() });

@@ -5,7 +5,7 @@
 //! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
 //! of the calling thread.
 
-use super::{DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -20,6 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const LOCK_NAME: &str = "lock";
 /// Largest piece that goes through a bounce buffer at once, in bytes.
 const BOUNCE_BYTES: usize = 256 * 1024;
+
+/// ext2 to ext4, XFS and tmpfs, by their magic numbers: a page that was written once is written back to the blocks it
+/// has, and stores to it cannot run out of space. Those that copy on write can.
+const MAPPED_FILE_SYSTEMS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+/// What a mapped range is filled with before it is handed out.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A directory of the operating system.
 #[derive(Debug)]
@@ -58,8 +64,9 @@ impl Disk for RealDisk {
             fs::File::open(&self.root)?.sync_all()?;
         }
         let direct = open_direct(&path)?;
-        let counters = Counters::default();
-        Ok(Arc::new(RealFile { name: path.display().to_string(), buffered, direct, counters }))
+        let maps = MAPPED_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&buffered)?.f_type);
+        let (buffered, counters) = (Arc::new(buffered), Arc::default());
+        Ok(Arc::new(RealFile { name: path.display().to_string(), buffered, direct, maps, counters }))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -132,9 +139,37 @@ struct Counters {
 #[derive(Debug)]
 struct RealFile {
     name: String,
-    buffered: fs::File,
+    buffered: Arc<fs::File>,
     direct: Option<fs::File>,
-    counters: Counters,
+    /// Whether ranges may be mapped.
+    maps: bool,
+    counters: Arc<Counters>,
+}
+
+/// A range of a file that is mapped.
+#[derive(Debug)]
+pub(super) struct RealRange {
+    file: Arc<fs::File>,
+    offset: u64,
+    counters: Arc<Counters>,
+}
+
+impl RealRange {
+    pub(super) fn file(&self) -> &fs::File {
+        &self.file
+    }
+
+    /// Where it begins in the file.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Writes zeroes to whole pages of the page cache, which are not read for that. They count as written here: the
+    /// device gets them once, with what was stored to them until then.
+    pub(super) fn fill(&self, at: usize, bytes: usize) -> io::Result<()> {
+        self.counters.written.fetch_add(bytes as u64, Relaxed);
+        self.file.write_all_at(&ZEROES[..bytes], self.offset + at as u64)
+    }
 }
 
 impl RealFile {
@@ -219,6 +254,23 @@ impl File for RealFile {
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
         self.buffered.write_all_at(bytes, offset)
+    }
+
+    fn map(&self, offset: u64, bytes: usize) -> io::Result<Option<Appender>> {
+        if offset.checked_add(bytes as u64).is_none_or(|end| self.len().is_ok_and(|len| end > len)) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !self.maps {
+            return Ok(None);
+        }
+        let range = RealRange { file: self.buffered.clone(), offset, counters: self.counters.clone() };
+        let mut appender = Appender::real(range, bytes)?;
+        match appender.reserve(1) {
+            Ok(()) => Ok(Some(appender)),
+            // Linux before 5.14 cannot make pages present.
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! For every 512-byte sector that was written since the last sync it remembers what stood there before; a power loss
 //! then chooses, sector by sector, which version the platters got. A sector is never torn inside, as on real devices.
 
-use super::{DeviceCounters, Disk, DiskLock, File, Held};
+use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ struct State {
     /// Raised by a kill; handles of an older life are dead.
     life: u64,
     locked: bool,
+    /// Whether ranges of files can be mapped.
+    maps: bool,
     rng: Rng,
 }
 
@@ -88,6 +90,7 @@ impl SimDisk {
                 syncs: 0,
                 life: 0,
                 locked: false,
+                maps: true,
                 rng: Rng::new(seed),
             })),
         }
@@ -108,6 +111,11 @@ impl SimDisk {
     /// Changes the capacity, in bytes.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity = bytes;
+    }
+
+    /// Whether [`File::map`] maps, from now on; at first it does.
+    pub fn set_maps(&self, maps: bool) {
+        self.state.lock().maps = maps;
     }
 
     /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since `life` was answered by [`SimDisk::life`].
@@ -292,6 +300,20 @@ impl std::fmt::Debug for SimFile {
     }
 }
 
+/// A range of a file that is mapped.
+#[derive(Debug)]
+pub(super) struct SimRange {
+    file: SimFile,
+    offset: u64,
+}
+
+impl SimRange {
+    /// What was appended at `at` reaches the page cache.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_buffered_at(bytes, self.offset + at as u64)
+    }
+}
+
 impl SimFile {
     fn with<T>(&self, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
@@ -345,6 +367,15 @@ impl File for SimFile {
             return Err(io::Error::other("the simulated process died"));
         }
         Ok(())
+    }
+
+    fn map(&self, offset: u64, bytes: usize) -> io::Result<Option<Appender>> {
+        let len = self.len()?;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let file = SimFile { state: self.state.clone(), name: self.name.clone(), life: self.life };
+        Ok(self.state.lock().maps.then(|| Appender::sim(SimRange { file, offset }, bytes)))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -1,0 +1,157 @@
+//! Tests of appending: on the heap, on a real file, on a simulated one.
+
+use super::super::{Disk, Fault, FaultPlan, File, RealDisk, SimDisk};
+use super::*;
+
+const RANGE: usize = 256 << 10;
+
+fn append(appender: &mut Appender, bytes: &[u8]) -> usize {
+    appender.reserve(bytes.len()).unwrap();
+    appender.append(bytes.len(), |spare| spare.copy_from_slice(bytes))
+}
+
+fn old_bytes(file: &dyn File, bytes: usize) {
+    file.allocate(bytes as u64).unwrap();
+    file.write_at(&vec![7; bytes], 0).unwrap();
+    file.sync().unwrap();
+}
+
+#[test]
+fn readers_see_what_was_published_and_nothing_else() {
+    let mut appender = Appender::in_memory(64);
+    let buffer = appender.buffer().clone();
+    assert_eq!(append(&mut appender, b"lee"), 0);
+    assert_eq!(buffer.bytes(), b"");
+    appender.publish().unwrap();
+    assert_eq!(append(&mut appender, b"ward"), 3);
+    assert_eq!((buffer.bytes(), appender.room()), (&b"lee"[..], 57));
+    appender.publish().unwrap();
+    drop(appender);
+    assert_eq!(buffer.bytes(), b"leeward");
+}
+
+#[test]
+fn readers_beside_the_writer_see_whole_prefixes() {
+    let mut appender = Appender::in_memory(if cfg!(miri) { 512 } else { 64 << 10 });
+    let buffer = appender.buffer().clone();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while appender.room() > 0 {
+                let next = appender.buffer().capacity() - appender.room();
+                append(&mut appender, &[next as u8]);
+                appender.publish().unwrap();
+            }
+        });
+        while buffer.filled() < buffer.capacity() {
+            assert!(buffer.bytes().iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        }
+    });
+}
+
+#[test]
+#[should_panic = "were not reserved"]
+fn what_was_not_reserved_is_not_handed_out() {
+    let disk = SimDisk::new(1, 1 << 20);
+    let file = disk.open("f").unwrap();
+    file.allocate(4096).unwrap();
+    let mut appender = file.map(0, 4096).unwrap().unwrap();
+    appender.append(4097, |_| {});
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+fn a_mapped_range_is_the_files_page_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = RealDisk::open(dir.path()).unwrap().open("f").unwrap();
+    old_bytes(&*file, 2 * RANGE);
+    let before = file.counters();
+    // Not on every file system; where it is not, there is nothing to test.
+    let Some(mut appender) = file.map(RANGE as u64, RANGE).unwrap() else { return };
+    let bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8 + 1).collect();
+    for piece in bytes.chunks(777) {
+        append(&mut appender, piece);
+    }
+    appender.publish().unwrap();
+    let mut back = vec![0; 2 * RANGE];
+    file.read_at(&mut back, 0).unwrap();
+    assert!(back[..RANGE].iter().all(|byte| *byte == 7), "nothing before the range changes");
+    assert_eq!(back[RANGE..][..bytes.len()], bytes);
+    let ready = bytes.len().next_multiple_of(READY_BYTES);
+    assert!(back[RANGE + bytes.len()..RANGE + ready].iter().all(|byte| *byte == 0), "what is ready is zero");
+    assert!(back[RANGE + ready..].iter().all(|byte| *byte == 7), "nothing beyond was touched");
+    assert_eq!(file.counters().bytes_written - before.bytes_written, ready as u64);
+    file.sync().unwrap();
+    append(&mut appender, b"after a sync");
+    appender.publish().unwrap();
+    drop(appender);
+    file.read_at(&mut back[..12], (RANGE + bytes.len()) as u64).unwrap();
+    assert_eq!(&back[..12], b"after a sync");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+fn a_range_beyond_the_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let files: [Arc<dyn File>; 2] =
+        [RealDisk::open(dir.path()).unwrap().open("f").unwrap(), SimDisk::new(1, 1 << 20).open("f").unwrap()];
+    for file in files {
+        old_bytes(&*file, RANGE);
+        assert!(file.map(4096, RANGE).is_err());
+        assert!(file.map(u64::MAX - 4095, 4096).is_err());
+    }
+}
+
+#[test]
+fn what_was_published_survives_the_simulated_process_and_what_was_synced_the_power() {
+    let disk = SimDisk::new(3, 1 << 20);
+    let file = disk.open("f").unwrap();
+    old_bytes(&*file, RANGE);
+    let mut appender = file.map(0, RANGE).unwrap().unwrap();
+    append(&mut appender, &[1; 1000]);
+    appender.publish().unwrap();
+    file.sync().unwrap();
+    append(&mut appender, &[2; 1000]);
+    appender.publish().unwrap();
+    append(&mut appender, &[3; 1000]);
+    disk.kill_process();
+    assert!(appender.publish().is_err(), "the dead publish nothing");
+    let bytes = disk.contents("f");
+    assert_eq!(
+        (&bytes[..1000], &bytes[1000..2000], &bytes[2000..3000]),
+        (&[1; 1000][..], &[2; 1000][..], &[7; 1000][..])
+    );
+    let mut lost = 0;
+    for seed in 0..50 {
+        let disk = SimDisk::new(seed, 1 << 20);
+        let file = disk.open("f").unwrap();
+        old_bytes(&*file, RANGE);
+        let mut appender = file.map(0, RANGE).unwrap().unwrap();
+        append(&mut appender, &[1; 1024]);
+        appender.publish().unwrap();
+        file.sync().unwrap();
+        append(&mut appender, &[2; 1024]);
+        appender.publish().unwrap();
+        disk.lose_power(&mut crate::Rng::new(seed));
+        let bytes = disk.contents("f");
+        assert_eq!(bytes[..1024], [1; 1024]);
+        lost += usize::from(bytes[1024..2048] != [2; 1024]);
+    }
+    assert!(lost > 5, "{lost}");
+}
+
+#[test]
+fn a_simulated_process_that_dies_in_a_publish_leaves_whole_sectors() {
+    let mut lengths = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed, 1 << 20);
+        let file = disk.open("f").unwrap();
+        old_bytes(&*file, RANGE);
+        let mut appender = file.map(0, RANGE).unwrap().unwrap();
+        disk.set_faults(FaultPlan { at: vec![(1, Fault::Kill)], ..FaultPlan::default() });
+        append(&mut appender, &[1; 2000]);
+        assert!(appender.publish().is_err());
+        assert_eq!(appender.buffer().bytes(), b"");
+        lengths.insert(disk.contents("f").iter().filter(|byte| **byte == 1).count());
+    }
+    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [0, 512, 1024, 1536]);
+}
