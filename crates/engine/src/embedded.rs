@@ -17,12 +17,13 @@
 //! ```
 //!
 //! A write that was answered survives the death of the process; a power loss takes at most what [`SyncMode`] says. All
-//! of [`Db`] may be used from any thread; writes are carried out one after another.
+//! of [`Db`] may be used from any thread; writes are carried out one after another, under one lock that is held for as long
+//! as copying them takes. Writers that wait for a sync share it.
 
 mod worker;
 
 use crate::error::{Error, Result};
-use crate::region::{AppendError, Region, RegionStats, Write};
+use crate::region::{AppendError, Appended, Region, RegionStats, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
@@ -86,8 +87,8 @@ pub struct Db {
     volume: Arc<Volume>,
     region: Arc<Region>,
     sync: SyncMode,
-    /// Held by the writer.
-    writing: Mutex<()>,
+    /// Held by the writer that syncs for all who wait.
+    syncing: Mutex<()>,
     /// Last: the directory is let go when all else is done.
     _lock: DiskLock,
 }
@@ -131,7 +132,7 @@ impl Db {
         // Alone, a store has committed all that it has.
         region.set_commit(region.last_lsn());
         let workers = Workers::start(&region, options.sync);
-        Ok(Db { workers, volume, region, sync: options.sync, writing: Mutex::new(()), _lock: lock })
+        Ok(Db { workers, volume, region, sync: options.sync, syncing: Mutex::new(()), _lock: lock })
     }
 
     /// Sets `key` to `value`.
@@ -164,24 +165,38 @@ impl Db {
     /// # Errors
     /// As [`Db::put`].
     pub fn write(&self, writes: &[Write<'_>]) -> Result<()> {
-        let _writing = self.writing.lock();
-        let appended = loop {
-            let seen = self.workers.progress();
-            match self.region.append(writes) {
-                Ok(appended) => break appended,
-                Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.workers.wait(seen)?,
-                Err(AppendError::Engine(error)) => return Err(error),
-            }
+        let appended = match self.region.append(writes) {
+            Ok(appended) => appended,
+            Err(AppendError::Engine(error)) => return Err(error),
+            Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(writes)?,
         };
-        match self.sync {
-            SyncMode::Always => drop(self.region.sync_tails()?),
-            SyncMode::Every(_) => self.region.write_tails()?,
+        if self.sync == SyncMode::Always {
+            let _syncing = self.syncing.lock();
+            // Whoever synced while this writer waited may have synced this as well.
+            if self.region.synced_lsn() < appended.last {
+                self.region.sync_tails()?;
+            }
+        } else if !appended.is_written {
+            self.region.write_tails()?;
         }
         self.region.set_commit(appended.last);
-        if self.region.wants_upkeep() {
+        if appended.wants_upkeep {
             self.workers.call();
         }
         Ok(())
+    }
+
+    /// Appends once the workers have made room.
+    #[cold]
+    fn append_later(&self, writes: &[Write<'_>]) -> Result<Appended> {
+        loop {
+            let seen = self.workers.progress();
+            match self.region.append(writes) {
+                Ok(appended) => return Ok(appended),
+                Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.workers.wait(seen)?,
+                Err(AppendError::Engine(error)) => return Err(error),
+            }
+        }
     }
 
     /// The value of `key`.

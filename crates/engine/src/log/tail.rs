@@ -84,6 +84,12 @@ impl OpenTail {
         bytes <= self.appender.room()
     }
 
+    /// Whether what is published is in the page cache.
+    #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.appender.is_mapped()
+    }
+
     /// Makes sure that `bytes`, for which there is room, can be appended.
     #[inline]
     pub(crate) fn reserve(&mut self, volume: &Volume, bytes: usize) -> Result<()> {

@@ -33,7 +33,9 @@ pub struct Appended {
     pub first: Lsn,
     /// Of its last write.
     pub last: Lsn,
-    /// It sealed a tail or froze an L0: there is upkeep to do.
+    /// It is in the page cache, and survives the process; otherwise it does so after [`Region::write_tails`].
+    pub is_written: bool,
+    /// It opened a tail or froze an L0: there is upkeep to do.
     pub wants_upkeep: bool,
 }
 
@@ -87,12 +89,13 @@ impl Region {
         let first = writer.next;
         let last = Lsn(first.0 + writes.len() as u64 - 1);
         let large_at = self.log_batch(&mut writer, writes)?;
+        let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
         self.show_batch(&writer, view.version.active(), writes, large_at);
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
         let user_bytes: usize = writes.iter().map(|write| write.key.len() + write.value.map_or(0, <[u8]>::len)).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
-        Ok(Appended { first, last, wants_upkeep })
+        Ok(Appended { first, last, is_written, wants_upkeep })
     }
 
     /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where
@@ -185,14 +188,16 @@ impl Region {
         Ok(self.volume.reserve(&mut prepared.appender, LOG_HEADER_BYTES + bytes)?)
     }
 
-    /// Opens the next tail of `log` if this one has no room; answers whether it sealed one.
+    /// Opens the next tail of `log` if this one has no room; answers whether it did.
     fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) -> bool {
         let Some(first) = need.first else { return false };
         let index = log.index();
         if writer.current[index].as_ref().is_some_and(|open| open.has_room(need.bytes)) {
             return false;
         }
-        let sealed = writer.current[index].take().map(OpenTail::seal);
+        if let Some(full) = writer.current[index].take() {
+            full.seal();
+        }
         let Prepared { id, segment, appender } =
             self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
@@ -203,7 +208,7 @@ impl Region {
         self.tails.push(&open.tail);
         writer.next_index[index] += 1;
         writer.current[index] = Some(open);
-        sealed.is_some()
+        true
     }
 
     /// Writes the batch's records to the tails, which have room; answers where those of the large log begin.

@@ -28,7 +28,12 @@ impl Region {
 
     /// Whether anything was appended that no [`Region::sync_tails`] has made durable.
     pub fn is_unsynced(&self) -> bool {
-        self.last_lsn().0 > self.synced.load(Ordering::Acquire)
+        self.last_lsn() > self.synced_lsn()
+    }
+
+    /// Everything up to here survives a power loss.
+    pub fn synced_lsn(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire))
     }
 
     /// Makes sure that the tails' bytes are in the page cache, where those of mapped tails are at once: what was appended
@@ -73,12 +78,6 @@ impl Region {
     /// Whether [`Region::prepare_tails`] has something to do.
     pub fn wants_tails(&self) -> bool {
         LogKind::ALL.into_iter().any(|log| self.wants_tail(log))
-    }
-
-    /// Whether there is something to flush, to prepare or to compact: a hint, from memory.
-    pub fn wants_upkeep(&self) -> bool {
-        let is_sealed = |log| self.tails.of(log).iter().any(|tail| tail.sealed());
-        self.wants_tails() || LogKind::ALL.into_iter().any(is_sealed) || !self.view.load().version.frozen().is_empty()
     }
 
     /// Logs that nobody writes to get no segment.
