@@ -1,4 +1,4 @@
-//! Compactions: an L0 into L1, or some leaf segments of a level into the next, merged with what overlaps them there.
+//! Compactions: frozen L0s into L1, or some leaf segments of a level into the next, merged with what overlaps them there.
 //!
 //! ```text
 //!  pick      which level, which segments          memory only
@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 mod finish;
 mod input;
+mod l0s;
 mod merge;
 mod pick;
 mod plan;
@@ -87,8 +88,8 @@ pub struct CompactionDone {
     pub edit: InstallEdit,
     /// The segments of `edit.added`, in its order.
     pub added: Vec<AddedSegment>,
-    /// The frozen L0 that was compacted, if it was one.
-    pub l0: Option<Arc<MemTable>>,
+    /// The frozen L0s that were compacted, oldest first; none if it was a level.
+    pub l0s: Vec<Arc<MemTable>>,
     /// Bytes of leaf segments read from the device.
     pub bytes_read: u64,
     /// Bytes of segments written to the device.
@@ -105,8 +106,8 @@ pub struct CompactionDone {
 
 /// What is compacted.
 enum Source {
-    /// A frozen L0 into L1. The extents go into the edit.
-    L0(Arc<MemTable>, Vec<LogExtent>),
+    /// Frozen L0s, oldest first, into L1. The extents go into the edit.
+    L0(Vec<Arc<MemTable>>, Vec<LogExtent>),
     /// Leaf segments `first..end` of a level (0 is L1) into the next.
     Level { level: usize, first: usize, end: usize },
 }
@@ -223,7 +224,7 @@ impl Compaction {
 impl fmt::Debug for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.context.source {
-            Source::L0(l0, _) => write!(f, "Compaction({l0:?} to L1)"),
+            Source::L0(l0s, _) => write!(f, "Compaction({l0s:?} to L1)"),
             Source::Level { level, first, end } => {
                 write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
             }

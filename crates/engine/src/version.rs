@@ -156,7 +156,7 @@ impl Version {
             self.levels.iter().map(Arc::as_ptr).eq(done.base.iter().map(Arc::as_ptr)),
             "one compaction of a region at a time"
         );
-        let compacted = |l0: &Arc<MemTable>| done.l0.as_ref().is_some_and(|compacted| Arc::ptr_eq(l0, compacted));
+        let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         Version { reads: self.reads.clone(), active: self.active.clone(), frozen, levels: done.levels.clone() }
     }

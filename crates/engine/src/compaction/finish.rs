@@ -94,16 +94,16 @@ impl Finish {
             edit.levels.push((position as u8, level.state().clone()));
             levels[position] = level;
         }
-        let mut l0 = None;
-        if let Source::L0(table, logs) = &context.source {
-            edit.replay_from = table.last_lsn().next();
+        let mut l0s = Vec::new();
+        if let Source::L0(tables, logs) = &context.source {
+            edit.replay_from = tables.last().expect("an L0 is compacted").last_lsn().next();
             edit.logs.clone_from(logs);
-            l0 = Some(Arc::clone(table));
+            l0s.clone_from(tables);
         }
         CompactionDone {
             edit,
             added: self.added,
-            l0,
+            l0s,
             bytes_read: counters.bytes_read,
             bytes_written: counters.bytes_written,
             entries_read: counters.entries_read,

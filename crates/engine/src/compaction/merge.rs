@@ -1,10 +1,11 @@
 //! The merge: the source and what overlaps it below, into leaf segments, one a step.
 
 use super::input::Run;
+use super::l0s::L0s;
 use super::plan::{Counters, Output, Plan, source_segments};
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
-use crate::memtable::{Entry, MemCursor};
+use crate::memtable::Entry;
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
 use bytes::Bytes;
@@ -24,7 +25,7 @@ pub(super) struct Merge {
 }
 
 enum Upper {
-    L0(MemCursor),
+    L0(L0s),
     Segments(Run),
 }
 
@@ -32,14 +33,14 @@ impl Upper {
     #[inline]
     fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
         match self {
-            Upper::L0(cursor) => cursor.current(),
+            Upper::L0(l0s) => l0s.current(),
             Upper::Segments(run) => run.current(),
         }
     }
 
     fn step(&mut self, counters: &mut Counters) -> Result<()> {
         match self {
-            Upper::L0(cursor) => cursor.step(),
+            Upper::L0(l0s) => l0s.step(),
             Upper::Segments(run) => run.step(counters)?,
         }
         Ok(())
@@ -58,11 +59,9 @@ impl Merge {
     pub(super) fn new(context: &Context, plan: &Plan, counters: &mut Counters) -> Result<Option<Merge>> {
         let target = context.source.target();
         let upper = match &context.source {
-            Source::L0(l0, _) => {
-                counters.entries_read += l0.entries();
-                let mut cursor = l0.cursor(Lsn(u64::MAX));
-                cursor.seek(&[]);
-                Upper::L0(cursor)
+            Source::L0(l0s, _) => {
+                counters.entries_read += l0s.iter().map(|l0| l0.entries()).sum::<u64>();
+                Upper::L0(L0s::new(l0s))
             }
             Source::Level { .. } if plan.below.is_empty() => return Ok(None),
             Source::Level { .. } => Upper::Segments(Run::new(&context.reads, source_segments(context), counters)?),

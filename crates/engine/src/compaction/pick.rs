@@ -10,8 +10,11 @@ use std::sync::Arc;
 
 /// Most leaf segments of a level that one compaction takes.
 const MAX_INPUT_SEGMENTS: usize = 4;
-/// How far a level must be over its size to go before a frozen L0 that writers may be waiting for.
-const L0_LEAD: f64 = 0.25;
+/// Most L0s that one compaction takes: each rewrites what of L1 it overlaps, whether it is one L0 or many.
+const MAX_INPUT_L0S: usize = 8;
+/// A level goes before the frozen L0s, which writers may be waiting for, when it is over its size by more than this for each
+/// of them.
+const L0_WEIGHT: f64 = 0.5;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
@@ -28,10 +31,12 @@ impl Picker {
         Picker { l0_bytes, growth_factor, ids, resume: Vec::new() }
     }
 
-    /// The most urgent compaction of `version`, if any: its oldest frozen L0 if all of that is committed, or a level that is
-    /// over its size. `logs` goes into the edit of a compaction of that L0. Touches no device.
-    pub fn pick(&mut self, version: &Version, commit: Lsn, logs: &[LogExtent]) -> Option<Compaction> {
-        let l0 = version.frozen().last().filter(|l0| l0.last_lsn() <= commit);
+    /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
+    /// is over its size. `logs` are how far the logs had reached when each L0 froze, the oldest first; those of the L0s
+    /// compacted go into the edit. Touches no device.
+    pub fn pick(&mut self, version: &Version, commit: Lsn, logs: &[Vec<LogExtent>]) -> Option<Compaction> {
+        let frozen = version.frozen().iter().rev();
+        let l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
         let fullest = version
             .levels()
             .iter()
@@ -39,13 +44,15 @@ impl Picker {
             .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(level) as f64))
             .filter(|(_, fill)| *fill > 1.0)
             .max_by(|(_, a), (_, b)| a.total_cmp(b));
-        let source = match (l0, fullest) {
-            (Some(_), Some((level, fill))) if fill > version.frozen().len() as f64 + L0_LEAD => {
+        let source = match fullest {
+            Some((level, fill)) if l0s.is_empty() || fill > l0s.len() as f64 * L0_WEIGHT => {
                 self.take_segments(version, level)
             }
-            (Some(l0), _) => Source::L0(Arc::clone(l0), logs.to_vec()),
-            (None, Some((level, _))) => self.take_segments(version, level),
-            (None, None) => return None,
+            _ if l0s.is_empty() => return None,
+            _ => {
+                let logs = furthest(&logs[..logs.len().min(l0s.len())]);
+                Source::L0(l0s, logs)
+            }
         };
         let mut levels = version.levels().to_vec();
         if levels.len() == source.target() {
@@ -71,6 +78,18 @@ impl Picker {
         self.resume[level] = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
         Source::Level { level, first, end }
     }
+}
+
+/// How far each log segment of `logs` was referred to last.
+fn furthest(logs: &[Vec<LogExtent>]) -> Vec<LogExtent> {
+    let mut all: Vec<LogExtent> = Vec::new();
+    for extent in logs.iter().flatten() {
+        match all.iter_mut().find(|known| known.id == extent.id) {
+            Some(known) => known.bytes = known.bytes.max(extent.bytes),
+            None => all.push(*extent),
+        }
+    }
+    all
 }
 
 impl fmt::Debug for Picker {

@@ -1,12 +1,10 @@
 //! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
 
+use super::l0s::bounds;
 use super::{AddedSegment, Context, Source};
 use crate::error::Result;
-use crate::memtable::{MemCursor, MemTable};
 use crate::tree::{IndexRef, LeafSegment, Level};
 use crate::version::{Reach, Reads};
-use bytes::Bytes;
-use leeward_format::Lsn;
 use leeward_format::leaf_segment::Footer;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +27,7 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
         let (first_key, last_key) = match &context.source {
-            Source::L0(l0, _) => l0_bounds(l0),
+            Source::L0(l0s, _) => bounds(l0s),
             Source::Level { level, first, end } => {
                 let segments = context.levels[*level].segments();
                 let first = read_index(context, &segments[*first], counters)?.footer().first_key.clone();
@@ -44,15 +42,6 @@ impl Plan {
         }
         Ok(Plan { below })
     }
-}
-
-fn l0_bounds(l0: &MemTable) -> (Bytes, Bytes) {
-    let mut cursor = l0.cursor(Lsn(u64::MAX));
-    let key = |cursor: &MemCursor| cursor.current().map_or(Bytes::new(), |(key, ..)| Bytes::copy_from_slice(key));
-    cursor.seek(&[]);
-    let first = key(&cursor);
-    cursor.seek_before(None);
-    (first, key(&cursor))
 }
 
 /// A segment's index, its bytes counted if they come from the device.

@@ -20,21 +20,29 @@ fn an_uncommitted_l0_is_not_compacted() {
     fill(&mut store, 0..10, 10);
     assert!(store.picker.pick(&store.version, Lsn(9), &[]).is_none());
     let extent = LogExtent { log: leeward_format::LogKind::Large, id: SegmentId(5), bytes: 99 };
-    let compaction = store.picker.pick(&store.version, Lsn(10), &[extent]).expect("all of it is committed");
+    let compaction = store.picker.pick(&store.version, Lsn(10), &[vec![extent]]).expect("all of it is committed");
     let done = store.finish(compaction);
     assert_eq!((done.edit.replay_from, &done.edit.logs), (Lsn(11), &vec![extent]));
     assert!(store.version.frozen().is_empty());
 }
 
 #[test]
-fn the_oldest_l0_goes_first() {
+fn frozen_l0s_go_together_as_far_as_they_are_committed() {
     let mut store = Store::new(0, 1 << 20);
     fill(&mut store, 0..10, 10);
-    fill(&mut store, 0..10, 20);
-    assert_eq!(store.version.frozen().len(), 2);
-    let compaction = store.pick().expect("an L0 is frozen");
-    assert_eq!(store.finish(compaction).edit.replay_from, Lsn(11));
-    assert_eq!(store.version.frozen()[0].last_lsn(), Lsn(20));
+    fill(&mut store, 5..15, 20);
+    fill(&mut store, 0..20, 30);
+    let extents = |id: u64, bytes| LogExtent { log: leeward_format::LogKind::Large, id: SegmentId(id), bytes };
+    let logs = [vec![extents(1, 10), extents(2, 5)], vec![extents(2, 20)], vec![extents(2, 30), extents(3, 1)]];
+    let compaction = store.picker.pick(&store.version, Lsn(39), &logs).expect("two of them are committed");
+    let done = store.finish(compaction);
+    assert_eq!((done.edit.replay_from, done.edit.logs), (Lsn(21), vec![extents(1, 10), extents(2, 20)]));
+    assert_eq!((done.entries_read, done.entries_written), (20, 15));
+    assert_eq!(store.version.frozen().len(), 1);
+    // The newer version of keys 5 to 9 won.
+    assert_eq!(store.version.levels()[0].bytes(), 5 * 14 + 10 * 24);
+    assert_eq!(store.settle().len(), 1);
+    assert_eq!(store.version.levels()[0].bytes(), 20 * 34);
 }
 
 #[test]
@@ -79,7 +87,7 @@ fn segments_that_nothing_overlaps_move_as_they_are() {
         fill(&mut store, round * 1000..round * 1000 + 400, 60);
         for done in store.settle() {
             assert!(done.edit.levels.len() <= 2);
-            if done.l0.is_none() && done.entries_read == 0 {
+            if done.l0s.is_empty() && done.entries_read == 0 {
                 assert!(done.added.iter().all(|(_, kind, ..)| *kind == SegmentKind::Index));
                 moved += 1;
             }

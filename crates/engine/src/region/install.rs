@@ -15,7 +15,7 @@ impl Region {
     /// for after the last one was installed or dropped.
     pub fn next_compaction(&self) -> Option<Compaction> {
         let version = self.view.load().version.clone();
-        let logs = self.frozen_logs.lock().front().cloned().unwrap_or_default();
+        let logs: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
         self.picker.lock().pick(&version, self.commit(), &logs)
     }
 
@@ -58,7 +58,7 @@ impl Region {
         let floor = match done.edit.replay_from {
             Lsn(0) => view.floor,
             from => {
-                frozen_logs.pop_front();
+                frozen_logs.drain(..done.l0s.len());
                 view.floor.max(Lsn(from.0.saturating_sub(1)))
             }
         };

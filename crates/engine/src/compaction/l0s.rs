@@ -1,0 +1,81 @@
+//! Several L0s as one sorted input: of each key the newest version of the newest L0 that has one.
+
+use crate::memtable::{Entry, MemCursor, MemTable};
+use bytes::Bytes;
+use leeward_format::Lsn;
+use std::sync::Arc;
+
+/// Stands on one key of the L0s at a time.
+pub(super) struct L0s {
+    /// Newest first.
+    cursors: Vec<MemCursor>,
+    /// The one with the lowest key, the newest of those.
+    lowest: usize,
+}
+
+impl L0s {
+    /// Stands on the first key of `l0s`, which are in order, the oldest first.
+    pub(super) fn new(l0s: &[Arc<MemTable>]) -> L0s {
+        let start = |l0: &Arc<MemTable>| {
+            let mut cursor = l0.cursor(Lsn(u64::MAX));
+            cursor.seek(&[]);
+            cursor
+        };
+        let mut merged = L0s { cursors: l0s.iter().rev().map(start).collect(), lowest: 0 };
+        merged.find_lowest();
+        merged
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+        self.cursors.get(self.lowest)?.current()
+    }
+
+    pub(super) fn step(&mut self) {
+        let (newer, rest) = self.cursors.split_at_mut(self.lowest);
+        let Some((lowest, older)) = rest.split_first_mut() else { return };
+        if let Some((key, ..)) = lowest.current() {
+            debug_assert!(newer.iter().all(|cursor| cursor.current().is_none_or(|(other, ..)| other > key)));
+            for cursor in older {
+                if cursor.current().is_some_and(|(other, ..)| other == key) {
+                    cursor.step();
+                }
+            }
+        }
+        lowest.step();
+        self.find_lowest();
+    }
+
+    fn find_lowest(&mut self) {
+        let mut lowest: Option<(usize, &[u8])> = None;
+        for (at, cursor) in self.cursors.iter().enumerate() {
+            if let Some((key, ..)) = cursor.current()
+                && lowest.is_none_or(|(_, known)| key < known)
+            {
+                lowest = Some((at, key));
+            }
+        }
+        self.lowest = lowest.map_or(0, |(at, _)| at);
+    }
+}
+
+/// First and last key of `l0s`.
+pub(super) fn bounds(l0s: &[Arc<MemTable>]) -> (Bytes, Bytes) {
+    let (mut first, mut last) = (None::<Bytes>, Bytes::new());
+    for l0 in l0s {
+        let mut cursor = l0.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        if let Some((key, ..)) = cursor.current()
+            && first.as_ref().is_none_or(|known| key < &known[..])
+        {
+            first = Some(Bytes::copy_from_slice(key));
+        }
+        cursor.seek_before(None);
+        if let Some((key, ..)) = cursor.current()
+            && key > &last[..]
+        {
+            last = Bytes::copy_from_slice(key);
+        }
+    }
+    (first.unwrap_or_default(), last)
+}
