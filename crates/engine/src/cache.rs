@@ -1,27 +1,39 @@
 //! What is kept in memory of a volume's levels and logs: one budget of bytes for all of it.
 //!
 //! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of the budget they stay for as long
-//!   as their segment lives, and what they take is taken from the rest; beyond it they are cached like anything else.
-//! - *Leaves* are admitted when they are missed for the second time in a while: a leaf that is asked for once would drive
-//!   out a hundred records that are hot.
-//! - *Entries* of leaves and *values* of the log, one by one: under a skewed load a record of 33 bytes is a hundredth of
-//!   its leaf.
+//!   as their segment lives; beyond it they are objects like any other.
+//! - *Records*, pairs of key and value, are what the levels answer about a key, packed ([`records`]). The owner (a
+//!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
+//!   it overwrites ([`Cache::replace_record`]).
+//! - *Objects*, leaves above all ([`objects`]): one serves all of its keys, and of a large value spares the read that
+//!   finds its place. A leaf is admitted when it is missed for the second time in a while.
 //!
-//! Everything is filed under numbers that never come back with other bytes ([`Segment::serial`], owner and LSN), so
-//! nothing is ever stale. Hashing and eviction are the same in every run. Any thread may call anything; only the shards of the
-//! underlying cache are locked, and never across I/O.
+//! Records and objects share what indexes leave. What was let go of lately is remembered ([`ghosts`]); a miss of it says
+//! which of the two should have had more, and moves the bound between them a little (Megiddo and Modha, FAST'03).
+//!
+//! Leaves and indexes are filed under numbers that never come back with other bytes ([`Segment::serial`]). Hashing and
+//! eviction are the same in every run. Any thread may call anything; only shards are locked, one at a time but for the lock
+//! of an object's shard within that of a record's, and never across I/O.
 //!
 //! [`Segment::serial`]: crate::volume::Segment::serial
 
+mod ghosts;
+mod objects;
+mod records;
+
 use bytes::Bytes;
+use ghosts::Ghosts;
+use leeward_format::Lsn;
 use leeward_format::leaf_segment::LeafIndex;
-use leeward_format::node::{Entry, NODE_BYTES, Node};
-use leeward_format::{Lsn, Pointer};
+use leeward_format::node::{NODE_BYTES, Node};
+use objects::Objects;
 use parking_lot::Mutex;
+pub(crate) use records::Cached;
+use records::{Fresh, Ring, Shard, Shared, hash_of, page_bytes};
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 #[cfg(test)]
 mod tests;
@@ -29,252 +41,367 @@ mod tests;
 /// A leaf in memory.
 pub(crate) type Leaf = Node<Bytes>;
 
-/// Memory that a cached item takes beside its own bytes: key and links in the cache, and the allocator's share.
-const ITEM_OVERHEAD_BYTES: u64 = 112;
 /// Bytes of budget that deserve a lock of their own.
-const SHARD_BYTES: u64 = 1 << 20;
+const SHARD_BYTES: u64 = 2 << 20;
 const MAX_SHARDS: u64 = 64;
+/// Bytes of budget that a shard cannot manage alone.
+const LARGEST_SHARD_BYTES: u64 = 2 << 30;
+/// What was let go of is remembered while this part of the budget is.
+const WINDOW_SHARE: u64 = 8;
+/// Least part of the budget that records or objects may keep.
+const LEAST_SHARE: u64 = 16;
+/// Steps from one end of the window to the other that the bound between records and objects takes.
+const WINDOW_STEPS: u64 = 256;
 
 /// The cache of one volume. Clones are the same cache.
 #[derive(Clone)]
 pub struct Cache(Arc<Inner>);
 
 struct Inner {
-    items: quick_cache::sync::Cache<Key, Item, Weight, BuildHasherDefault<KeyHasher>>,
-    budget: u64,
-    /// Bytes of resident indexes.
-    resident: AtomicU64,
-    /// How much of `resident` the capacity of `items` was last lowered by.
-    withheld: Mutex<u64>,
-    /// Leaves that were missed lately, by hash.
-    missed: Box<[AtomicU32]>,
+    budget: Budget,
+    records: Box<[Mutex<Shard>]>,
+    /// Longer records are objects.
+    page_bytes: usize,
+    /// Records that were let go of.
+    records_gone: Ghosts,
+    /// Shard of records that gives next when others need room.
+    turn: AtomicUsize,
+    objects: Objects,
+    /// Objects that were let go of or refused.
+    objects_gone: Ghosts,
+    /// Bytes that objects may keep when there is not enough for all.
+    objects_share: AtomicU64,
+    misses: AtomicU64,
     owners: AtomicU64,
+}
+
+/// Bytes that there are, and that are taken.
+struct Budget {
+    bytes: u64,
+    used: AtomicU64,
+    /// Of `used`, those of resident indexes.
+    resident: AtomicU64,
+}
+
+impl Budget {
+    fn try_take(&self, bytes: u64) -> bool {
+        let more = |used: u64| (used + bytes <= self.bytes).then_some(used + bytes);
+        self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+    /// Takes them although there may be none left; others must make room.
+    fn take(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+    fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+    fn is_exceeded(&self) -> bool {
+        self.used.load(Relaxed) > self.bytes
+    }
+    /// So much is in use that something has been let go of, or soon will be.
+    fn is_tight(&self) -> bool {
+        self.used.load(Relaxed) > self.bytes - self.bytes / 16
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     /// Segment serial or owner, and kind.
     place: u64,
-    /// Offset, hash of a key, or LSN.
+    /// Offset, or LSN.
     within: u64,
+}
+
+const LEAF: u64 = 0;
+const INDEX: u64 = 1;
+const VALUE: u64 = 2;
+
+impl Key {
+    fn new(kind: u64, place: u64, within: u64) -> Key {
+        Key { place: (place << 2) | kind, within }
+    }
+
+    fn hash(self) -> u64 {
+        let mut hasher = KeyHasher::default();
+        hasher.write_u64(self.place);
+        hasher.write_u64(self.within);
+        hasher.finish()
+    }
 }
 
 #[derive(Clone)]
 enum Item {
     Leaf(Arc<Leaf>),
     Index(Arc<LeafIndex>),
-    Entry(CachedEntry),
     Value(Bytes),
 }
 
-/// A leaf entry on its own, in one allocation:
-///
-/// ```text
-///  | LSN u64 | key bytes u16 | kind u8 | key | value in place, or pointer u64 and value bytes u32 |
-/// ```
-#[derive(Clone, Debug)]
-pub(crate) struct CachedEntry(Arc<[u8]>);
-
-const ENTRY_HEADER_BYTES: usize = 11;
-const IN_PLACE: u8 = 0;
-const IN_LOG: u8 = 1;
-const TOMBSTONE: u8 = 2;
-
-impl CachedEntry {
-    pub(crate) fn new(key: &[u8], lsn: Lsn, entry: Entry<'_>) -> CachedEntry {
-        let in_log;
-        let (kind, contents) = match entry {
-            Entry::InPlace(value) => (IN_PLACE, value),
-            Entry::InLog { pointer, value_bytes } => {
-                in_log = [&pointer.0.to_le_bytes()[..], &value_bytes.to_le_bytes()].concat();
-                (IN_LOG, &in_log[..])
-            }
-            Entry::Tombstone => (TOMBSTONE, &[][..]),
-        };
-        let key_bytes = (key.len() as u16).to_le_bytes();
-        CachedEntry([&lsn.0.to_le_bytes()[..], &key_bytes, &[kind], key, contents].concat().into())
-    }
-
-    pub(crate) fn lsn(&self) -> Lsn {
-        Lsn(u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes")))
-    }
-
-    pub(crate) fn key(&self) -> &[u8] {
-        &self.0[ENTRY_HEADER_BYTES..self.contents_at()]
-    }
-
-    pub(crate) fn entry(&self) -> Entry<'_> {
-        let contents = &self.0[self.contents_at()..];
-        match self.0[ENTRY_HEADER_BYTES - 1] {
-            IN_PLACE => Entry::InPlace(contents),
-            IN_LOG => Entry::InLog {
-                pointer: Pointer(u64::from_le_bytes(contents[..8].try_into().expect("eight bytes"))),
-                value_bytes: u32::from_le_bytes(contents[8..].try_into().expect("four bytes")),
-            },
-            _ => Entry::Tombstone,
+impl Item {
+    fn bytes(&self) -> u64 {
+        match self {
+            Item::Leaf(leaf) => leaf.bytes().len() as u64,
+            Item::Index(index) => index.memory_bytes() as u64,
+            Item::Value(value) => value.len() as u64,
         }
-    }
-
-    fn contents_at(&self) -> usize {
-        ENTRY_HEADER_BYTES + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]))
-    }
-}
-
-#[derive(Clone)]
-struct Weight;
-
-impl quick_cache::Weighter<Key, Item> for Weight {
-    fn weight(&self, _: &Key, item: &Item) -> u64 {
-        let bytes = match item {
-            Item::Leaf(leaf) => leaf.bytes().len(),
-            Item::Index(index) => index.memory_bytes(),
-            Item::Entry(entry) => entry.0.len(),
-            Item::Value(value) => value.len(),
-        };
-        bytes as u64 + ITEM_OVERHEAD_BYTES
-    }
-}
-
-const LEAF: u64 = 0;
-const INDEX: u64 = 1;
-const ENTRY: u64 = 2;
-const VALUE: u64 = 3;
-
-impl Key {
-    fn new(kind: u64, place: u64, within: u64) -> Key {
-        Key { place: place << 2 | kind, within }
     }
 }
 
 impl Cache {
     /// A cache of at most `bytes`.
     pub fn new(bytes: u64) -> Cache {
-        let options = quick_cache::OptionsBuilder::new()
-            .shards((bytes / SHARD_BYTES).clamp(1, MAX_SHARDS) as usize)
-            .estimated_items_capacity((bytes / 1024).clamp(32, 1 << 24) as usize)
-            .weight_capacity(bytes)
-            .build()
-            .expect("capacity and items are set");
-        let items =
-            quick_cache::sync::Cache::with_options(options, Weight, BuildHasherDefault::default(), Default::default());
-        let missed = (bytes / NODE_BYTES as u64).clamp(64, 1 << 20) as usize;
+        let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
+        let window = bytes / WINDOW_SHARE;
+        let records_gone = Ghosts::new((window / 64).clamp(64, 1 << 22), window);
+        let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 20), window);
+        let budget = Budget { bytes, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
+        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 32));
+        let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
-            items,
-            budget: bytes,
-            resident: AtomicU64::new(0),
-            withheld: Mutex::new(0),
-            missed: (0..missed).map(|_| AtomicU32::new(0)).collect(),
+            budget,
+            records: (0..shards).map(|_| Mutex::new(Shard::new(page_bytes))).collect(),
+            page_bytes,
+            records_gone,
+            turn: AtomicUsize::new(0),
+            objects: Objects::new(shards),
+            objects_gone,
+            objects_share: AtomicU64::new(bytes / 2),
+            misses: AtomicU64::new(0),
             owners: AtomicU64::new(0),
         }))
     }
 
-    /// A number that no one else files values of the log under.
-    pub fn new_owner(&self) -> u64 {
-        self.0.owners.fetch_add(1, Relaxed)
+    /// A number that no one else files records under.
+    pub(crate) fn new_owner(&self) -> u32 {
+        u32::try_from(self.0.owners.fetch_add(1, Relaxed)).expect("a volume opens regions less than 2^32 times")
     }
 
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.0.items.weight() + self.0.resident.load(Relaxed)
+        self.0.budget.used.load(Relaxed)
     }
 
     /// Look-ups answered so far.
     pub fn hits(&self) -> u64 {
-        self.0.items.hits()
+        self.0.objects.hits() + self.0.records.iter().map(|shard| shard.lock().hits()).sum::<u64>()
     }
 
-    /// Look-ups so far that found nothing.
+    /// Reads of leaves, indexes and values so far that went to the device.
     pub fn misses(&self) -> u64 {
-        self.0.items.misses()
+        self.0.misses.load(Relaxed)
+    }
+
+    /// Something had to be read from the device.
+    pub(crate) fn count_miss(&self) {
+        self.0.misses.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
-        match self.0.items.get(&Key::new(LEAF, serial, u64::from(offset)))? {
+        match self.0.objects.get(&Key::new(LEAF, serial, u64::from(offset)))? {
             Item::Leaf(leaf) => Some(leaf),
             _ => None,
         }
     }
 
-    /// Keeps a leaf if it was missed before; answers whether it did.
-    pub(crate) fn offer_leaf(&self, serial: u64, offset: u32, leaf: &Arc<Leaf>) -> bool {
-        let key = Key::new(LEAF, serial, u64::from(offset));
-        let hash = key.hash();
-        let slot = &self.0.missed[(hash as u32 as usize) % self.0.missed.len()];
-        let seen = (hash >> 32) as u32;
-        let again = slot.swap(seen, Relaxed) == seen;
+    /// Whether a leaf that was missed is worth keeping: it was missed before, not long ago. Tells the cache that it was
+    /// missed now.
+    pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
+        if self.0.budget.bytes == 0 {
+            return false;
+        }
+        let hash = Key::new(LEAF, serial, u64::from(offset)).hash();
+        let again = self.0.objects_gone.remember(hash);
         if again {
-            self.0.items.insert(key, Item::Leaf(Arc::clone(leaf)));
+            self.0.lean_to_objects();
+        } else {
+            self.0.objects_gone.note(hash, u64::from(bytes));
         }
         again
     }
 
+    /// Keeps a leaf.
+    pub(crate) fn insert_leaf(&self, serial: u64, offset: u32, leaf: &Arc<Leaf>) {
+        self.insert_object(Key::new(LEAF, serial, u64::from(offset)), Item::Leaf(Arc::clone(leaf)));
+    }
+
     pub(crate) fn index(&self, serial: u64) -> Option<Arc<LeafIndex>> {
-        match self.0.items.get(&Key::new(INDEX, serial, 0))? {
+        match self.0.objects.get(&Key::new(INDEX, serial, 0))? {
             Item::Index(index) => Some(index),
             _ => None,
         }
     }
 
     pub(crate) fn insert_index(&self, serial: u64, index: Arc<LeafIndex>) {
-        self.0.items.insert(Key::new(INDEX, serial, 0), Item::Index(index));
+        self.insert_object(Key::new(INDEX, serial, 0), Item::Index(index));
     }
 
-    /// The entry of the key with this hash in a leaf segment; the caller compares the key.
-    pub(crate) fn entry(&self, serial: u64, hash: u64) -> Option<CachedEntry> {
-        match self.0.items.get(&Key::new(ENTRY, serial, hash))? {
-            Item::Entry(entry) => Some(entry),
-            _ => None,
+    fn insert_object(&self, key: Key, item: Item) {
+        if self.0.budget.bytes > 0 {
+            self.0.budget.take(self.0.objects.insert(key, item));
+            self.0.make_room();
         }
     }
 
-    pub(crate) fn insert_entry(&self, serial: u64, hash: u64, entry: CachedEntry) {
-        self.0.items.insert(Key::new(ENTRY, serial, hash), Item::Entry(entry));
+    /// What the levels know of an owner's key as of `at`; this is the hash of the key.
+    #[inline]
+    pub(crate) fn record(&self, owner: u32, key: &[u8], key_hash: u64, at: Lsn) -> Option<Cached> {
+        let hash = hash_of(owner, key_hash);
+        self.0.shard(hash).lock().get(hash, owner, key, at)
     }
 
-    /// The value that was written to the log with this LSN.
-    pub(crate) fn value(&self, owner: u64, lsn: Lsn) -> Option<Bytes> {
-        match self.0.items.get(&Key::new(VALUE, owner, lsn.0))? {
+    /// Keeps what the levels know of an owner's key. `is_current` is asked under the lock that [`Cache::replace_record`]
+    /// takes: whether they still know nothing newer.
+    pub(crate) fn insert_record(
+        &self,
+        owner: u32,
+        key: &[u8],
+        key_hash: u64,
+        (lsn, value): (Lsn, Option<&[u8]>),
+        is_current: impl FnOnce() -> bool,
+    ) {
+        let fresh = Fresh { owner, key, lsn, value };
+        if self.0.budget.bytes == 0 {
+            return;
+        }
+        if fresh.bytes() > self.0.page_bytes {
+            if let Some(value) = value {
+                let key = Key::new(VALUE, u64::from(owner), lsn.0);
+                self.insert_object(key, Item::Value(Bytes::copy_from_slice(value)));
+            }
+            return;
+        }
+        let hash = hash_of(owner, key_hash);
+        let again = self.0.records_gone.remember(hash);
+        if again {
+            self.0.lean_to_records();
+        }
+        let mut shard = self.0.shard(hash).lock();
+        if is_current() && shard.find(hash, owner, key).is_none() {
+            let ring = if again { Ring::Main } else { Ring::Probation };
+            self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));
+        }
+        drop(shard);
+        self.0.make_room();
+    }
+
+    /// From now on the levels know this of an owner's key: a record of what they knew before is replaced, or forgotten
+    /// if the new value is not given. Nothing happens to a key that has none.
+    pub(crate) fn replace_record(&self, owner: u32, key: &[u8], key_hash: u64, lsn: Lsn, value: Option<Option<&[u8]>>) {
+        let hash = hash_of(owner, key_hash);
+        let mut shard = self.0.shard(hash).lock();
+        if shard.is_empty() {
+            return;
+        }
+        let Some(ring) = shard.find(hash, owner, key) else { return };
+        let uses = shard.remove(hash, owner, key);
+        let fresh =
+            value.map(|value| Fresh { owner, key, lsn, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
+        if let Some(fresh) = fresh {
+            self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
+        }
+        drop(shard);
+        self.0.make_room();
+    }
+
+    /// A value, too long for a record, that was written with this LSN.
+    pub(crate) fn long_value(&self, owner: u32, lsn: Lsn) -> Option<Bytes> {
+        match self.0.objects.get(&Key::new(VALUE, u64::from(owner), lsn.0))? {
             Item::Value(value) => Some(value),
             _ => None,
         }
     }
 
-    pub(crate) fn insert_value(&self, owner: u64, lsn: Lsn, value: Bytes) {
-        self.0.items.insert(Key::new(VALUE, owner, lsn.0), Item::Value(value));
-    }
-
     /// A segment is gone: so is what was kept of its leaves and index.
     pub(crate) fn forget(&self, serial: u64, leaf_offsets: impl Iterator<Item = u32>) {
-        self.0.items.remove(&Key::new(INDEX, serial, 0));
-        for offset in leaf_offsets {
-            self.0.items.remove(&Key::new(LEAF, serial, u64::from(offset)));
+        if self.0.objects.bytes() == 0 {
+            return;
+        }
+        let leaves = leaf_offsets.map(|offset| Key::new(LEAF, serial, u64::from(offset)));
+        for key in leaves.chain([Key::new(INDEX, serial, 0)]) {
+            self.0.budget.give(self.0.objects.remove(&key));
         }
     }
 
     /// Takes `bytes` of the budget for something that stays; `None` when half of the budget is taken so.
     pub(crate) fn reserve(&self, bytes: usize) -> Option<Reservation> {
-        let bytes = bytes as u64;
-        let taken = |resident: u64| (resident + bytes <= self.0.budget / 2).then_some(resident + bytes);
-        self.0.resident.fetch_update(Relaxed, Relaxed, taken).ok()?;
-        self.withhold();
+        let (bytes, budget) = (bytes as u64, &self.0.budget);
+        let more = |resident: u64| (resident + bytes <= budget.bytes / 2).then_some(resident + bytes);
+        budget.resident.fetch_update(Relaxed, Relaxed, more).ok()?;
+        budget.take(bytes);
+        self.0.make_room();
         Some(Reservation { cache: self.clone(), bytes })
     }
+}
 
-    /// Lets the rest of the cache have what the resident indexes do not take. Not for every small change: it locks all
-    /// shards.
-    fn withhold(&self) {
-        let mut withheld = self.0.withheld.lock();
-        let resident = self.0.resident.load(Relaxed);
-        if resident.abs_diff(*withheld) > self.0.budget / 64 {
-            *withheld = resident;
-            self.0.items.set_capacity(self.0.budget - resident);
+impl Inner {
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        &self.records[(hash >> 32) as u32 as usize % self.records.len()]
+    }
+
+    fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {
+        let make_room = || self.objects_exceed_share() && self.evict_object();
+        with(&Shared { budget: &self.budget, gone: &self.records_gone, make_room: &make_room });
+    }
+
+    fn objects_exceed_share(&self) -> bool {
+        self.objects.bytes() > self.objects_share.load(Relaxed)
+    }
+
+    fn evict_object(&self) -> bool {
+        let Some((key, bytes)) = self.objects.evict() else { return false };
+        self.budget.give(bytes);
+        self.objects_gone.note(key.hash(), bytes);
+        true
+    }
+
+    /// Lets go of as much as is in use beyond the budget. The caller holds no lock.
+    fn make_room(&self) {
+        while self.budget.is_exceeded() {
+            let done = if self.objects_exceed_share() {
+                self.evict_object()
+            } else {
+                self.shed_records() || self.evict_object()
+            };
+            if !done {
+                return;
+            }
+        }
+    }
+
+    fn shed_records(&self) -> bool {
+        let first = self.turn.fetch_add(1, Relaxed);
+        (0..self.records.len()).any(|i| {
+            let mut shard = self.records[(first + i) % self.records.len()].lock();
+            let mut done = false;
+            self.with_shared(|shared| done = shard.shed(shared));
+            done
+        })
+    }
+
+    /// A leaf was missed that objects would still have, had they had more.
+    fn lean_to_objects(&self) {
+        let most = self.budget.bytes - self.budget.bytes / LEAST_SHARE;
+        self.lean(|share, step| (share + step).min(most));
+    }
+
+    /// A record was missed that records would still have, had they had more.
+    fn lean_to_records(&self) {
+        let least = self.budget.bytes / LEAST_SHARE;
+        self.lean(|share, step| share.saturating_sub(step).max(least));
+    }
+
+    fn lean(&self, to: impl Fn(u64, u64) -> u64) {
+        if self.budget.is_tight() {
+            let step = self.budget.bytes / WINDOW_SHARE / WINDOW_STEPS;
+            // A step that another thread's overwrites is one of thousands.
+            self.objects_share.store(to(self.objects_share.load(Relaxed), step), Relaxed);
         }
     }
 }
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache({} of {} bytes)", self.bytes(), self.0.budget)
+        let (objects, budget) = (self.0.objects.bytes(), self.0.budget.bytes);
+        write!(f, "Cache({} of {budget} bytes, {objects} of them in objects)", self.bytes())
     }
 }
 
@@ -287,17 +414,9 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.cache.0.resident.fetch_sub(self.bytes, Relaxed);
-        self.cache.withhold();
-    }
-}
-
-impl Key {
-    fn hash(self) -> u64 {
-        let mut hasher = KeyHasher::default();
-        hasher.write_u64(self.place);
-        hasher.write_u64(self.within);
-        hasher.finish()
+        let budget = &self.cache.0.budget;
+        budget.resident.fetch_sub(self.bytes, Relaxed);
+        budget.give(self.bytes);
     }
 }
 
@@ -311,13 +430,11 @@ impl Hasher for KeyHasher {
             self.write_u64(u64::from(*byte));
         }
     }
-
     #[inline]
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * u128::from(0xd6e8_feb8_6659_fd93_u64);
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
-
     fn finish(&self) -> u64 {
         self.0
     }

@@ -204,7 +204,7 @@ impl Db {
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.snapshot().get(key, Reach::Device)? {
+        match self.region.read(key, Reach::Device)? {
             Lookup::Found { value, .. } => Ok(Some(value)),
             _ => Ok(None),
         }

@@ -155,6 +155,16 @@ impl Region {
         self.view.load().version.get(key, Lsn(u64::MAX), reach)
     }
 
+    /// The value of `key` as far as it is committed.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes.
+    pub fn read(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
+        let commit = self.commit();
+        let view = self.view.load();
+        view.version.get(key, commit.max(view.floor), reach)
+    }
+
     /// The region as of `lsn`, or as of the last LSN that was compacted (which is committed) if that is later. Only
     /// what is committed may be shown to anyone.
     pub fn snapshot(&self, lsn: Lsn) -> Snapshot {

@@ -7,7 +7,7 @@
 use crate::error::Result;
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
-use crate::version::{Reach, Reads, Version};
+use crate::version::{Reads, Version};
 use bytes::Bytes;
 use leeward_format::Lsn;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub struct ScanEntry {
 /// Walks a snapshot in key order, one way.
 pub struct Cursor {
     reads: Arc<Reads>,
+    /// That of the version that it walks.
+    generation: u64,
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,
@@ -94,7 +96,14 @@ impl Cursor {
         let levels = version.levels().iter().filter(|level| !level.is_empty());
         let levels = levels.map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
         let sources = l0s.chain(levels).collect();
-        Cursor { reads: Arc::clone(reads), bounds, sources, order: None, key: Vec::new() }
+        Cursor {
+            reads: Arc::clone(reads),
+            generation: version.generation(),
+            bounds,
+            sources,
+            order: None,
+            key: Vec::new(),
+        }
     }
 
     /// The next pair; `None` at the end.
@@ -130,7 +139,7 @@ impl Cursor {
                 _ if self.bounds.keys_only => Some(Bytes::new()),
                 Entry::InPlace(value) => Some(Bytes::copy_from_slice(value)),
                 Entry::InLog { pointer, value_bytes } => {
-                    self.reads.value(&self.key, lsn, pointer, value_bytes, Reach::Device)?
+                    Some(self.reads.value(&self.key, lsn, (pointer, value_bytes), self.generation)?)
                 }
             };
             self.pass_key()?;

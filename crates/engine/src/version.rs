@@ -3,6 +3,7 @@
 //!
 //! Any thread may read. With [`Reach::Memory`] nothing here touches the device.
 
+use crate::cache::Cached;
 use crate::compaction::CompactionDone;
 use crate::error::{Error, Result};
 use crate::log::LogReader;
@@ -13,6 +14,7 @@ use crate::volume::Volume;
 use bytes::Bytes;
 use leeward_format::{DecodeError, Lsn, Pointer, RegionId, filter};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -72,15 +74,17 @@ pub struct Reads {
     pub(crate) volume: Arc<Volume>,
     pub(crate) region: RegionId,
     pub(crate) log: Arc<dyn ValueLog>,
-    /// What cached records of the log are filed under.
-    pub(crate) owner: u64,
+    /// What cached records are filed under.
+    pub(crate) owner: u32,
+    /// Raised by each install that changes what the levels know of some key: see [`Version::generation`].
+    generation: AtomicU64,
 }
 
 impl Reads {
     /// For `region` on `volume`, its large values in `log`.
     pub fn new(volume: Arc<Volume>, region: RegionId, log: Arc<dyn ValueLog>) -> Arc<Reads> {
         let owner = volume.cache().new_owner();
-        Arc::new(Reads { volume, region, log, owner })
+        Arc::new(Reads { volume, region, log, owner, generation: AtomicU64::new(0) })
     }
 
     /// What was read at `pointer` cannot be decoded.
@@ -89,26 +93,70 @@ impl Reads {
         Error::damaged(self.volume.name(), offset, error)
     }
 
-    /// The value of `key` in the log; `None` if it is not in memory and `reach` ends there.
+    /// What is kept of the levels' answer about `key`, whose hash this is, as of `at`.
+    #[inline]
+    pub(crate) fn cached(&self, key: &[u8], hash: u64, at: Lsn) -> Option<Cached> {
+        self.volume.cache().record(self.owner, key, hash, at)
+    }
+
+    /// Keeps the answer that the levels of a version of `generation` gave about `key`, unless there are newer ones.
+    pub(crate) fn keep(&self, key: &[u8], hash: u64, lsn: Lsn, value: Option<&[u8]>, generation: u64) {
+        let is_current = || self.generation.load(Ordering::Acquire) == generation;
+        self.volume.cache().insert_record(self.owner, key, hash, (lsn, value), is_current);
+    }
+
+    /// The value in the log of the record of `key` with this LSN, if it is in memory.
+    fn value_in_memory(&self, key: &[u8], lsn: Lsn, pointer: Pointer, bytes: u32) -> Option<Bytes> {
+        self.log.value_in_memory(pointer, key, bytes).or_else(|| self.volume.cache().long_value(self.owner, lsn))
+    }
+
+    /// A value in the log from the device, and keeps it.
+    fn load_value(&self, key: &[u8], hash: u64, lsn: Lsn, pointer: (Pointer, u32), generation: u64) -> Result<Bytes> {
+        self.volume.cache().count_miss();
+        let value = self.log.value(pointer.0, key, pointer.1)?;
+        self.keep(key, hash, lsn, Some(&value), generation);
+        Ok(value)
+    }
+
+    /// The value of the record of `key` with this LSN, which a version of `generation` has in the log.
     pub(crate) fn value(
         &self,
         key: &[u8],
         lsn: Lsn,
-        pointer: Pointer,
-        bytes: u32,
-        reach: Reach,
-    ) -> Result<Option<Bytes>> {
+        (pointer, bytes): (Pointer, u32),
+        generation: u64,
+    ) -> Result<Bytes> {
+        let hash = filter::hash(key);
+        if let Some((found, Some(value))) = self.cached(key, hash, lsn)
+            && found == lsn
+        {
+            return Ok(value);
+        }
+        match self.value_in_memory(key, lsn, pointer, bytes) {
+            Some(value) => Ok(value),
+            None => self.load_value(key, hash, lsn, (pointer, bytes), generation),
+        }
+    }
+}
+
+impl Reads {
+    /// The levels are about to take in what `l0` holds: answers the generation of the version that shows them. Readers
+    /// of versions that have the L0 do not look below it for its keys.
+    fn renew(&self, l0: &Arc<MemTable>) -> u64 {
+        let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
-        if let Some(value) = self.log.value_in_memory(pointer, key, bytes).or_else(|| cache.value(self.owner, lsn)) {
-            return Ok(Some(value));
+        let mut cursor = l0.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        while let Some((key, lsn, entry)) = cursor.current() {
+            let value = match entry {
+                Entry::InPlace(value) => Some(Some(value)),
+                Entry::Tombstone => Some(None),
+                Entry::InLog { .. } => None,
+            };
+            cache.replace_record(self.owner, key, filter::hash(key), lsn, value);
+            cursor.step();
         }
-        if reach == Reach::Memory {
-            return Ok(None);
-        }
-        let value = self.log.value(pointer, key, bytes)?;
-        // A copy of its own: what was read may be a part of something larger.
-        cache.insert_value(self.owner, lsn, Bytes::copy_from_slice(&value));
-        Ok(Some(value))
+        generation
     }
 }
 
@@ -119,6 +167,9 @@ pub struct Version {
     active: Arc<MemTable>,
     frozen: Vec<Arc<MemTable>>,
     levels: Vec<Arc<Level>>,
+    /// What its levels know of a key may be cached for as long as this is the generation of [`Reads`]. The cache then
+    /// never knows less of a key than the levels of any version whose L0s do not know the key.
+    generation: u64,
 }
 
 impl Version {
@@ -129,7 +180,8 @@ impl Version {
         frozen: Vec<Arc<MemTable>>,
         levels: Vec<Arc<Level>>,
     ) -> Version {
-        Version { reads, active, frozen, levels }
+        let generation = reads.generation.load(Ordering::Acquire);
+        Version { reads, active, frozen, levels, generation }
     }
     /// The L0 that takes writes.
     pub fn active(&self) -> &Arc<MemTable> {
@@ -147,9 +199,10 @@ impl Version {
     #[must_use]
     pub fn freeze(&self, active: Arc<MemTable>) -> Version {
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
-        Version { reads: self.reads.clone(), active, frozen, levels: self.levels.clone() }
+        Version { active, frozen, ..self.clone() }
     }
-    /// The version after a compaction, which must have begun at a version with the same levels.
+    /// The version after a compaction, which must have begun at a version with the same levels. It must become the
+    /// current one: from now on the cache knows what its levels know.
     #[must_use]
     pub fn install(&self, done: &CompactionDone) -> Version {
         assert!(
@@ -158,7 +211,8 @@ impl Version {
         );
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
-        Version { reads: self.reads.clone(), active: self.active.clone(), frozen, levels: done.levels.clone() }
+        let generation = done.l0.as_ref().map_or(self.generation, |l0| self.reads.renew(l0));
+        Version { frozen, levels: done.levels.clone(), generation, ..self.clone() }
     }
 
     /// The newest version of `key` with an LSN of at most `at`. `at` must not be below what the levels hold: that is so
@@ -180,21 +234,51 @@ impl Version {
             return Ok(Lookup::Absent);
         }
         let hash = filter::hash(key);
+        if let Some((lsn, value)) = self.reads.cached(key, hash, at) {
+            return Ok(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }));
+        }
         for level in &self.levels {
             match level.get(&self.reads, key, hash, reach)? {
                 Probe::Absent => {}
                 Probe::NotInMemory => return Ok(Lookup::NotInMemory),
-                Probe::Found(lsn, Found::InPlace(value)) => return Ok(Lookup::Found { lsn, value }),
-                Probe::Found(lsn, Found::Tombstone) => return Ok(Lookup::Deleted { lsn }),
-                Probe::Found(lsn, Found::InLog(pointer, bytes)) => return self.in_log(key, lsn, pointer, bytes, reach),
+                Probe::Found { lsn, found, is_kept } => return self.found(key, hash, lsn, found, (reach, is_kept)),
             }
         }
         Ok(Lookup::Absent)
     }
 
+    /// What a level found; keeps it, if the leaf that it comes from is not.
+    fn found(&self, key: &[u8], hash: u64, lsn: Lsn, found: Found, (reach, is_kept): (Reach, bool)) -> Result<Lookup> {
+        let value = match found {
+            Found::InLog(pointer, bytes) => {
+                let value = match self.reads.value_in_memory(key, lsn, pointer, bytes) {
+                    Some(value) => value,
+                    None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
+                    None => self.reads.load_value(key, hash, lsn, (pointer, bytes), self.generation)?,
+                };
+                return Ok(Lookup::Found { lsn, value });
+            }
+            Found::InPlace(value) => Some(value),
+            Found::Tombstone => None,
+        };
+        if !is_kept {
+            self.reads.keep(key, hash, lsn, value.as_deref(), self.generation);
+        }
+        Ok(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }))
+    }
+
+    /// The value of a record in an L0 that is in the log.
     fn in_log(&self, key: &[u8], lsn: Lsn, pointer: Pointer, bytes: u32, reach: Reach) -> Result<Lookup> {
-        let value = self.reads.value(key, lsn, pointer, bytes, reach)?;
-        Ok(value.map_or(Lookup::NotInMemory, |value| Lookup::Found { lsn, value }))
+        let value = match self.reads.value_in_memory(key, lsn, pointer, bytes) {
+            Some(value) => value,
+            None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
+            None => self.reads.log.value(pointer, key, bytes)?,
+        };
+        Ok(Lookup::Found { lsn, value })
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     pub(crate) fn reads(&self) -> &Arc<Reads> {

@@ -13,12 +13,31 @@ pub use append::{AppendBuffer, Appender};
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
 /// Alignment, in bytes, of offset and length for direct I/O.
 pub const DIRECT_ALIGN: usize = 4096;
+
+/// Calls `with` with `bytes` bytes of memory that belongs to this thread, aligned for direct I/O: to read into what is
+/// looked at and not kept. Its contents are left over from before. Not to be called within `with`.
+pub fn with_scratch<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|buffer| with(aligned(buffer, bytes)))
+}
+
+/// `bytes` bytes of `buffer` that are aligned for direct I/O; it grows if it must.
+fn aligned(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if buffer.len() < bytes + DIRECT_ALIGN {
+        *buffer = vec![0; bytes + DIRECT_ALIGN];
+    }
+    let start = buffer.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - buffer.as_ptr().addr();
+    &mut buffer[start..start + bytes]
+}
 
 /// Bytes that a file's owner moved to and from the device, by the engine's own account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

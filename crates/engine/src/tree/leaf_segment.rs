@@ -2,7 +2,7 @@
 //!
 //! Any thread may read; a leaf or index that two threads miss at once is read twice.
 
-use crate::cache::{Cache, CachedEntry, Leaf, Reservation};
+use crate::cache::{Cache, Leaf, Reservation};
 use crate::error::Result;
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
@@ -10,11 +10,9 @@ use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::{Address, Child, Entry, Node, NodeKind};
 use leeward_format::{DecodeError, Lsn, Pointer, SegmentId};
+use leeward_platform::disk::with_scratch;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
-
-/// Values up to this many bytes are copied out of a leaf; longer ones keep it in memory for as long as they live.
-const COPIED_VALUE_BYTES: usize = 1024;
 
 /// A leaf segment of a level.
 pub(crate) struct LeafSegment {
@@ -31,7 +29,14 @@ pub(crate) struct LeafSegment {
 #[derive(Debug)]
 pub(crate) enum Probe {
     /// This.
-    Found(Lsn, Found),
+    Found {
+        /// LSN of the record.
+        lsn: Lsn,
+        /// What it says.
+        found: Found,
+        /// The leaf that it comes from is in memory.
+        is_kept: bool,
+    },
     /// Nothing.
     Absent,
     /// Only the device can tell.
@@ -121,6 +126,7 @@ impl LeafSegment {
     }
 
     fn load_index(&self, reads: &Reads) -> Result<Arc<LeafIndex>> {
+        self.cache.count_miss();
         let mut bytes = vec![0; self.tree.bytes()];
         let offset = self.tree.pointer.offset();
         reads.volume.read(self.segment.no(), offset, &mut bytes)?;
@@ -141,24 +147,23 @@ impl LeafSegment {
             return Ok(Probe::Absent);
         }
         let place = index.leaves()[index.leaf_of(key)];
-        let serial = self.segment.serial();
-        if let Some(leaf) = self.cache.leaf(serial, place.offset) {
-            return Ok(search(&leaf, key));
-        }
-        if let Some(cached) = self.cache.entry(serial, hash).filter(|cached| cached.key() == key) {
-            return Ok(found(cached.lsn(), cached.entry(), Bytes::copy_from_slice));
+        if let Some(leaf) = self.cached_leaf(place) {
+            return Ok(search(&leaf, key, true));
         }
         if reach == Reach::Memory {
             return Ok(Probe::NotInMemory);
         }
-        let leaf = Arc::new(self.read_leaf(reads, place)?);
-        if !self.cache.offer_leaf(serial, place.offset, &leaf)
-            && let Ok(i) = leaf.search(key)
-        {
-            let (lsn, entry) = leaf.entry(i);
-            self.cache.insert_entry(serial, hash, CachedEntry::new(key, lsn, entry));
+        self.cache.count_miss();
+        let serial = self.segment.serial();
+        if self.cache.wants_leaf(serial, place.offset, place.bytes) {
+            let leaf = Arc::new(self.read_leaf(reads, place)?);
+            self.cache.insert_leaf(serial, place.offset, &leaf);
+            return Ok(search(&leaf, key, true));
         }
-        Ok(search(&leaf, key))
+        with_scratch(place.bytes as usize, |bytes| {
+            reads.volume.read(self.segment.no(), place.offset, bytes)?;
+            Ok(search(&self.parse_leaf(reads, &*bytes, place)?, key, false))
+        })
     }
 
     /// The leaf at `place`, from memory if it is there.
@@ -168,19 +173,28 @@ impl LeafSegment {
 
     /// The leaf at `place`, from the device; offered to the cache.
     pub(crate) fn load_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Arc<Leaf>> {
+        self.cache.count_miss();
         let leaf = Arc::new(self.read_leaf(reads, place)?);
-        self.cache.offer_leaf(self.segment.serial(), place.offset, &leaf);
+        let serial = self.segment.serial();
+        if self.cache.wants_leaf(serial, place.offset, place.bytes) {
+            self.cache.insert_leaf(serial, place.offset, &leaf);
+        }
         Ok(leaf)
     }
 
     fn read_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Leaf> {
         let mut bytes = vec![0; place.bytes as usize];
         reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
-        self.parse_leaf(reads, bytes.into(), place)
+        self.parse_leaf(reads, Bytes::from(bytes), place)
     }
 
     /// Checks the bytes of the leaf at `place`.
-    pub(crate) fn parse_leaf(&self, reads: &Reads, bytes: Bytes, place: LeafPlace) -> Result<Leaf> {
+    pub(crate) fn parse_leaf<B: Deref<Target = [u8]>>(
+        &self,
+        reads: &Reads,
+        bytes: B,
+        place: LeafPlace,
+    ) -> Result<Node<B>> {
         let damaged = |error: &DecodeError| reads.damaged(Pointer::new(self.segment.no(), place.offset), error);
         let leaf = Node::parse(bytes, self.address.at(place.offset)).map_err(|error| damaged(&error))?;
         if leaf.kind() != NodeKind::Leaf {
@@ -197,19 +211,13 @@ impl Drop for LeafSegment {
     }
 }
 
-fn search(leaf: &Leaf, key: &[u8]) -> Probe {
+fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
     let (lsn, entry) = leaf.entry(i);
-    found(lsn, entry, |value| {
-        if value.len() <= COPIED_VALUE_BYTES { Bytes::copy_from_slice(value) } else { leaf.bytes().slice_ref(value) }
-    })
-}
-
-fn found(lsn: Lsn, entry: Entry<'_>, value: impl FnOnce(&[u8]) -> Bytes) -> Probe {
     let found = match entry {
-        Entry::InPlace(bytes) => Found::InPlace(value(bytes)),
+        Entry::InPlace(value) => Found::InPlace(Bytes::copy_from_slice(value)),
         Entry::InLog { pointer, value_bytes } => Found::InLog(pointer, value_bytes),
         Entry::Tombstone => Found::Tombstone,
     };
-    Probe::Found(lsn, found)
+    Probe::Found { lsn, found, is_kept }
 }

@@ -294,6 +294,13 @@ proptest! {
             if i % 40 == 0 {
                 snapshots.push(store.snapshot());
             }
+            // What is read now is cached while the store goes on.
+            for snapshot in [&store.snapshot(), &snapshots[i % snapshots.len()]] {
+                for n in (i as u8..=255).step_by(61) {
+                    let expected = store.expected(&key(n), snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                    prop_assert_eq!(answer(snapshot.get(&key(n), Reach::Device).unwrap()), expected);
+                }
+            }
         }
         snapshots.push(store.snapshot());
         for snapshot in &snapshots {

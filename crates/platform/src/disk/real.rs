@@ -5,7 +5,7 @@
 //! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
 //! of the calling thread.
 
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, aligned};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -116,13 +116,7 @@ fn with_bounce<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local! {
         static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
-    BOUNCE.with_borrow_mut(|buffer| {
-        if buffer.len() < bytes + DIRECT_ALIGN {
-            *buffer = vec![0; bytes + DIRECT_ALIGN];
-        }
-        let start = buffer.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - buffer.as_ptr().addr();
-        with(&mut buffer[start..start + bytes])
-    })
+    BOUNCE.with_borrow_mut(|buffer| with(aligned(buffer, bytes)))
 }
 
 fn is_aligned(bytes: &[u8]) -> bool {

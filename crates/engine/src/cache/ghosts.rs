@@ -1,0 +1,60 @@
+//! What the cache let go of, or did not take, lately: hashes only. A miss of something that is remembered here would have
+//! been a hit in a cache that is larger by the window.
+//!
+//! ```text
+//!  slot   | 16 bits of the hash, never 0 | time: bytes that passed, in 1024ths of the window, wrapping |
+//! ```
+//! Hints: two threads may overwrite each other's, and hashes may collide. Any thread.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Ticks of the clock in a window.
+const TICKS: u64 = 1024;
+
+pub(super) struct Ghosts {
+    slots: Box<[AtomicU32]>,
+    /// Bytes that were noted so far.
+    passed: AtomicU64,
+    tick_bytes: u64,
+}
+
+impl Ghosts {
+    /// Room for `slots` hashes, each remembered while the next `window` bytes are noted.
+    pub(super) fn new(slots: u64, window: u64) -> Ghosts {
+        Ghosts {
+            slots: (0..slots.max(1)).map(|_| AtomicU32::new(0)).collect(),
+            passed: AtomicU64::new(0),
+            tick_bytes: (window / TICKS).max(1),
+        }
+    }
+
+    /// Something of this hash and so many bytes is not in the cache from now on.
+    pub(super) fn note(&self, hash: u64, bytes: u64) {
+        let passed = self.passed.fetch_add(bytes, Relaxed);
+        self.slot(hash).store((fingerprint(hash) << 16) | u32::from(self.tick(passed)), Relaxed);
+    }
+
+    /// Whether it was noted within the window.
+    pub(super) fn remember(&self, hash: u64) -> bool {
+        let found = self.slot(hash).load(Relaxed);
+        let age = self.tick(self.passed.load(Relaxed)).wrapping_sub(found as u16);
+        found >> 16 == fingerprint(hash) && u64::from(age) <= TICKS
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&*self.slots) as u64
+    }
+
+    fn tick(&self, passed: u64) -> u16 {
+        (passed / self.tick_bytes) as u16
+    }
+
+    fn slot(&self, hash: u64) -> &AtomicU32 {
+        &self.slots[(hash as u32 as usize) % self.slots.len()]
+    }
+}
+
+fn fingerprint(hash: u64) -> u32 {
+    (hash >> 48) as u32 | 1
+}

@@ -1,0 +1,131 @@
+//! Whole things that many share: leaves, indexes beyond the resident ones, values too long for a record.
+//!
+//! Each shard is a clock (Corbató 1968): whoever was asked for since the hand last passed is passed over. Any thread; a
+//! shard's lock is held for a look-up or a step of the hand.
+
+use super::{Item, Key};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Memory that an object takes beside its own bytes: its place in the shard, the `Arc`, the allocator's share.
+const OVERHEAD_BYTES: u64 = 128;
+/// Turns of the hand that an object survives at most without being asked for.
+const MOST_CHANCES: u8 = 3;
+
+pub(super) struct Objects {
+    shards: Box<[Mutex<Shard>]>,
+    /// Memory that all of them take.
+    bytes: AtomicU64,
+    /// Shard that the next eviction begins with.
+    turn: AtomicUsize,
+    hits: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    places: HashMap<Key, usize, BuildHasherDefault<super::KeyHasher>>,
+    objects: Vec<Object>,
+    hand: usize,
+}
+
+struct Object {
+    key: Key,
+    item: Item,
+    bytes: u64,
+    chances: u8,
+}
+
+impl Objects {
+    pub(super) fn new(shards: usize) -> Objects {
+        Objects {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            bytes: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Relaxed)
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<Item> {
+        if self.bytes() == 0 {
+            return None;
+        }
+        let mut shard = self.shard(key).lock();
+        let place = *shard.places.get(key)?;
+        let object = &mut shard.objects[place];
+        object.chances = (object.chances + 1).min(MOST_CHANCES);
+        self.hits.fetch_add(1, Relaxed);
+        Some(object.item.clone())
+    }
+
+    /// Keeps `item`, if nothing is kept under `key`; answers the memory that it takes.
+    pub(super) fn insert(&self, key: Key, item: Item) -> u64 {
+        let mut shard = self.shard(&key).lock();
+        if shard.places.contains_key(&key) {
+            return 0;
+        }
+        let bytes = item.bytes() + OVERHEAD_BYTES;
+        let place = shard.objects.len();
+        shard.places.insert(key, place);
+        shard.objects.push(Object { key, item, bytes, chances: 1 });
+        self.bytes.fetch_add(bytes, Relaxed);
+        bytes
+    }
+
+    /// Lets go of what is kept under `key`; answers the memory that it took.
+    pub(super) fn remove(&self, key: &Key) -> u64 {
+        let mut shard = self.shard(key).lock();
+        shard.places.get(key).copied().map_or(0, |place| self.take(&mut shard, place).bytes)
+    }
+
+    /// Lets go of an object; answers its key and the memory that it took. `None` if there is none.
+    pub(super) fn evict(&self) -> Option<(Key, u64)> {
+        let first = self.turn.fetch_add(1, Relaxed);
+        (0..self.shards.len()).find_map(|i| {
+            let mut shard = self.shards[(first + i) % self.shards.len()].lock();
+            let place = shard.sweep()?;
+            let object = self.take(&mut shard, place);
+            Some((object.key, object.bytes))
+        })
+    }
+
+    fn take(&self, shard: &mut Shard, place: usize) -> Object {
+        let object = shard.objects.swap_remove(place);
+        shard.places.remove(&object.key);
+        if let Some(moved) = shard.objects.get(place) {
+            shard.places.insert(moved.key, place);
+        }
+        self.bytes.fetch_sub(object.bytes, Relaxed);
+        object
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[(key.hash() >> 40) as usize % self.shards.len()]
+    }
+}
+
+impl Shard {
+    /// Moves the hand to the next object without a chance left.
+    fn sweep(&mut self) -> Option<usize> {
+        if self.objects.is_empty() {
+            return None;
+        }
+        loop {
+            self.hand = if self.hand + 1 < self.objects.len() { self.hand + 1 } else { 0 };
+            let object = &mut self.objects[self.hand];
+            if object.chances == 0 {
+                return Some(self.hand);
+            }
+            object.chances -= 1;
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Key-value pairs, packed: under a skewed load a pair of 33 bytes is a hundredth of its leaf, and what is kept beside
+//! its bytes decides how many fit. Here that is 16 bytes and some eight of the hash table.
+//!
+//! ```text
+//!  page     | record | record | ... | free |                            up to 32 KiB
+//!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | to a multiple of 4 |
+//!  slot     | page: 17 bits | offset / 4: 13 bits | uses: 2 bits |      in the hash table
+//! ```
+//! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23): what is new goes to the
+//! *probation* ring, a tenth of the memory; what was used there, or was let go lately, to the *main* ring. Of a page
+//! that is emptied the records that were used since stay, with one use less.
+//!
+//! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
+
+use super::Budget;
+use super::ghosts::Ghosts;
+use bytes::Bytes;
+use hashbrown::HashTable;
+use leeward_format::{Lsn, filter};
+use std::collections::VecDeque;
+
+const MOST_PAGE_BYTES: u64 = 32 << 10;
+const LEAST_PAGE_BYTES: u64 = 1 << 10;
+/// Pages that a shard has room for at least, if they are not as small as can be.
+const PAGES: u64 = 32;
+const HEADER_BYTES: usize = 16;
+const UNIT: usize = 4;
+const MOST_USES: u32 = 3;
+const OFFSET_BITS: u32 = 13;
+/// Most pages of a shard.
+const MOST_PAGES: usize = 1 << 17;
+/// Length of value that marks a tombstone.
+const TOMBSTONE: u16 = u16::MAX;
+/// The probation ring has one page in so many.
+const PROBATION: usize = 10;
+
+/// What is known of a key: the LSN of the record, and its value unless it is a tombstone.
+pub(crate) type Cached = (Lsn, Option<Bytes>);
+
+/// Which ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ring {
+    Probation,
+    Main,
+}
+
+/// A key's record, not yet in a page.
+#[derive(Clone, Copy)]
+pub(super) struct Fresh<'a> {
+    pub(super) owner: u32,
+    pub(super) key: &'a [u8],
+    pub(super) lsn: Lsn,
+    /// `None` is a tombstone.
+    pub(super) value: Option<&'a [u8]>,
+}
+
+/// A part of the records.
+pub(super) struct Shard {
+    page_bytes: usize,
+    table: HashTable<Slot>,
+    pages: Vec<Page>,
+    /// Pages that no ring has.
+    free: Vec<usize>,
+    probation: VecDeque<usize>,
+    main: VecDeque<usize>,
+    /// Takes the place of a page's bytes while they are looked through.
+    spare: Box<[u8]>,
+    /// What the budget was charged for the table.
+    table_bytes: u64,
+    hits: u64,
+}
+
+#[derive(Default)]
+struct Page {
+    bytes: Box<[u8]>,
+    used: usize,
+    in_main: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Slot(u32);
+
+impl Slot {
+    fn new(page: usize, offset: usize, uses: u32) -> Slot {
+        Slot(((page as u32) << (OFFSET_BITS + 2)) | ((offset / UNIT) as u32 * 4) | uses)
+    }
+    fn page(self) -> usize {
+        (self.0 >> (OFFSET_BITS + 2)) as usize
+    }
+    fn offset(self) -> usize {
+        (self.0 >> 2) as usize % (1 << OFFSET_BITS) * UNIT
+    }
+    fn uses(self) -> u32 {
+        self.0 & MOST_USES
+    }
+    fn is_at(self, page: usize, offset: usize) -> bool {
+        self.page() == page && self.offset() == offset
+    }
+}
+
+/// A record where it stands.
+#[derive(Clone, Copy)]
+struct Record<'a>(&'a [u8]);
+
+impl<'a> Record<'a> {
+    fn at(pages: &'a [Page], slot: Slot) -> Record<'a> {
+        Record(&pages[slot.page()].bytes[slot.offset()..])
+    }
+    fn lsn(self) -> Lsn {
+        Lsn(u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes")))
+    }
+    fn owner(self) -> u32 {
+        u32::from_le_bytes(self.0[8..12].try_into().expect("four bytes"))
+    }
+    fn key_bytes(self) -> usize {
+        usize::from(u16::from_le_bytes([self.0[12], self.0[13]]))
+    }
+    fn value_bytes(self) -> u16 {
+        u16::from_le_bytes([self.0[14], self.0[15]])
+    }
+    fn key(self) -> &'a [u8] {
+        &self.0[HEADER_BYTES..HEADER_BYTES + self.key_bytes()]
+    }
+    fn value(self) -> Option<&'a [u8]> {
+        let start = HEADER_BYTES + self.key_bytes();
+        let bytes = self.value_bytes();
+        (bytes != TOMBSTONE).then(|| &self.0[start..start + usize::from(bytes)])
+    }
+    fn bytes(self) -> usize {
+        record_bytes(self.key_bytes(), self.value().map_or(0, <[u8]>::len))
+    }
+    fn is_of(self, owner: u32, key: &[u8]) -> bool {
+        self.owner() == owner && self.key() == key
+    }
+    fn hash(self) -> u64 {
+        hash_of(self.owner(), filter::hash(self.key()))
+    }
+}
+
+/// Size of the pages of a shard of so many bytes.
+pub(super) fn page_bytes(shard_bytes: u64) -> usize {
+    (shard_bytes / PAGES).clamp(LEAST_PAGE_BYTES, MOST_PAGE_BYTES) as usize
+}
+
+fn record_bytes(key: usize, value: usize) -> usize {
+    (HEADER_BYTES + key + value).next_multiple_of(UNIT)
+}
+
+/// Hash of an owner's key, from that of the key.
+pub(super) fn hash_of(owner: u32, key_hash: u64) -> u64 {
+    key_hash ^ u64::from(owner).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Fresh<'_> {
+    /// Bytes of a page that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len))
+    }
+
+    fn write_to(&self, page: &mut [u8]) {
+        let value = self.value.unwrap_or_default();
+        let value_bytes = if self.value.is_some() { value.len() as u16 } else { TOMBSTONE };
+        page[..8].copy_from_slice(&self.lsn.0.to_le_bytes());
+        page[8..12].copy_from_slice(&self.owner.to_le_bytes());
+        page[12..14].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
+        page[14..16].copy_from_slice(&value_bytes.to_le_bytes());
+        page[HEADER_BYTES..HEADER_BYTES + self.key.len()].copy_from_slice(self.key);
+        page[HEADER_BYTES + self.key.len()..][..value.len()].copy_from_slice(value);
+    }
+}
+
+/// What a shard shares with the rest of the cache.
+pub(super) struct Shared<'a> {
+    pub(super) budget: &'a Budget,
+    pub(super) gone: &'a Ghosts,
+    /// Makes room outside the records; `false` if they are to make it themselves.
+    pub(super) make_room: &'a dyn Fn() -> bool,
+}
+
+impl Shard {
+    pub(super) fn new(page_bytes: usize) -> Shard {
+        Shard {
+            page_bytes,
+            table: HashTable::new(),
+            pages: Vec::new(),
+            free: Vec::new(),
+            probation: VecDeque::new(),
+            main: VecDeque::new(),
+            spare: Box::default(),
+            table_bytes: 0,
+            hits: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// What is known of a key as of `at`.
+    pub(super) fn get(&mut self, hash: u64, owner: u32, key: &[u8], at: Lsn) -> Option<Cached> {
+        let pages = &self.pages;
+        let slot = self.table.find_mut(hash, |slot| Record::at(pages, *slot).is_of(owner, key))?;
+        let record = Record::at(pages, *slot);
+        if record.lsn() > at {
+            return None;
+        }
+        if slot.uses() < MOST_USES {
+            slot.0 += 1;
+        }
+        self.hits += 1;
+        Some((record.lsn(), record.value().map(Bytes::copy_from_slice)))
+    }
+
+    /// Whether a key has a record; answers the ring that it is in.
+    pub(super) fn find(&self, hash: u64, owner: u32, key: &[u8]) -> Option<Ring> {
+        let slot = self.table.find(hash, |slot| Record::at(&self.pages, *slot).is_of(owner, key))?;
+        Some(if self.pages[slot.page()].in_main { Ring::Main } else { Ring::Probation })
+    }
+
+    /// Forgets a key; answers how often it had been used.
+    pub(super) fn remove(&mut self, hash: u64, owner: u32, key: &[u8]) -> u32 {
+        let pages = &self.pages;
+        let found = self.table.find_entry(hash, |slot| Record::at(pages, *slot).is_of(owner, key));
+        found.map_or(0, |entry| entry.remove().0.uses())
+    }
+
+    /// Keeps a record of a key that has none, if there is any room at all.
+    pub(super) fn insert(&mut self, hash: u64, fresh: Fresh<'_>, (ring, uses): (Ring, u32), shared: &Shared<'_>) {
+        if let Some((page, offset)) = self.room(fresh.bytes(), ring, shared) {
+            fresh.write_to(&mut self.pages[page].bytes[offset..]);
+            self.link(hash, Slot::new(page, offset, uses), shared);
+        }
+    }
+
+    fn link(&mut self, hash: u64, slot: Slot, shared: &Shared<'_>) {
+        let pages = &self.pages;
+        self.table.insert_unique(hash, slot, |slot| Record::at(pages, *slot).hash());
+        let table_bytes = self.table.allocation_size() as u64;
+        if table_bytes != self.table_bytes {
+            shared.budget.give(self.table_bytes);
+            shared.budget.take(table_bytes);
+            self.table_bytes = table_bytes;
+        }
+    }
+
+    /// A place for `bytes` at the end of a ring.
+    fn room(&mut self, bytes: usize, ring: Ring, shared: &Shared<'_>) -> Option<(usize, usize)> {
+        let in_main = ring == Ring::Main;
+        let last = if in_main { self.main.back() } else { self.probation.back() };
+        let page = match last.copied().filter(|page| self.pages[*page].used + bytes <= self.page_bytes) {
+            Some(page) => page,
+            None => {
+                let page = self.take_page(shared)?;
+                (self.pages[page].used, self.pages[page].in_main) = (0, in_main);
+                if in_main { &mut self.main } else { &mut self.probation }.push_back(page);
+                page
+            }
+        };
+        let offset = self.pages[page].used;
+        self.pages[page].used += bytes;
+        Some((page, offset))
+    }
+
+    /// A page that no ring has.
+    fn take_page(&mut self, shared: &Shared<'_>) -> Option<usize> {
+        loop {
+            if let Some(page) = self.free.pop() {
+                return Some(page);
+            }
+            if self.pages.len() < MOST_PAGES
+                && (shared.budget.try_take(self.page_bytes as u64) || self.is_starved(shared))
+            {
+                let page = self.pages.iter().position(|page| page.bytes.is_empty()).unwrap_or(self.pages.len());
+                if page == self.pages.len() {
+                    self.pages.push(Page::default());
+                }
+                self.pages[page].bytes = vec![0; self.page_bytes].into();
+                return Some(page);
+            }
+            if !(shared.make_room)() && !self.evict(shared) {
+                return None;
+            }
+        }
+    }
+
+    /// Takes a page beyond the budget for a shard that has none: another will give one back.
+    fn is_starved(&self, shared: &Shared<'_>) -> bool {
+        let is_starved = self.probation.is_empty() && self.main.is_empty();
+        if is_starved {
+            shared.budget.take(self.page_bytes as u64);
+        }
+        is_starved
+    }
+
+    /// Empties the page whose turn it is. Records that were used stay, so there need not be more room afterwards; but
+    /// each time they have one use less. `false` if there is no page.
+    fn evict(&mut self, shared: &Shared<'_>) -> bool {
+        let pages = self.probation.len() + self.main.len();
+        let from_probation = self.main.is_empty() || self.probation.len() * PROBATION > pages;
+        let ring = if from_probation { &mut self.probation } else { &mut self.main };
+        let Some(page) = ring.pop_front() else { return false };
+        if self.spare.is_empty() {
+            shared.budget.take(self.page_bytes as u64);
+            self.spare = vec![0; self.page_bytes].into();
+        }
+        let bytes = std::mem::replace(&mut self.pages[page].bytes, std::mem::take(&mut self.spare));
+        let mut staying = Vec::new();
+        let mut offset = 0;
+        while offset < self.pages[page].used {
+            let record = Record(&bytes[offset..]);
+            let (hash, end) = (record.hash(), offset + record.bytes());
+            // A record that was replaced or forgotten has no slot.
+            if let Ok(entry) = self.table.find_entry(hash, |slot| slot.is_at(page, offset)) {
+                match entry.remove().0.uses() {
+                    0 => shared.gone.note(hash, (end - offset) as u64),
+                    uses => staying.push((hash, offset..end, if from_probation { 0 } else { uses - 1 })),
+                }
+            }
+            offset = end;
+        }
+        self.free.push(page);
+        for (hash, range, uses) in staying {
+            let (page, offset) = self.room(range.len(), Ring::Main, shared).expect("the page just emptied is free");
+            self.pages[page].bytes[offset..offset + range.len()].copy_from_slice(&bytes[range]);
+            self.link(hash, Slot::new(page, offset, uses), shared);
+        }
+        self.spare = bytes;
+        true
+    }
+
+    /// Gives a page of memory back; `false` if it has none to give.
+    pub(super) fn shed(&mut self, shared: &Shared<'_>) -> bool {
+        while self.free.is_empty() {
+            if !self.evict(shared) {
+                return false;
+            }
+        }
+        let page = self.free.pop().expect("just seen");
+        self.pages[page] = Page::default();
+        shared.budget.give(self.page_bytes as u64);
+        true
+    }
+}
