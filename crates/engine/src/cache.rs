@@ -46,12 +46,14 @@ const SHARD_BYTES: u64 = 2 << 20;
 const MAX_SHARDS: u64 = 64;
 /// Bytes of budget that a shard cannot manage alone.
 const LARGEST_SHARD_BYTES: u64 = 2 << 30;
-/// What was let go of is remembered while this part of the budget is.
+/// A miss of what was let go of less than this part of the budget ago moves the bound between records and objects.
 const WINDOW_SHARE: u64 = 8;
 /// Least part of the budget that records or objects may keep.
 const LEAST_SHARE: u64 = 16;
-/// Steps from one end of the window to the other that the bound between records and objects takes.
-const WINDOW_STEPS: u64 = 256;
+/// Such misses until the bound has moved by as much.
+const WINDOW_STEPS: u64 = 64;
+/// Bytes of budget for each record that is remembered when it is gone.
+const BYTES_PER_GHOST: u64 = 128;
 
 /// The cache of one volume. Clones are the same cache.
 #[derive(Clone)]
@@ -150,11 +152,10 @@ impl Cache {
     /// A cache of at most `bytes`.
     pub fn new(bytes: u64) -> Cache {
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
-        let window = bytes / WINDOW_SHARE;
-        let records_gone = Ghosts::new((window / 64).clamp(64, 1 << 22), window);
-        let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 20), window);
+        let records_gone = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
+        let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
         let budget = Budget { bytes, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
-        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 32));
+        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 16));
         let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
             budget,
@@ -202,20 +203,23 @@ impl Cache {
         }
     }
 
-    /// Whether a leaf that was missed is worth keeping: it was missed before, not long ago. Tells the cache that it was
-    /// missed now.
+    /// Whether a leaf that was missed is worth keeping: it was missed before, not longer ago than objects stay, or there
+    /// is room to spare. Tells the cache that it was missed now.
     pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
         if self.0.budget.bytes == 0 {
             return false;
         }
         let hash = Key::new(LEAF, serial, u64::from(offset)).hash();
-        let again = self.0.objects_gone.remember(hash);
-        if again {
+        let age = self.0.objects_gone.age(hash);
+        if age.is_some_and(|age| age < self.0.budget.bytes / WINDOW_SHARE) {
             self.0.lean_to_objects();
-        } else {
+        }
+        let stays = self.0.objects.bytes().max(self.0.objects_share.load(Relaxed));
+        let is_wanted = age.is_some_and(|age| age < stays || !self.0.budget.is_tight());
+        if !is_wanted {
             self.0.objects_gone.note(hash, u64::from(bytes));
         }
-        again
+        is_wanted
     }
 
     /// Keeps a leaf.
@@ -270,13 +274,13 @@ impl Cache {
             return;
         }
         let hash = hash_of(owner, key_hash);
-        let again = self.0.records_gone.remember(hash);
-        if again {
+        let age = self.0.records_gone.age(hash);
+        if age.is_some_and(|age| age < self.0.budget.bytes / WINDOW_SHARE) {
             self.0.lean_to_records();
         }
         let mut shard = self.0.shard(hash).lock();
         if is_current() && shard.find(hash, owner, key).is_none() {
-            let ring = if again { Ring::Main } else { Ring::Probation };
+            let ring = if age.is_some_and(|age| age < self.0.budget.bytes) { Ring::Main } else { Ring::Probation };
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));
         }
         drop(shard);
@@ -291,7 +295,10 @@ impl Cache {
         if shard.is_empty() {
             return;
         }
-        let Some(ring) = shard.find(hash, owner, key) else { return };
+        let Some((ring, known)) = shard.find(hash, owner, key) else { return };
+        if known == lsn {
+            return;
+        }
         let uses = shard.remove(hash, owner, key);
         let fresh =
             value.map(|value| Fresh { owner, key, lsn, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);

@@ -7,7 +7,7 @@ mod reader;
 mod replay;
 mod tail;
 
-pub use reader::LogReader;
+pub use reader::{LogReader, ValueAt};
 pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end};
 pub use tail::Tail;
 pub(crate) use tail::{OpenTail, Tails};

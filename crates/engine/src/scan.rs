@@ -1,15 +1,22 @@
 //! Scans: one walk over the L0s and levels of a snapshot, merged.
 //!
-//! Of each key the newest version that the snapshot sees counts, and it is in the newest part that has one: the active
-//! L0, then the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not answered.
+//! - Of each key the newest version that the snapshot sees counts, and it is in the newest part that has one: the active
+//!   L0, then the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not answered;
+//!   where a leaf or a segment holds nothing else and the other parts have no key in its range, it is passed in one step.
+//! - Pairs are gathered some at a time, twice as many each time: their values in the log are read together, several in
+//!   flight, and so are the first leaves of all levels. Who knows how many pairs are wanted says so
+//!   ([`ScanBounds::limit`]), and they are gathered at once.
+//!
 //! One thread at a time; reads from the device as it goes.
 
 use crate::error::Result;
+use crate::log::ValueAt;
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
 use crate::version::{Reads, Version};
 use bytes::Bytes;
-use leeward_format::Lsn;
+use leeward_format::{Lsn, Pointer};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -26,6 +33,8 @@ pub struct ScanBounds {
     pub reverse: bool,
     /// Values are not wanted: those in the log are not fetched, and all are answered empty.
     pub keys_only: bool,
+    /// Pairs after which the scan ends; `None` for no limit.
+    pub limit: Option<u64>,
 }
 
 /// One pair of a scan.
@@ -50,8 +59,26 @@ pub struct Cursor {
     /// Sources that are not at their end, that with the next key first, the newest first among equals. `None` before the
     /// first call of [`Cursor::next`].
     order: Option<Vec<usize>>,
-    /// The key that is being answered.
+    /// The key that is being passed.
     key: Vec<u8>,
+    /// Pairs that were gathered and not answered.
+    ready: VecDeque<ScanEntry>,
+    /// Pairs to gather when there are none.
+    ahead: usize,
+    /// Pairs that may still be gathered.
+    left: u64,
+    /// Entries that were passed.
+    steps: u64,
+}
+
+/// Most pairs, and bytes of values in the log, that are gathered at a time; a pair more than those bytes at most.
+const MOST_AHEAD: usize = 64;
+const MOST_AHEAD_BYTES: usize = 256 << 10;
+
+/// What a key has, as far as the sources know.
+enum Found {
+    Value(Bytes),
+    InLog(Pointer, u32),
 }
 
 enum Source {
@@ -60,12 +87,12 @@ enum Source {
 }
 
 impl Source {
-    fn start(&mut self, bounds: &ScanBounds) -> Result<()> {
-        match (self, bounds.reverse) {
-            (Source::L0(cursor), false) => cursor.seek(&bounds.start),
-            (Source::L0(cursor), true) => cursor.seek_before(bounds.end.as_deref()),
-            (Source::Level(cursor), false) => return cursor.seek(&bounds.start),
-            (Source::Level(cursor), true) => return cursor.seek_before(bounds.end.as_deref()),
+    fn start(&mut self, bound: Option<&[u8]>, reverse: bool) -> Result<()> {
+        match (self, reverse) {
+            (Source::L0(cursor), false) => cursor.seek(bound.unwrap_or_default()),
+            (Source::L0(cursor), true) => cursor.seek_before(bound),
+            (Source::Level(cursor), false) => return cursor.seek(bound.unwrap_or_default()),
+            (Source::Level(cursor), true) => return cursor.seek_before(bound),
         }
         Ok(())
     }
@@ -96,6 +123,9 @@ impl Cursor {
         let levels = version.levels().iter().filter(|level| !level.is_empty());
         let levels = levels.map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
         let sources = l0s.chain(levels).collect();
+        let left = bounds.limit.unwrap_or(u64::MAX);
+        // Without a limit, one at first: it may be the only one that is wanted.
+        let ahead = if bounds.limit.is_some() { MOST_AHEAD } else { 1 };
         Cursor {
             reads: Arc::clone(reads),
             generation: version.generation(),
@@ -103,6 +133,10 @@ impl Cursor {
             sources,
             order: None,
             key: Vec::new(),
+            ready: VecDeque::new(),
+            ahead,
+            left,
+            steps: 0,
         }
     }
 
@@ -112,20 +146,95 @@ impl Cursor {
     /// The device fails or holds damaged bytes. The cursor is at its end then.
     #[expect(clippy::should_implement_trait, reason = "an error ends the scan; an iterator of results would go on")]
     pub fn next(&mut self) -> Result<Option<ScanEntry>> {
-        let next = self.next_live();
-        if next.is_err() {
+        if self.ready.is_empty()
+            && let Err(error) = self.gather()
+        {
             self.order = Some(Vec::new());
+            return Err(error);
         }
-        next
+        Ok(self.ready.pop_front())
     }
 
-    fn next_live(&mut self) -> Result<Option<ScanEntry>> {
-        if self.order.is_none() {
-            self.start()?;
+    /// Goes on at `key`: the next pair is that of `key`, or else the one that comes after it in the direction of the scan.
+    /// The limit counts from here; what is out of bounds stays so. Cheap where the key is near.
+    ///
+    /// ```
+    /// # use leeward_engine::{ScanBounds, embedded::{Db, DbOptions}};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// # for key in [b"a", b"b", b"d"] { db.put(key, b"")?; }
+    /// let mut cursor = db.scan(ScanBounds::default());
+    /// cursor.seek(b"c")?;
+    /// assert_eq!(cursor.next()?.expect("d is after c").key, "d");
+    /// let mut back = db.scan(ScanBounds { reverse: true, ..ScanBounds::default() });
+    /// back.seek(b"c")?;
+    /// assert_eq!(back.next()?.expect("b is before c").key, "b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.ready.clear();
+        self.left = self.bounds.limit.unwrap_or(u64::MAX);
+        let started = if self.bounds.reverse {
+            // Everything up to the key is below the next possible one.
+            let above = [key, &[0]].concat();
+            let end = self.bounds.end.as_deref().filter(|end| *end < &above[..]).unwrap_or(&above).to_vec();
+            self.start(Some(&end))
+        } else {
+            let start = key.max(&self.bounds.start[..]).to_vec();
+            self.start(Some(&start))
+        };
+        if started.is_err() {
+            self.order = Some(Vec::new());
         }
+        started
+    }
+
+    /// Makes the next pairs ready, if there are any.
+    fn gather(&mut self) -> Result<()> {
+        if self.left > 0 && self.order.is_none() {
+            let bounds = self.bounds.clone();
+            self.start(if bounds.reverse { bounds.end.as_deref() } else { Some(&bounds.start) })?;
+        }
+        let most = self.ahead.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.ahead = (self.ahead * 2).min(MOST_AHEAD);
+        let (mut in_log, mut log_bytes) = (Vec::new(), 0);
+        while self.ready.len() < most && log_bytes < MOST_AHEAD_BYTES {
+            let Some((lsn, found)) = self.next_live()? else { break };
+            let value = match found {
+                Found::Value(value) => value,
+                Found::InLog(pointer, value_bytes) => {
+                    in_log.push((self.ready.len(), pointer, value_bytes));
+                    log_bytes += value_bytes as usize;
+                    Bytes::new()
+                }
+            };
+            self.ready.push_back(ScanEntry { key: Bytes::copy_from_slice(&self.key), lsn, value });
+        }
+        self.left -= self.ready.len() as u64;
+        if in_log.is_empty() {
+            return Ok(());
+        }
+        let at = |(i, pointer, value_bytes): &(usize, Pointer, u32)| {
+            let entry = &self.ready[*i];
+            (ValueAt { pointer: *pointer, key: &entry.key, value_bytes: *value_bytes }, entry.lsn)
+        };
+        let places: Vec<_> = in_log.iter().map(at).collect();
+        let values = self.reads.values(&places, self.generation);
+        let values = values.inspect_err(|_| self.ready.clear())?;
+        for ((i, ..), value) in in_log.iter().zip(values) {
+            self.ready[*i].value = value;
+        }
+        Ok(())
+    }
+
+    /// Passes the next key that lives, which is `key` then; what it has.
+    fn next_live(&mut self) -> Result<Option<(Lsn, Found)>> {
         loop {
-            let Some((key, lsn, entry)) = self.order.as_ref().and_then(|order| self.sources[*order.first()?].current())
-            else {
+            let order = self.order.as_deref().unwrap_or_default();
+            let Some((key, lsn, entry)) = order.first().and_then(|first| self.sources[*first].current()) else {
                 return Ok(None);
             };
             if !in_bounds(&self.bounds, key) {
@@ -134,28 +243,76 @@ impl Cursor {
             }
             self.key.clear();
             self.key.extend_from_slice(key);
-            let value = match entry {
+            let found = match entry {
                 Entry::Tombstone => None,
-                _ if self.bounds.keys_only => Some(Bytes::new()),
-                Entry::InPlace(value) => Some(Bytes::copy_from_slice(value)),
-                Entry::InLog { pointer, value_bytes } => {
-                    Some(self.reads.value(&self.key, lsn, (pointer, value_bytes), self.generation)?)
-                }
+                _ if self.bounds.keys_only => Some(Found::Value(Bytes::new())),
+                Entry::InPlace(value) => Some(Found::Value(Bytes::copy_from_slice(value))),
+                Entry::InLog { pointer, value_bytes } => Some(Found::InLog(pointer, value_bytes)),
             };
+            if found.is_none() {
+                self.pass_tombstones()?;
+            }
             self.pass_key()?;
-            if let Some(value) = value {
-                return Ok(Some(ScanEntry { key: Bytes::copy_from_slice(&self.key), lsn, value }));
+            if let Some(found) = found {
+                return Ok(Some((lsn, found)));
             }
         }
     }
 
-    fn start(&mut self) -> Result<()> {
+    /// The first source is at a tombstone: if it holds nothing else for a while, and no other source anything there, moves
+    /// it to the last of that; the key that is being passed is the one there.
+    fn pass_tombstones(&mut self) -> Result<()> {
+        let order = self.order.as_deref().unwrap_or_default();
+        let (first, next) = (order[0], order.get(1).copied());
+        let bound = next.and_then(|next| self.sources[next].current()).map(|(key, ..)| key.to_vec());
+        if let Source::Level(cursor) = &mut self.sources[first] {
+            cursor.pass_tombstones(bound.as_deref(), self.bounds.reverse)?;
+            if let Some((key, ..)) = cursor.current() {
+                self.key.clear();
+                self.key.extend_from_slice(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries of all sources that it has passed so far.
+    #[cfg(test)]
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Places all sources at `bound`: the first key at or above it, or going back the last below it.
+    fn start(&mut self, bound: Option<&[u8]>) -> Result<()> {
+        self.read_first_leaves(bound)?;
         for source in &mut self.sources {
-            source.start(&self.bounds)?;
+            source.start(bound, self.bounds.reverse)?;
         }
         let mut order: Vec<usize> = (0..self.sources.len()).filter(|i| self.sources[*i].current().is_some()).collect();
         order.sort_by(|a, b| self.compare(*a, *b));
         self.order = Some(order);
+        Ok(())
+    }
+
+    /// The leaves that the levels begin with, those that are not in memory at the same time.
+    fn read_first_leaves(&mut self, bound: Option<&[u8]>) -> Result<()> {
+        let mut missing = Vec::new();
+        for (i, source) in self.sources.iter().enumerate() {
+            if let Source::Level(cursor) = source
+                && let Some(leaf) = cursor.missing(bound)?
+            {
+                missing.push((i, leaf));
+            }
+        }
+        if missing.len() < 2 {
+            return Ok(());
+        }
+        let mut reads: Vec<_> = missing.iter().map(|(_, leaf)| (leaf.pointer, vec![0; leaf.bytes()])).collect();
+        self.reads.volume.read_many(&mut reads)?;
+        for ((i, leaf), (_, bytes)) in missing.iter().zip(reads) {
+            if let Source::Level(cursor) = &mut self.sources[*i] {
+                cursor.supply(leaf, bytes)?;
+            }
+        }
         Ok(())
     }
 
@@ -166,6 +323,7 @@ impl Cursor {
             if self.sources[first].current().is_none_or(|(key, ..)| key != self.key) {
                 break;
             }
+            self.steps += 1;
             self.sources[first].step(self.bounds.reverse)?;
             if self.sources[first].current().is_none() {
                 order.remove(0);

@@ -6,7 +6,7 @@
 use crate::cache::Cached;
 use crate::compaction::CompactionDone;
 use crate::error::{Error, Result};
-use crate::log::LogReader;
+use crate::log::{LogReader, ValueAt};
 use crate::memtable::{Entry, MemTable};
 use crate::scan::{Cursor, ScanBounds};
 use crate::tree::{Found, Level, Probe};
@@ -53,19 +53,19 @@ pub enum Lookup {
 pub trait ValueLog: Send + Sync {
     /// The value of the record at `pointer` if it is in memory. Never touches the device.
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes>;
-    /// The value of the record at `pointer`, which must be one of `key`.
+    /// The values of the records at these places, in their order.
     ///
     /// # Errors
     /// The device fails, or holds no such record.
-    fn value(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Result<Bytes>;
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>>;
 }
 
 impl ValueLog for LogReader {
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
         LogReader::value_in_memory(self, pointer, key, value_bytes)
     }
-    fn value(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Result<Bytes> {
-        LogReader::value(self, pointer, key, value_bytes)
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+        LogReader::values(self, wanted)
     }
 }
 
@@ -105,37 +105,38 @@ impl Reads {
         self.volume.cache().insert_record(self.owner, key, hash, (lsn, value), is_current);
     }
 
-    /// The value in the log of the record of `key` with this LSN, if it is in memory.
-    fn value_in_memory(&self, key: &[u8], lsn: Lsn, pointer: Pointer, bytes: u32) -> Option<Bytes> {
-        self.log.value_in_memory(pointer, key, bytes).or_else(|| self.volume.cache().long_value(self.owner, lsn))
+    /// The value of a record in the log, if it is in memory.
+    fn value_in_memory(&self, at: &ValueAt<'_>, lsn: Lsn) -> Option<Bytes> {
+        let cached = self.cached(at.key, filter::hash(at.key), lsn).filter(|(found, _)| *found == lsn);
+        cached
+            .and_then(|(_, value)| value)
+            .or_else(|| self.log.value_in_memory(at.pointer, at.key, at.value_bytes))
+            .or_else(|| self.volume.cache().long_value(self.owner, lsn))
     }
 
-    /// A value in the log from the device, and keeps it.
-    fn load_value(&self, key: &[u8], hash: u64, lsn: Lsn, pointer: (Pointer, u32), generation: u64) -> Result<Bytes> {
-        self.volume.cache().count_miss();
-        let value = self.log.value(pointer.0, key, pointer.1)?;
-        self.keep(key, hash, lsn, Some(&value), generation);
-        Ok(value)
+    /// Values in the log, with the LSNs of their records, which a version of `generation` has: from the device, several at
+    /// a time; keeps them.
+    fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+        let places: Vec<ValueAt<'_>> = wanted.iter().map(|(at, _)| *at).collect();
+        let values = self.log.values(&places)?;
+        for ((at, lsn), value) in wanted.iter().zip(&values) {
+            self.volume.cache().count_miss();
+            self.keep(at.key, filter::hash(at.key), *lsn, Some(value), generation);
+        }
+        Ok(values)
     }
 
-    /// The value of the record of `key` with this LSN, which a version of `generation` has in the log.
-    pub(crate) fn value(
-        &self,
-        key: &[u8],
-        lsn: Lsn,
-        (pointer, bytes): (Pointer, u32),
-        generation: u64,
-    ) -> Result<Bytes> {
-        let hash = filter::hash(key);
-        if let Some((found, Some(value))) = self.cached(key, hash, lsn)
-            && found == lsn
-        {
-            return Ok(value);
+    /// [`Reads::load_values`], but for those that are in memory.
+    pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+        let mut values: Vec<Option<Bytes>> = wanted.iter().map(|(at, lsn)| self.value_in_memory(at, *lsn)).collect();
+        let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
+        if !missing.is_empty() {
+            let places: Vec<_> = missing.iter().map(|i| wanted[*i]).collect();
+            for (i, value) in missing.into_iter().zip(self.load_values(&places, generation)?) {
+                values[i] = Some(value);
+            }
         }
-        match self.value_in_memory(key, lsn, pointer, bytes) {
-            Some(value) => Ok(value),
-            None => self.load_value(key, hash, lsn, (pointer, bytes), generation),
-        }
+        Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
     }
 }
 
@@ -225,7 +226,9 @@ impl Version {
             if let Some((lsn, entry)) = l0.get(key, at) {
                 return match entry {
                     Entry::InPlace(value) => Ok(Lookup::Found { lsn, value: Bytes::copy_from_slice(value) }),
-                    Entry::InLog { pointer, value_bytes } => self.in_log(key, lsn, pointer, value_bytes, reach),
+                    Entry::InLog { pointer, value_bytes } => {
+                        self.in_log(&ValueAt { pointer, key, value_bytes }, lsn, reach)
+                    }
                     Entry::Tombstone => Ok(Lookup::Deleted { lsn }),
                 };
             }
@@ -250,13 +253,9 @@ impl Version {
     /// What a level found; keeps it, if the leaf that it comes from is not.
     fn found(&self, key: &[u8], hash: u64, lsn: Lsn, found: Found, (reach, is_kept): (Reach, bool)) -> Result<Lookup> {
         let value = match found {
-            Found::InLog(pointer, bytes) => {
-                let value = match self.reads.value_in_memory(key, lsn, pointer, bytes) {
-                    Some(value) => value,
-                    None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
-                    None => self.reads.load_value(key, hash, lsn, (pointer, bytes), self.generation)?,
-                };
-                return Ok(Lookup::Found { lsn, value });
+            Found::InLog(pointer, value_bytes) => {
+                let at = ValueAt { pointer, key, value_bytes };
+                return self.in_log(&at, lsn, reach);
             }
             Found::InPlace(value) => Some(value),
             Found::Tombstone => None,
@@ -267,12 +266,12 @@ impl Version {
         Ok(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }))
     }
 
-    /// The value of a record in an L0 that is in the log.
-    fn in_log(&self, key: &[u8], lsn: Lsn, pointer: Pointer, bytes: u32, reach: Reach) -> Result<Lookup> {
-        let value = match self.reads.value_in_memory(key, lsn, pointer, bytes) {
+    /// The value of a record in the log.
+    fn in_log(&self, at: &ValueAt<'_>, lsn: Lsn, reach: Reach) -> Result<Lookup> {
+        let value = match self.reads.value_in_memory(at, lsn) {
             Some(value) => value,
             None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
-            None => self.reads.log.value(pointer, key, bytes)?,
+            None => self.reads.load_values(&[(*at, lsn)], self.generation)?.remove(0),
         };
         Ok(Lookup::Found { lsn, value })
     }

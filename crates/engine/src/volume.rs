@@ -26,7 +26,8 @@ use crate::replica::Replica;
 use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
+use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
+use leeward_platform::disk::Read;
 use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
@@ -181,6 +182,18 @@ impl Volume {
     /// [`Error::Io`].
     pub fn read(&self, no: SegmentNo, offset: u32, buffer: &mut [u8]) -> Result<()> {
         self.device.read(self.place(no, offset, buffer.len()), buffer)
+    }
+
+    /// Fills each buffer from its place, several at a time.
+    ///
+    /// # Errors
+    /// [`Error::Io`], of any that failed.
+    pub fn read_many(&self, reads: &mut [(Pointer, Vec<u8>)]) -> Result<()> {
+        let mut reads: Vec<Read<'_>> = reads
+            .iter_mut()
+            .map(|(at, buffer)| Read { offset: self.place(at.segment(), at.offset(), buffer.len()), buffer })
+            .collect();
+        self.device.read_many(&mut reads)
     }
 
     /// Makes everything written before durable.

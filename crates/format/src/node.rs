@@ -137,6 +137,7 @@ pub struct Node<B> {
     entries: u16,
     prefix_bytes: u16,
     base_lsn: u64,
+    tombstones: u16,
 }
 
 /// A leaf entry taken apart.
@@ -184,19 +185,21 @@ impl<B: Deref<Target = [u8]>> Node<B> {
             1 => NodeKind::Index,
             other => return Err(DecodeError::invalid(WHAT, format!("kind {other}"))),
         };
-        let node = Node {
+        let mut node = Node {
             kind,
             lsn_bytes: bytes[6],
             entries: u16_at(&bytes, 12),
             prefix_bytes: u16_at(&bytes, 14),
             base_lsn: u64_at(&bytes, 16),
+            tombstones: 0,
             bytes,
         };
-        node.check()?;
+        node.tombstones = node.check()?;
         Ok(node)
     }
 
-    fn check(&self) -> Result<(), DecodeError> {
+    /// Checks everything that is ever read; answers how many tombstones there are.
+    fn check(&self) -> Result<u16, DecodeError> {
         let bytes = &*self.bytes;
         let data = self.prefix_at() + usize::from(self.prefix_bytes);
         let single = self.kind == NodeKind::Leaf && self.entries == 1;
@@ -206,20 +209,22 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.lsn_bytes > 8 || bytes[7] != 0 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {
             return Err(DecodeError::invalid(WHAT, "header out of range"));
         }
+        let mut tombstones = 0;
         for i in 0..self.len() {
-            let fits = match self.kind {
+            let is_tombstone = match self.kind {
                 NodeKind::Leaf => self.check_leaf_entry(i, data),
-                NodeKind::Index => self.check_index_entry(i, data),
+                NodeKind::Index => self.check_index_entry(i, data).map(|()| false),
             };
-            if fits.is_none() {
+            let Some(is_tombstone) = is_tombstone else {
                 return Err(DecodeError::invalid(WHAT, format!("entry {i} is out of bounds")));
-            }
+            };
+            tombstones += u16::from(is_tombstone);
         }
-        Ok(())
+        Ok(tombstones)
     }
 
-    /// `None` unless everything that is ever read of leaf entry `i` lies in the node.
-    fn check_leaf_entry(&self, i: usize, data: usize) -> Option<()> {
+    /// Whether leaf entry `i` is a tombstone; `None` unless everything that is ever read of it lies in the node.
+    fn check_leaf_entry(&self, i: usize, data: usize) -> Option<bool> {
         let at = self.entry_at(i);
         let (first, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
         let kind = first & 3;
@@ -230,7 +235,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         let key = suffix + u64::from(self.prefix_bytes);
         let end = delta_at as u64 + u64::from(self.lsn_bytes) + pointer as u64 + suffix + in_place;
         let bounded = kind <= TOMBSTONE && value <= MAX_VALUE_BYTES as u64 && (1..=MAX_KEY_BYTES as u64).contains(&key);
-        (bounded && end <= self.bytes.len() as u64).then_some(())
+        (bounded && end <= self.bytes.len() as u64).then_some(kind == TOMBSTONE)
     }
 
     /// `None` unless everything that is ever read of index entry `i` lies in the node.
@@ -254,6 +259,11 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     #[expect(clippy::len_without_is_empty, reason = "a node is never empty")]
     pub fn len(&self) -> usize {
         usize::from(self.entries)
+    }
+
+    /// Entries that are tombstones.
+    pub fn tombstones(&self) -> usize {
+        usize::from(self.tombstones)
     }
 
     /// The bytes it was parsed from.
@@ -448,7 +458,7 @@ pub fn translate(
     Ok(())
 }
 
-/// A node over bytes that `parse` has accepted, its CRC aside.
+/// A node over bytes that `parse` has accepted, its CRC aside; its tombstones are not counted.
 fn view(bytes: &[u8]) -> Node<&[u8]> {
     Node {
         kind: if bytes[5] == NodeKind::Leaf as u8 { NodeKind::Leaf } else { NodeKind::Index },
@@ -456,6 +466,7 @@ fn view(bytes: &[u8]) -> Node<&[u8]> {
         entries: u16_at(bytes, 12),
         prefix_bytes: u16_at(bytes, 14),
         base_lsn: u64_at(bytes, 16),
+        tombstones: 0,
         bytes,
     }
 }

@@ -7,6 +7,7 @@
 
 mod append;
 mod real;
+mod ring;
 mod sim;
 
 pub use append::{AppendBuffer, Appender};
@@ -48,6 +49,15 @@ pub struct DeviceCounters {
     pub bytes_written: u64,
 }
 
+/// One of several reads.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// What is filled.
+    pub buffer: &'a mut [u8],
+}
+
 /// An open file. Calls may come from any thread, also at the same time.
 pub trait File: Send + Sync + Debug {
     /// What to call it in messages: its path.
@@ -69,6 +79,14 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// [`File::read_at`] for each of `reads`, several at a time where the device is real. All or nothing: after an error the
+    /// buffers hold anything.
+    ///
+    /// # Errors
+    /// That of any that failed.
+    fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
+        reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset))
+    }
     /// Writes all of `bytes` at `offset`; direct where offset and length are multiples of [`DIRECT_ALIGN`] and the
     /// file system supports it.
     ///

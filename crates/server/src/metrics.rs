@@ -285,7 +285,12 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     counter(registry, "fabric_sent_bytes", "Bytes sent over the fabric", status.network.bytes_sent);
     counter(registry, "fabric_received_bytes", "Bytes received over the fabric", status.network.bytes_received);
     counter(registry, "cache_hits", "Look-ups answered by the cache", status.cache.hits);
-    counter(registry, "cache_misses", "Reads of leaves, indexes and values that went to the device", status.cache.misses);
+    counter(
+        registry,
+        "cache_misses",
+        "Reads of leaves, indexes and values that went to the device",
+        status.cache.misses,
+    );
     gauge(registry, "cache_bytes", "Bytes held by the cache", status.cache.bytes);
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());

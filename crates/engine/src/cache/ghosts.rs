@@ -1,15 +1,15 @@
-//! What the cache let go of, or did not take, lately: hashes only. A miss of something that is remembered here would have
-//! been a hit in a cache that is larger by the window.
+//! What the cache let go of, or did not take, lately: hashes only. A miss of something that was noted here not long ago would
+//! have been a hit in a cache that is larger by what was noted since.
 //!
 //! ```text
-//!  slot   | 16 bits of the hash, never 0 | time: bytes that passed, in 1024ths of the window, wrapping |
+//!  slot   | 16 bits of the hash, never 0 | time: bytes that passed, in 8192ths of the cache's, wrapping |
 //! ```
 //! Hints: two threads may overwrite each other's, and hashes may collide. Any thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Ticks of the clock in a window.
-const TICKS: u64 = 1024;
+/// Ticks of the clock while as many bytes pass as the cache has.
+const TICKS: u64 = 8192;
 
 pub(super) struct Ghosts {
     slots: Box<[AtomicU32]>,
@@ -19,12 +19,12 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Room for `slots` hashes, each remembered while the next `window` bytes are noted.
-    pub(super) fn new(slots: u64, window: u64) -> Ghosts {
+    /// Room for `slots` hashes of what a cache of `cache_bytes` lets go of.
+    pub(super) fn new(slots: u64, cache_bytes: u64) -> Ghosts {
         Ghosts {
             slots: (0..slots.max(1)).map(|_| AtomicU32::new(0)).collect(),
             passed: AtomicU64::new(0),
-            tick_bytes: (window / TICKS).max(1),
+            tick_bytes: (cache_bytes / TICKS).max(1),
         }
     }
 
@@ -34,11 +34,11 @@ impl Ghosts {
         self.slot(hash).store((fingerprint(hash) << 16) | u32::from(self.tick(passed)), Relaxed);
     }
 
-    /// Whether it was noted within the window.
-    pub(super) fn remember(&self, hash: u64) -> bool {
+    /// How many bytes were noted since this hash was; `None` if it was not, as far as is known.
+    pub(super) fn age(&self, hash: u64) -> Option<u64> {
         let found = self.slot(hash).load(Relaxed);
         let age = self.tick(self.passed.load(Relaxed)).wrapping_sub(found as u16);
-        found >> 16 == fingerprint(hash) && u64::from(age) <= TICKS
+        (found >> 16 == fingerprint(hash)).then(|| u64::from(age) * self.tick_bytes)
     }
 
     /// Memory that it takes, in bytes.

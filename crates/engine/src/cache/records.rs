@@ -8,7 +8,7 @@
 //! ```
 //! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23): what is new goes to the
 //! *probation* ring, a tenth of the memory; what was used there, or was let go lately, to the *main* ring. Of a page
-//! that is emptied the records that were used since stay, with one use less.
+//! that is emptied the records that were used since stay, with half of their uses.
 //!
 //! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
 
@@ -215,10 +215,11 @@ impl Shard {
         Some((record.lsn(), record.value().map(Bytes::copy_from_slice)))
     }
 
-    /// Whether a key has a record; answers the ring that it is in.
-    pub(super) fn find(&self, hash: u64, owner: u32, key: &[u8]) -> Option<Ring> {
+    /// The ring that a key's record is in, and its LSN.
+    pub(super) fn find(&self, hash: u64, owner: u32, key: &[u8]) -> Option<(Ring, Lsn)> {
         let slot = self.table.find(hash, |slot| Record::at(&self.pages, *slot).is_of(owner, key))?;
-        Some(if self.pages[slot.page()].in_main { Ring::Main } else { Ring::Probation })
+        let ring = if self.pages[slot.page()].in_main { Ring::Main } else { Ring::Probation };
+        Some((ring, Record::at(&self.pages, *slot).lsn()))
     }
 
     /// Forgets a key; answers how often it had been used.
@@ -297,7 +298,7 @@ impl Shard {
     }
 
     /// Empties the page whose turn it is. Records that were used stay, so there need not be more room afterwards; but
-    /// each time they have one use less. `false` if there is no page.
+    /// each time they have half of their uses. `false` if there is no page.
     fn evict(&mut self, shared: &Shared<'_>) -> bool {
         let pages = self.probation.len() + self.main.len();
         let from_probation = self.main.is_empty() || self.probation.len() * PROBATION > pages;
@@ -317,7 +318,7 @@ impl Shard {
             if let Ok(entry) = self.table.find_entry(hash, |slot| slot.is_at(page, offset)) {
                 match entry.remove().0.uses() {
                     0 => shared.gone.note(hash, (end - offset) as u64),
-                    uses => staying.push((hash, offset..end, if from_probation { 0 } else { uses - 1 })),
+                    uses => staying.push((hash, offset..end, if from_probation { 0 } else { uses / 2 })),
                 }
             }
             offset = end;

@@ -12,6 +12,17 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Where a value is, and what must be there.
+#[derive(Clone, Copy, Debug)]
+pub struct ValueAt<'a> {
+    /// The record.
+    pub pointer: Pointer,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Length of its value.
+    pub value_bytes: u32,
+}
+
 /// Reads records of one region's large log.
 #[derive(Debug)]
 pub struct LogReader {
@@ -46,30 +57,47 @@ impl LogReader {
         self.tails.with_bytes(LogKind::Large, pointer.segment(), pointer.offset(), value)?
     }
 
-    /// The value of the record at `pointer`, which must be one of `key` with `value_bytes` bytes of value; from memory
-    /// if it is there, otherwise from the device, its CRC checked. Not cached here.
+    /// The values of records, each the one of its key that its pointer leads to; from memory what is there, the rest from
+    /// the device, several at a time, CRCs checked. Not cached here.
     ///
     /// # Errors
     /// [`Error::Damaged`] if another record or none is there; [`Error::Io`].
-    pub fn value(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Result<Bytes> {
-        if let Some(value) = self.value_in_memory(pointer, key, value_bytes) {
-            return Ok(value);
+    pub fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+        let mut values: Vec<Option<Bytes>> =
+            wanted.iter().map(|at| self.value_in_memory(at.pointer, at.key, at.value_bytes)).collect();
+        let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
+        let mut reads = Vec::with_capacity(missing.len());
+        for i in &missing {
+            reads.push((wanted[*i].pointer, vec![0; self.record_bytes(&wanted[*i])?]));
         }
-        let Some(id) = self.segment_id(pointer) else {
-            return Err(self.damaged(pointer, format!("segment {} is not part of the large log", pointer.segment())));
+        self.volume.read_many(&mut reads)?;
+        for (i, (_, bytes)) in missing.into_iter().zip(reads) {
+            values[i] = Some(self.decode(&wanted[i], bytes)?);
+        }
+        Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
+    }
+
+    /// Length of a record, which ends in its segment.
+    fn record_bytes(&self, at: &ValueAt<'_>) -> Result<usize> {
+        let bytes = record_bytes(at.key.len(), at.value_bytes as usize);
+        if at.pointer.offset() as usize + bytes > self.volume.segment_bytes() {
+            return Err(self.damaged(at.pointer, "the record would reach beyond its segment".into()));
+        }
+        Ok(bytes)
+    }
+
+    fn decode(&self, at: &ValueAt<'_>, bytes: Vec<u8>) -> Result<Bytes> {
+        let Some(id) = self.segment_id(at.pointer) else {
+            let detail = format!("segment {} is not part of the large log", at.pointer.segment());
+            return Err(self.damaged(at.pointer, detail));
         };
-        let wanted = record_bytes(key.len(), value_bytes as usize);
-        if pointer.offset() as usize + wanted > self.volume.segment_bytes() {
-            return Err(self.damaged(pointer, "the record would reach beyond its segment".into()));
-        }
-        let mut bytes = vec![0; wanted];
-        self.volume.read(pointer.segment(), pointer.offset(), &mut bytes)?;
         match decode_record(RecordSeed::new(self.region, LogKind::Large, id), &bytes) {
-            Ok(Some(record)) if is_wanted(&record, key, value_bytes) => {
-                Ok(Bytes::from(bytes).slice(wanted - value_bytes as usize..))
+            Ok(Some(record)) if is_wanted(&record, at.key, at.value_bytes) => {
+                let start = bytes.len() - at.value_bytes as usize;
+                Ok(Bytes::from(bytes).slice(start..))
             }
-            Ok(_) => Err(self.damaged(pointer, "the record is not of the key that points to it".into())),
-            Err(error) => Err(self.damaged(pointer, error.to_string())),
+            Ok(_) => Err(self.damaged(at.pointer, "the record is not of the key that points to it".into())),
+            Err(error) => Err(self.damaged(at.pointer, error.to_string())),
         }
     }
 

@@ -1,9 +1,11 @@
 //! Scans against the model: both ways, every kind of bound, while the store goes on.
 
 use super::*;
+use crate::compaction::Picker;
 use crate::version::tests::{Store, any_ops, apply, key};
+use leeward_format::SegmentId;
 use proptest::prelude::*;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn all(mut cursor: Cursor) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
     let mut found = Vec::new();
@@ -16,8 +18,9 @@ fn all(mut cursor: Cursor) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
 
 fn any_bounds() -> impl Strategy<Value = ScanBounds> {
     let bound = any::<u8>().prop_map(|n| Bytes::from(key(n)));
-    (prop_oneof![Just(Bytes::new()), bound.clone()], proptest::option::of(bound), any::<bool>(), any::<bool>())
-        .prop_map(|(start, end, reverse, keys_only)| ScanBounds { start, end, reverse, keys_only })
+    let limit = proptest::option::of(0u64..100);
+    (prop_oneof![Just(Bytes::new()), bound.clone()], proptest::option::of(bound), any::<bool>(), any::<bool>(), limit)
+        .prop_map(|(start, end, reverse, keys_only, limit)| ScanBounds { start, end, reverse, keys_only, limit })
 }
 
 proptest! {
@@ -26,6 +29,7 @@ proptest! {
     fn scans_are_those_of_the_model(
         ops in any_ops(),
         bounds in proptest::collection::vec(any_bounds(), 8),
+        seeks in proptest::collection::vec(any::<u8>(), 3),
         cache_bytes in prop_oneof![Just(0u64), Just(4 << 20)],
     ) {
         let mut store = Store::new(cache_bytes, 8 << 10);
@@ -50,6 +54,16 @@ proptest! {
                 if bounds.reverse {
                     expected.reverse();
                 }
+                let most = bounds.limit.map_or(usize::MAX, |limit| limit as usize);
+                for n in seeks.iter().copied() {
+                    let mut cursor = snapshot.cursor(bounds.clone());
+                    cursor.next().unwrap();
+                    cursor.seek(&key(n)).unwrap();
+                    let is_passed = |found: &[u8]| if bounds.reverse { found > &key(n)[..] } else { found < &key(n)[..] };
+                    let rest = expected.iter().filter(|(found, ..)| !is_passed(found)).take(most).cloned();
+                    prop_assert_eq!(all(cursor), rest.collect::<Vec<_>>());
+                }
+                expected.truncate(most);
                 let log_reads = store.log.device_reads.load(Ordering::Relaxed);
                 prop_assert_eq!(all(snapshot.cursor(bounds.clone())), expected);
                 if bounds.keys_only {
@@ -84,5 +98,47 @@ fn an_error_ends_a_scan() {
         if error.is_some() {
             assert!(cursor.next().expect("it is over").is_none());
         }
+    }
+}
+
+/// A queue whose head was consumed: 100,000 deleted keys before the first that lives. They are in levels that nothing
+/// lives below, so they cost a step a leaf or a segment, not one each.
+#[test]
+fn a_run_of_tombstones_is_passed_in_few_steps() {
+    let mut store = Store::with_segments(1 << 20, 64 << 20, 4 << 10);
+    let deleted = |n: u32| [b"b".as_slice(), &n.to_be_bytes()].concat();
+    for n in 0..1000u32 {
+        store.write(&[b"a".as_slice(), &n.to_be_bytes()].concat(), Some(b"below"));
+    }
+    store.write(b"c", Some(b"above"));
+    store.freeze();
+    store.settle();
+    assert!(store.version.levels().len() > 1 && store.version.levels()[0].is_empty());
+    // From here on levels are large, so that the tombstones stay above the others.
+    store.picker = Picker::new(1 << 30, 2, {
+        let next = AtomicU64::new(1 << 20);
+        Arc::new(move || SegmentId(next.fetch_add(1, Ordering::Relaxed)))
+    });
+    for n in 0..100_000 {
+        store.write(&deleted(n), None);
+        if n == 77_777 {
+            store.write(&[&deleted(n)[..], b"!"].concat(), Some(b"between"));
+        }
+    }
+    store.freeze();
+    store.settle();
+    assert_eq!(store.version.levels()[0].state().entries, 100_001);
+    for reverse in [false, true] {
+        let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });
+        let mut found = Vec::new();
+        while let Some(entry) = cursor.next().expect("a sound disk") {
+            found.push(entry.value);
+        }
+        if reverse {
+            found.reverse();
+        }
+        assert_eq!(found[998..], ["below", "below", "between", "above"]);
+        // The leaf with the key that lives has hundreds of tombstones, the others take a step each.
+        assert!(cursor.steps() < 3_000, "{}", cursor.steps());
     }
 }

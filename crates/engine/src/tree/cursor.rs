@@ -1,16 +1,16 @@
 //! Walking a level in key order, either way.
 //!
-//! One thread at a time. Leaves come from the cache or the device; a cursor that keeps going reads ahead in ever larger
-//! chunks, up to 128 KiB, which do not enter the cache.
+//! One thread at a time. Leaves come from the cache or the device; the first two of a walk are offered to the cache; a
+//! cursor that keeps going reads ahead in ever larger chunks, up to 128 KiB, which do not enter it.
 
 use super::{LeafSegment, Level};
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::version::Reads;
 use bytes::Bytes;
-use leeward_format::Lsn;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::Entry;
+use leeward_format::{Lsn, Pointer};
 use std::sync::Arc;
 
 /// Most bytes that are read at once.
@@ -27,6 +27,28 @@ pub(crate) struct LevelCursor {
     chunk: Option<(usize, u32, Bytes)>,
     /// Leaves to be read when the next one is not in memory.
     ahead: usize,
+    /// A leaf that was read for the next seek: position of its segment, its offset, and itself.
+    supplied: Option<(usize, u32, Arc<Leaf>)>,
+    /// Segments from the current to this one hold nothing more that matters: the next step goes beyond.
+    passed: Option<usize>,
+    /// For comparisons.
+    edge: Vec<u8>,
+}
+
+/// A leaf that is not in memory.
+pub(crate) struct Missing {
+    /// Position of its segment in the level.
+    segment: usize,
+    place: LeafPlace,
+    /// Where it is.
+    pub(crate) pointer: Pointer,
+}
+
+impl Missing {
+    /// Its length.
+    pub(crate) fn bytes(&self) -> usize {
+        self.place.bytes as usize
+    }
 }
 
 struct Here {
@@ -50,41 +72,135 @@ enum Way {
 
 impl LevelCursor {
     pub(crate) fn new(reads: Arc<Reads>, level: Arc<Level>) -> LevelCursor {
-        LevelCursor { reads, level, here: None, key: Vec::new(), chunk: None, ahead: 1 }
+        LevelCursor {
+            reads,
+            level,
+            here: None,
+            key: Vec::new(),
+            chunk: None,
+            ahead: 1,
+            supplied: None,
+            passed: None,
+            edge: Vec::new(),
+        }
     }
 
     /// Moves to the first key at or above `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.here = None;
-        self.ahead = 1;
-        if self.level.is_empty() {
+        let Some(at) = self.target(Some(key))? else {
+            self.here = None;
             return Ok(());
-        }
-        let segment = self.level.segment_of(key);
-        let (places, place) = self.open(segment, |index| index.leaf_of(key))?;
-        let leaf = self.leaf(segment, &places, place, Way::Forward)?;
+        };
+        let leaf = self.stand(at, Way::Forward)?;
         let slot = leaf.search(key).unwrap_or_else(|slot| slot);
         let beyond = slot == leaf.len();
-        self.here = Some(Here { segment, places, place, leaf, slot: if beyond { slot - 1 } else { slot } });
-        self.read_key();
+        self.settle(leaf, if beyond { slot - 1 } else { slot });
         if beyond { self.step() } else { Ok(()) }
     }
 
     /// Moves to the last key below `bound`; the last of all without a bound.
     pub(crate) fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
-        self.here = None;
-        self.ahead = 1;
-        if self.level.is_empty() {
+        let Some(at) = self.target(bound)? else {
+            self.here = None;
             return Ok(());
+        };
+        let leaf = self.stand(at, Way::Back)?;
+        let after = bound.map_or(leaf.len(), |bound| leaf.search(bound).unwrap_or_else(|slot| slot));
+        self.settle(leaf, after.saturating_sub(1));
+        if after == 0 { self.step_back() } else { Ok(()) }
+    }
+
+    /// The leaf that a seek to `bound` needs and that only the device has, and where to read it.
+    pub(crate) fn missing(&self, bound: Option<&[u8]>) -> Result<Option<Missing>> {
+        let Some((segment, places, place)) = self.target(bound)? else { return Ok(None) };
+        let (source, wanted) = (&self.level.segments()[segment], places[place]);
+        let is_here = self.here.as_ref().is_some_and(|here| (here.segment, here.place) == (segment, place));
+        if is_here || source.cached_leaf(wanted).is_some() {
+            return Ok(None);
+        }
+        let pointer = Pointer::new(source.segment().no(), wanted.offset);
+        Ok(Some(Missing { segment, place: wanted, pointer }))
+    }
+
+    /// Takes in a leaf that was [`LevelCursor::missing`].
+    pub(crate) fn supply(&mut self, missing: &Missing, bytes: Vec<u8>) -> Result<()> {
+        let source = &self.level.segments()[missing.segment];
+        let leaf = source.supply_leaf(&self.reads, bytes.into(), missing.place)?;
+        self.supplied = Some((missing.segment, missing.place.offset, leaf));
+        Ok(())
+    }
+
+    /// The segment, its leaves and the one of them whose range holds `bound`; without a bound the last. `None` in an empty
+    /// level.
+    fn target(&self, bound: Option<&[u8]>) -> Result<Option<(usize, Places, usize)>> {
+        if self.level.is_empty() {
+            return Ok(None);
         }
         let segment = bound.map_or(self.level.segments().len() - 1, |bound| self.level.segment_of(bound));
-        let (places, place) =
-            self.open(segment, |index| bound.map_or(index.leaves().len() - 1, |bound| index.leaf_of(bound)))?;
-        let leaf = self.leaf(segment, &places, place, Way::Back)?;
-        let after = bound.map_or(leaf.len(), |bound| leaf.search(bound).unwrap_or_else(|slot| slot));
-        self.here = Some(Here { segment, places, place, leaf, slot: after.saturating_sub(1) });
+        let choose = |index: &LeafIndex| bound.map_or(index.leaves().len() - 1, |bound| index.leaf_of(bound));
+        let (places, place) = self.open(segment, choose)?;
+        Ok(Some((segment, places, place)))
+    }
+
+    /// Stands in a leaf, which may be the one where it is.
+    fn stand(&mut self, (segment, places, place): (usize, Places, usize), way: Way) -> Result<Arc<Leaf>> {
+        self.passed = None;
+        let here = self.here.take().filter(|here| (here.segment, here.place) == (segment, place));
+        if here.is_none() {
+            self.ahead = 1;
+        }
+        let leaf = match here {
+            Some(here) => here.leaf,
+            None => self.leaf(segment, &places, place, way)?,
+        };
+        self.here = Some(Here { segment, places, place, leaf: Arc::clone(&leaf), slot: 0 });
+        Ok(leaf)
+    }
+
+    fn settle(&mut self, leaf: Arc<Leaf>, slot: usize) {
+        let here = self.here.as_mut().expect("it stands in the leaf");
+        (here.leaf, here.slot) = (leaf, slot);
         self.read_key();
-        if after == 0 { self.step_back() } else { Ok(()) }
+    }
+
+    /// Where nothing but tombstones follows in this leaf, and in the segments after it, before `bound` (without one: at
+    /// all), moves to its last entry, or that of the last such segment. Whoever knows that no other source has a key before
+    /// `bound` passes them all with the next step. Going back, the same the other way round.
+    pub(crate) fn pass_tombstones(&mut self, bound: Option<&[u8]>, reverse: bool) -> Result<()> {
+        let is_before = |key: &[u8]| {
+            bound.is_none_or(|bound| match reverse {
+                false => key < bound,
+                true => key > bound,
+            })
+        };
+        self.passed = None;
+        let Some(here) = &mut self.here else { return Ok(()) };
+        if here.leaf.tombstones() < here.leaf.len() {
+            return Ok(());
+        }
+        let last = if reverse { 0 } else { here.leaf.len() - 1 };
+        here.leaf.key_into(last, &mut self.edge);
+        if !is_before(&self.edge) {
+            return Ok(());
+        }
+        here.slot = last;
+        self.key.clone_from(&self.edge);
+        if here.place != if reverse { 0 } else { here.places.len() - 1 } {
+            return Ok(());
+        }
+        let mut segment = here.segment;
+        loop {
+            let next = if reverse { segment.checked_sub(1) } else { Some(segment + 1) };
+            let Some(next) = next.filter(|next| *next < self.level.segments().len()) else { return Ok(()) };
+            let index = self.level.segments()[next].index_from_device(&self.reads)?;
+            let footer = index.footer();
+            let edge = if reverse { &footer.first_key } else { &footer.last_key };
+            if footer.tombstones < footer.entries || !is_before(edge) {
+                return Ok(());
+            }
+            segment = next;
+            self.passed = Some(segment);
+        }
     }
 
     /// Moves to the next entry. Does nothing at the end.
@@ -95,8 +211,8 @@ impl LevelCursor {
         } else if here.place + 1 < here.places.len() {
             let (segment, places, place) = (here.segment, Arc::clone(&here.places), here.place + 1);
             self.enter(segment, places, place, Way::Forward)?;
-        } else if here.segment + 1 < self.level.segments().len() {
-            let segment = here.segment + 1;
+        } else if self.passed.unwrap_or(here.segment) + 1 < self.level.segments().len() {
+            let segment = self.passed.take().unwrap_or(here.segment) + 1;
             let (places, place) = self.open(segment, |_| 0)?;
             self.enter(segment, places, place, Way::Forward)?;
         } else {
@@ -114,8 +230,8 @@ impl LevelCursor {
         } else if here.place > 0 {
             let (segment, places, place) = (here.segment, Arc::clone(&here.places), here.place - 1);
             self.enter(segment, places, place, Way::Back)?;
-        } else if here.segment > 0 {
-            let segment = here.segment - 1;
+        } else if self.passed.unwrap_or(here.segment) > 0 {
+            let segment = self.passed.take().unwrap_or(here.segment) - 1;
             let (places, place) = self.open(segment, |index| index.leaves().len() - 1)?;
             self.enter(segment, places, place, Way::Back)?;
         } else {
@@ -157,6 +273,10 @@ impl LevelCursor {
     fn leaf(&mut self, segment: usize, places: &Places, place: usize, way: Way) -> Result<Arc<Leaf>> {
         let source = Arc::clone(&self.level.segments()[segment]);
         let wanted = places[place];
+        if let Some((.., leaf)) = self.supplied.take_if(|(of, offset, _)| (*of, *offset) == (segment, wanted.offset)) {
+            self.ahead = 2;
+            return Ok(leaf);
+        }
         if let Some(leaf) = source.cached_leaf(wanted) {
             return Ok(leaf);
         }
@@ -165,7 +285,7 @@ impl LevelCursor {
         }
         let ahead = self.ahead;
         self.ahead = (ahead * 2).min(CHUNK_BYTES / leeward_format::node::NODE_BYTES);
-        if ahead == 1 {
+        if ahead <= 2 {
             return source.load_leaf(&self.reads, wanted);
         }
         self.chunk = Some(self.read_chunk(segment, &source, places, place, (ahead, way))?);

@@ -173,8 +173,15 @@ impl LeafSegment {
 
     /// The leaf at `place`, from the device; offered to the cache.
     pub(crate) fn load_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Arc<Leaf>> {
+        let mut bytes = vec![0; place.bytes as usize];
+        reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
+        self.supply_leaf(reads, bytes.into(), place)
+    }
+
+    /// The leaf at `place`, whose bytes were read from the device; offered to the cache.
+    pub(crate) fn supply_leaf(&self, reads: &Reads, bytes: Bytes, place: LeafPlace) -> Result<Arc<Leaf>> {
         self.cache.count_miss();
-        let leaf = Arc::new(self.read_leaf(reads, place)?);
+        let leaf = Arc::new(self.parse_leaf(reads, bytes, place)?);
         let serial = self.segment.serial();
         if self.cache.wants_leaf(serial, place.offset, place.bytes) {
             self.cache.insert_leaf(serial, place.offset, &leaf);

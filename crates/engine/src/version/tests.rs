@@ -43,12 +43,15 @@ impl ValueLog for ModelLog {
         assert!(of == key && value.len() == value_bytes as usize);
         Some(value.clone())
     }
-    fn value(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Result<Bytes> {
-        self.device_reads.fetch_add(1, Ordering::Relaxed);
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+        self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         let values = self.values.lock();
-        let (of, value) = &values[&pointer];
-        assert!(of == key && value.len() == value_bytes as usize);
-        Ok(value.clone())
+        let value = |at: &ValueAt<'_>| {
+            let (of, value) = &values[&at.pointer];
+            assert!(of == at.key && value.len() == at.value_bytes as usize);
+            value.clone()
+        };
+        Ok(wanted.iter().map(value).collect())
     }
 }
 

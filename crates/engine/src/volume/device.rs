@@ -1,6 +1,7 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 
 use crate::error::{Error, Result};
+use leeward_platform::disk::Read;
 use leeward_platform::{Appender, File};
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,11 @@ impl Device {
 
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.file.read_at(buffer, offset).map_err(|error| self.error("read", offset, error))
+    }
+
+    pub(crate) fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let offset = reads.first().map_or(0, |read| read.offset);
+        self.file.read_many(reads).map_err(|error| self.error("read", offset, error))
     }
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {

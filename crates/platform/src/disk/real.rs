@@ -5,7 +5,7 @@
 //! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
 //! of the calling thread.
 
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, aligned};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const LOCK_NAME: &str = "lock";
 /// Largest piece that goes through a bounce buffer at once, in bytes.
 const BOUNCE_BYTES: usize = 256 * 1024;
+/// Threads that read at a time where the kernel has no rings for us.
+const READ_THREADS: usize = 8;
 
 /// ext2 to ext4, XFS and tmpfs, by their magic numbers: a page that was written once is written back to the blocks it
 /// has, and stores to it cannot run out of space. Those that copy on write can.
@@ -191,6 +193,52 @@ impl RealFile {
         Ok(())
     }
 
+    fn read_many_direct(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
+        if !ring::is_refused() {
+            return self.read_through_ring(direct, reads);
+        }
+        let share = reads.len().div_ceil(READ_THREADS);
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = reads
+                .chunks_mut(share)
+                .map(|part| {
+                    scope.spawn(|| {
+                        part.iter_mut().try_for_each(|read| self.read_direct(direct, read.buffer, read.offset))
+                    })
+                })
+                .collect();
+            parts.into_iter().try_for_each(|part| part.join().expect("a read does not panic"))
+        })
+    }
+
+    /// As many reads at a time as the ring takes; what it does not read whole is read again, which tells why.
+    fn read_through_ring(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
+        for batch in reads.chunks_mut(ring::MOST_READS) {
+            let blocks = |read: &Read<'_>| {
+                let skip = (read.offset % DIRECT_ALIGN as u64) as usize;
+                (read.offset - skip as u64, (skip + read.buffer.len()).next_multiple_of(DIRECT_ALIGN))
+            };
+            let wanted: Vec<(u64, usize)> = batch.iter().map(blocks).collect();
+            let mut missing = Vec::new();
+            let done = ring::read(direct, &wanted, |i, bytes| {
+                self.counters.read.fetch_add(bytes.len() as u64, Relaxed);
+                let read = &mut batch[i];
+                let skip = (read.offset - wanted[i].0) as usize;
+                match bytes.get(skip..skip + read.buffer.len()) {
+                    Some(bytes) => read.buffer.copy_from_slice(bytes),
+                    None => missing.push(i),
+                }
+            });
+            if !done {
+                missing = (0..batch.len()).collect();
+            }
+            for i in missing {
+                self.read_direct(direct, batch[i].buffer, batch[i].offset)?;
+            }
+        }
+        Ok(())
+    }
+
     fn write_direct(&self, direct: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {
         if is_aligned(bytes) {
             return direct.write_all_at(bytes, offset);
@@ -231,6 +279,13 @@ impl File for RealFile {
                 self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
                 self.buffered.read_exact_at(buffer, offset)
             }
+        }
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) if reads.len() > 1 => self.read_many_direct(direct, reads),
+            _ => reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset)),
         }
     }
 

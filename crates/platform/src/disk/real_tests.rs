@@ -45,6 +45,37 @@ fn reading_past_the_end_is_an_error() {
 }
 
 #[test]
+fn several_reads_are_those_of_one_after_the_other() {
+    let (_dir, disk) = disk();
+    let file = disk.open("volume").unwrap();
+    let written: Vec<u8> = (0..2_000_000u32).map(|at| (at % 253) as u8).collect();
+    file.write_buffered_at(&written, 0).unwrap();
+    // More than a ring takes, of every length and alignment, also across its end.
+    let places: Vec<(usize, usize)> = (0..200).map(|i| (i * 7919 % 1_900_000, i * i % 40_000)).collect();
+    for ways in 0..2 {
+        let mut buffers: Vec<Vec<u8>> = places.iter().map(|(_, bytes)| vec![0; *bytes]).collect();
+        let mut reads: Vec<Read<'_>> = places
+            .iter()
+            .zip(&mut buffers)
+            .map(|((offset, _), buffer)| Read { offset: *offset as u64, buffer })
+            .collect();
+        file.read_many(&mut reads).unwrap();
+        for ((offset, bytes), buffer) in places.iter().zip(&buffers) {
+            assert_eq!(buffer[..], written[*offset..offset + bytes]);
+        }
+        let mut beyond = [0; 10];
+        let mut good = [0; 10];
+        let mut reads =
+            [Read { offset: 0, buffer: &mut good }, Read { offset: written.len() as u64 - 5, buffer: &mut beyond }];
+        assert_eq!(file.read_many(&mut reads).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        if ways == 0 {
+            // As in a sandbox without rings; other tests of this process notice nothing.
+            ring::refuse();
+        }
+    }
+}
+
+#[test]
 fn one_lock_at_a_time() {
     let (_dir, disk) = disk();
     let held = disk.lock().unwrap();

@@ -28,9 +28,9 @@ impl Engine for Leeward {
     }
 
     fn scan(&self, start: &[u8], limit: u32, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Failure> {
-        let mut cursor = self.0.scan(ScanBounds { start: Bytes::copy_from_slice(start), ..ScanBounds::default() });
-        for _ in 0..limit {
-            let Some(entry) = cursor.next()? else { break };
+        let (start, limit) = (Bytes::copy_from_slice(start), Some(u64::from(limit)));
+        let mut cursor = self.0.scan(ScanBounds { start, limit, ..ScanBounds::default() });
+        while let Some(entry) = cursor.next()? {
             see(&entry.key, &entry.value);
         }
         Ok(())

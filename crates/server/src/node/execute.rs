@@ -225,6 +225,8 @@ impl Serving {
             },
             reverse,
             keys_only,
+            // One more, where a scan that goes on goes on.
+            limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
         };
         let snapshot = self.region.snapshot(at);
         let ticket = self.ticket(Pending { to, op, since: now });
