@@ -141,21 +141,23 @@ impl Reads {
 }
 
 impl Reads {
-    /// The levels are about to take in what `l0` holds: answers the generation of the version that shows them. Readers
-    /// of versions that have the L0 do not look below it for its keys.
-    fn renew(&self, l0: &Arc<MemTable>) -> u64 {
+    /// The levels are about to take in what `l0s`, the oldest first, hold: answers the generation of the version that
+    /// shows them. Readers of versions that have the L0s do not look below them for their keys.
+    fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
-        let mut cursor = l0.cursor(Lsn(u64::MAX));
-        cursor.seek(&[]);
-        while let Some((key, lsn, entry)) = cursor.current() {
-            let value = match entry {
-                Entry::InPlace(value) => Some(Some(value)),
-                Entry::Tombstone => Some(None),
-                Entry::InLog { .. } => None,
-            };
-            cache.replace_record(self.owner, key, filter::hash(key), lsn, value);
-            cursor.step();
+        for l0 in l0s {
+            let mut cursor = l0.cursor(Lsn(u64::MAX));
+            cursor.seek(&[]);
+            while let Some((key, lsn, entry)) = cursor.current() {
+                let value = match entry {
+                    Entry::InPlace(value) => Some(Some(value)),
+                    Entry::Tombstone => Some(None),
+                    Entry::InLog { .. } => None,
+                };
+                cache.replace_record(self.owner, key, filter::hash(key), lsn, value);
+                cursor.step();
+            }
         }
         generation
     }
@@ -212,7 +214,7 @@ impl Version {
         );
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
-        let generation = done.l0.as_ref().map_or(self.generation, |l0| self.reads.renew(l0));
+        let generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
         Version { frozen, levels: done.levels.clone(), generation, ..self.clone() }
     }
 

@@ -136,9 +136,10 @@ impl Spare {
     pub(super) fn populate(&mut self, at: usize, bytes: usize) -> io::Result<()> {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.buffer.capacity), "{bytes} bytes at {at}");
         // SAFETY: the range lies within the buffer. The advice changes no byte; that the pages become present is all.
-        Ok(unsafe {
+        unsafe {
             let start = self.buffer.start.as_ptr().add(at).cast();
-            rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite)?
-        })
+            rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite)?;
+        }
+        Ok(())
     }
 }
