@@ -60,9 +60,9 @@ pub struct DbOptions {
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
-    /// Size at which an L0 freezes, in bytes of memory. Only read when the store is made.
+    /// Size at which an L0 freezes, in bytes of memory; L1 may have four times as many. Only read when the store is made.
     pub l0_bytes: u64,
-    /// Ratio between the sizes of neighbouring levels. Only read when the store is made.
+    /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
     /// When writes become durable.
     pub sync: SyncMode,
@@ -189,6 +189,7 @@ impl Db {
     /// Appends once the workers have made room.
     #[cold]
     fn append_later(&self, writes: &[Write<'_>]) -> Result<Appended> {
+        self.workers.call();
         loop {
             let seen = self.workers.progress();
             match self.region.append(writes) {

@@ -124,6 +124,12 @@ impl MemCursor {
         self.position.set(|list, here| visible_back_from(list, list.before(here?.key(), NEWEST), at));
     }
 
+    /// Key of where it is; `None` at the end.
+    #[inline]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.position.get().map(NodeRef::key)
+    }
+
     /// Key, LSN and contents of where it is; `None` at the end.
     #[inline]
     pub fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {

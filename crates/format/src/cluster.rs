@@ -130,7 +130,7 @@ pub struct TableOptions {
     pub replicas: u32,
     /// Members, the primary included, without which writes are refused.
     pub min_in_sync: u32,
-    /// Size at which an L0 freezes, in bytes of memory.
+    /// Size at which an L0 freezes, in bytes of memory. L1 may have four times as many.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels.
     pub growth_factor: u32,

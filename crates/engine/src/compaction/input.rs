@@ -46,6 +46,11 @@ impl Run {
     }
 
     #[inline]
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        self.here.is_some().then_some(&self.key[..])
+    }
+
+    #[inline]
     pub(super) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
         let (leaf, slot) = self.here.as_ref()?;
         let (lsn, entry) = leaf.entry(*slot);

@@ -27,6 +27,11 @@ impl L0s {
     }
 
     #[inline]
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        self.cursors.get(self.lowest)?.key()
+    }
+
+    #[inline]
     pub(super) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
         self.cursors.get(self.lowest)?.current()
     }
@@ -34,13 +39,9 @@ impl L0s {
     pub(super) fn step(&mut self) {
         let (newer, rest) = self.cursors.split_at_mut(self.lowest);
         let Some((lowest, older)) = rest.split_first_mut() else { return };
-        if let Some((key, ..)) = lowest.current() {
-            debug_assert!(newer.iter().all(|cursor| cursor.current().is_none_or(|(other, ..)| other > key)));
-            for cursor in older {
-                if cursor.current().is_some_and(|(other, ..)| other == key) {
-                    cursor.step();
-                }
-            }
+        if let Some(key) = lowest.key() {
+            debug_assert!(newer.iter().all(|cursor| cursor.key().is_none_or(|other| other > key)));
+            older.iter_mut().filter(|cursor| cursor.key() == Some(key)).for_each(MemCursor::step);
         }
         lowest.step();
         self.find_lowest();
@@ -49,7 +50,7 @@ impl L0s {
     fn find_lowest(&mut self) {
         let mut lowest: Option<(usize, &[u8])> = None;
         for (at, cursor) in self.cursors.iter().enumerate() {
-            if let Some((key, ..)) = cursor.current()
+            if let Some(key) = cursor.key()
                 && lowest.is_none_or(|(_, known)| key < known)
             {
                 lowest = Some((at, key));
@@ -65,13 +66,13 @@ pub(super) fn bounds(l0s: &[Arc<MemTable>]) -> (Bytes, Bytes) {
     for l0 in l0s {
         let mut cursor = l0.cursor(Lsn(u64::MAX));
         cursor.seek(&[]);
-        if let Some((key, ..)) = cursor.current()
+        if let Some(key) = cursor.key()
             && first.as_ref().is_none_or(|known| key < &known[..])
         {
             first = Some(Bytes::copy_from_slice(key));
         }
         cursor.seek_before(None);
-        if let Some((key, ..)) = cursor.current()
+        if let Some(key) = cursor.key()
             && key > &last[..]
         {
             last = Bytes::copy_from_slice(key);

@@ -31,6 +31,14 @@ enum Upper {
 
 impl Upper {
     #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Upper::L0(l0s) => l0s.key(),
+            Upper::Segments(run) => run.key(),
+        }
+    }
+
+    #[inline]
     fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
         match self {
             Upper::L0(l0s) => l0s.current(),
@@ -80,17 +88,14 @@ impl Merge {
     ) -> Result<Option<(Output, BuiltSegment)>> {
         let mut filling = None;
         loop {
-            let (upper, lower) = (self.upper.current(), self.lower.current());
-            let (order, next) = match (upper, lower) {
+            let order = match (self.upper.key(), self.lower.key()) {
                 (None, None) => break,
-                (Some(upper), None) => (Ordering::Less, upper),
-                (None, Some(lower)) => (Ordering::Greater, lower),
-                (Some(upper), Some(lower)) => {
-                    let order = upper.0.cmp(lower.0);
-                    (order, if order.is_le() { upper } else { lower })
-                }
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(upper), Some(lower)) => upper.cmp(lower),
             };
-            let (key, lsn, entry) = next;
+            let next = if order.is_le() { self.upper.current() } else { self.lower.current() };
+            let (key, lsn, entry) = next.expect("it has a key");
             if !(self.drop_tombstones && entry == Entry::Tombstone) {
                 let filling = match &mut filling {
                     Some(filling) => filling,

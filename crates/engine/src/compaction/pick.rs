@@ -18,7 +18,7 @@ const L0_WEIGHT: f64 = 0.5;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
-    l0_bytes: u64,
+    l1_bytes: u64,
     growth_factor: u32,
     ids: SegmentIds,
     /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
@@ -26,9 +26,9 @@ pub struct Picker {
 }
 
 impl Picker {
-    /// For levels that grow by `growth_factor` from `l0_bytes`.
-    pub fn new(l0_bytes: u64, growth_factor: u32, ids: SegmentIds) -> Picker {
-        Picker { l0_bytes, growth_factor, ids, resume: Vec::new() }
+    /// For an L1 of `l1_bytes`, and levels that grow by `growth_factor` from there.
+    pub fn new(l1_bytes: u64, growth_factor: u32, ids: SegmentIds) -> Picker {
+        Picker { l1_bytes, growth_factor, ids, resume: Vec::new() }
     }
 
     /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
@@ -64,8 +64,8 @@ impl Picker {
 
     /// Bytes that a level (0 is L1) should have at most.
     fn target_bytes(&self, level: usize) -> u64 {
-        let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32 + 1);
-        self.l0_bytes.max(1).saturating_mul(growth)
+        let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32);
+        self.l1_bytes.max(1).saturating_mul(growth)
     }
 
     fn take_segments(&mut self, version: &Version, level: usize) -> Source {
@@ -94,6 +94,6 @@ fn furthest(logs: &[Vec<LogExtent>]) -> Vec<LogExtent> {
 
 impl fmt::Debug for Picker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Picker({} bytes, factor {})", self.l0_bytes, self.growth_factor)
+        write!(f, "Picker({} bytes, factor {})", self.l1_bytes, self.growth_factor)
     }
 }

@@ -76,9 +76,8 @@ impl Workers {
         self.shared.state.lock().progress
     }
 
-    /// Waits until the workers have finished more than `seen`.
+    /// Waits until the workers have finished more than `seen`. They must have been called since there is something to do.
     pub(super) fn wait(&self, seen: u64) -> Result<()> {
-        self.call();
         let mut state = self.shared.state.lock();
         while state.progress == seen {
             if let Some(error) = state.trouble.iter().flatten().next() {
@@ -114,13 +113,16 @@ impl Shared {
         (!state.stop).then_some(state.calls)
     }
 
-    /// Notes what came of a worker's turn; answers whether it can go on at once.
-    fn note(&self, worker: Worker, result: Result<()>) -> bool {
+    /// Notes what came of a worker's turn, and whether it did anything; answers whether it can go on at once. Writers are
+    /// woken only by what they may have waited for.
+    fn note(&self, worker: Worker, result: Result<bool>) -> bool {
         let mut state = self.state.lock();
-        let is_ok = result.is_ok();
+        let (is_ok, did) = (result.is_ok(), !matches!(result, Ok(false)));
         state.trouble[worker as usize] = result.err();
-        state.progress += u64::from(is_ok);
-        self.progress.notify_all();
+        if did {
+            state.progress += u64::from(is_ok);
+            self.progress.notify_all();
+        }
         is_ok
     }
 }
@@ -144,9 +146,10 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
     }
 }
 
-/// Flushes and releases sealed tails, and prepares the next ones.
-fn flush(region: &Region, sync: bool) -> Result<()> {
-    if region.wants_tails() {
+/// Flushes and releases sealed tails, and prepares the next ones; answers whether there was anything to do but to sync.
+fn flush(region: &Region, sync: bool) -> Result<bool> {
+    let mut did = region.wants_tails();
+    if did {
         region.prepare_tails()?;
     }
     for log in LogKind::ALL {
@@ -154,12 +157,13 @@ fn flush(region: &Region, sync: bool) -> Result<()> {
             region.flush_tail(log, tail.index())?;
             region.release_tail(log, tail.index());
             region.allow_tails(log, tail.index() + 2);
+            did = true;
         }
     }
     if sync {
         region.sync_tails()?;
     }
-    Ok(())
+    Ok(did)
 }
 
 fn run_compactor(shared: &Shared, region: &Region) {
@@ -169,7 +173,7 @@ fn run_compactor(shared: &Shared, region: &Region) {
         seen = calls;
         pause = None;
         while let Some(result) = compact(shared, region) {
-            if !shared.note(Worker::Compactor, result) {
+            if !shared.note(Worker::Compactor, result.map(|()| true)) {
                 pause = Some(RETRY);
                 break;
             }

@@ -21,6 +21,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Size of L1, in L0s: what a compaction of L0s rewrites is L1. Measured against 8.
+const L1_L0S: u64 = 4;
+
 impl Region {
     /// Opens the copy `state` to serve in `term`; `last` is the end of its valid prefix.
     pub(crate) fn open(
@@ -42,7 +45,8 @@ impl Region {
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], Durability::Synced)?;
         let frozen = view.version.frozen().len();
         let ids = segment_ids(term);
-        let picker = Picker::new(state.options.l0_bytes, state.options.growth_factor, ids.clone());
+        let picker =
+            Picker::new(state.options.l0_bytes.saturating_mul(L1_L0S), state.options.growth_factor, ids.clone());
         Ok(Arc::new(Region {
             volume,
             owner,

@@ -103,7 +103,7 @@ impl Store {
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
         let ids = AtomicU64::new(1);
         let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
-        let picker = Picker::new(l0_bytes, 2, ids);
+        let picker = Picker::new(2 * l0_bytes, 2, ids);
         Store { disk, volume, log, version, model: Model::default(), lsn: 0, picker, live: BTreeMap::new() }
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn volume_options() -> VolumeOptions {
 pub(crate) fn table_options() -> TableOptions {
     TableOptions {
         placement: Placement::Threshold(200),
-        l0_bytes: 24 << 10,
+        l0_bytes: 12 << 10,
         growth_factor: 2,
         ..TableOptions::default()
     }

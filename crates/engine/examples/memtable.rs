@@ -1,0 +1,59 @@
+//! How long the L0 takes to insert, to find and to walk, in nanoseconds each: keys of 24 bytes in random order, tables
+//! of about the default size. For a comparison, run it on both versions in turn.
+//!
+//!     cargo run --release -p leeward-engine --example memtable
+
+use leeward_engine::memtable::{Entry, MemTable};
+use leeward_format::Lsn;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const ENTRIES: u64 = 50_000;
+const ROUNDS: u64 = 40;
+
+fn key(n: u64) -> [u8; 24] {
+    let mut key = [0; 24];
+    let text = format!(
+        "user{:020}",
+        (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0x2545_f491_4f6c_dd1d)
+    );
+    key.copy_from_slice(text.as_bytes());
+    key
+}
+
+fn main() {
+    let (mut insert, mut get, mut walk) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let mut table = MemTable::new();
+    let mut bytes = 0;
+    for round in 0..ROUNDS {
+        let keys: Vec<_> = (0..ENTRIES).map(|n| key(round * ENTRIES + n)).collect();
+        let started = Instant::now();
+        for (lsn, key) in (1..).zip(&keys) {
+            table.insert(key, Lsn(lsn), Entry::InPlace(&key[..9]));
+        }
+        insert += started.elapsed();
+        let started = Instant::now();
+        for at in 0..ENTRIES {
+            let key = &keys[(at * 7919 % ENTRIES) as usize];
+            assert!(black_box(table.get(key, Lsn(u64::MAX))).is_some());
+        }
+        get += started.elapsed();
+        let started = Instant::now();
+        let mut cursor = table.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        while black_box(cursor.current()).is_some() {
+            cursor.step();
+        }
+        walk += started.elapsed();
+        bytes = table.bytes();
+        table = MemTable::new();
+    }
+    let each = |time: Duration| time.as_nanos() as f64 / (ROUNDS * ENTRIES) as f64;
+    println!(
+        "insert {:.0} ns, get {:.0} ns, step {:.0} ns, {} bytes",
+        each(insert),
+        each(get),
+        each(walk),
+        bytes / ENTRIES
+    );
+}
