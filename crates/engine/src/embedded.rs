@@ -38,7 +38,8 @@ use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use worker::Workers;
 
 /// The one region of a [`Db`].
@@ -81,6 +82,38 @@ impl Default for DbOptions {
     }
 }
 
+/// Why writers have waited, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// Rests in which compactions catch up, before L0 is full.
+    pub slowed: Duration,
+    /// The L0 and those frozen were full.
+    pub l0_full: Duration,
+    /// The log's next segment waited for the flush of one before.
+    pub tail_busy: Duration,
+}
+
+#[derive(Debug, Default)]
+struct StallClocks {
+    slowed: Clock,
+    l0_full: Clock,
+    tail_busy: Clock,
+}
+
+/// Adds times up, in nanoseconds.
+#[derive(Debug, Default)]
+struct Clock(AtomicU64);
+
+impl Clock {
+    fn add(&self, time: Duration) {
+        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// An open store.
 pub struct Db {
     workers: Workers,
@@ -89,6 +122,7 @@ pub struct Db {
     sync: SyncMode,
     /// Held by the writer that syncs for all who wait.
     syncing: Mutex<()>,
+    stalls: StallClocks,
     /// Last: the directory is let go when all else is done.
     _lock: DiskLock,
 }
@@ -132,7 +166,15 @@ impl Db {
         // Alone, a store has committed all that it has.
         region.set_commit(region.last_lsn());
         let workers = Workers::start(&region, options.sync);
-        Ok(Db { workers, volume, region, sync: options.sync, syncing: Mutex::new(()), _lock: lock })
+        Ok(Db {
+            workers,
+            volume,
+            region,
+            sync: options.sync,
+            syncing: Mutex::new(()),
+            stalls: StallClocks::default(),
+            _lock: lock,
+        })
     }
 
     /// Sets `key` to `value`.
@@ -183,6 +225,10 @@ impl Db {
         if appended.wants_upkeep {
             self.workers.call();
         }
+        if !appended.pause.is_zero() {
+            std::thread::sleep(appended.pause);
+            self.stalls.slowed.add(appended.pause);
+        }
         Ok(())
     }
 
@@ -192,11 +238,16 @@ impl Db {
         self.workers.call();
         loop {
             let seen = self.workers.progress();
-            match self.region.append(writes) {
+            let reason = match self.region.append(writes) {
                 Ok(appended) => return Ok(appended),
-                Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.workers.wait(seen)?,
+                Err(AppendError::L0Full) => &self.stalls.l0_full,
+                Err(AppendError::TailBusy(_)) => &self.stalls.tail_busy,
                 Err(AppendError::Engine(error)) => return Err(error),
-            }
+            };
+            let started = Instant::now();
+            let waited = self.workers.wait(seen);
+            reason.add(started.elapsed());
+            waited?;
         }
     }
 
@@ -258,6 +309,12 @@ impl Db {
     /// Figures of the engine.
     pub fn stats(&self) -> RegionStats {
         self.region.stats()
+    }
+
+    /// For how long writers have waited since it was opened, the time of all of them together.
+    pub fn stalls(&self) -> Stalls {
+        let StallClocks { slowed, l0_full, tail_busy } = &self.stalls;
+        Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() }
     }
 
     /// Bytes moved to and from the device since it was opened.

@@ -257,7 +257,7 @@ fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut last = 0;
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     let snapshot = db.snapshot();
                     let (first, second) = (number(&snapshot, b"first"), number(&snapshot, b"second"));
                     assert_eq!(first, second, "half a batch");
@@ -276,7 +276,7 @@ fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
             ])
             .unwrap();
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
     });
     assert!(!db.stats().levels.is_empty(), "something was compacted meanwhile");
 }

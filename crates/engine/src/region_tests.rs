@@ -8,6 +8,7 @@ use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_platform::{Disk, SimDisk};
+use std::time::Duration;
 
 fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
     let file = SimDisk::new(1, 1 << 30).open("volume").unwrap();
@@ -26,7 +27,8 @@ fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
     let region = region(32 << 10, 1 << 20);
     let large = [9; 300];
     let batch = [put(b"a", b"1"), put(b"b", &large), Write { key: b"a", value: None }];
-    let appended = Appended { first: Lsn(1), last: Lsn(3), is_written: true, wants_upkeep: true };
+    let appended =
+        Appended { first: Lsn(1), last: Lsn(3), is_written: true, pause: Duration::ZERO, wants_upkeep: true };
     assert_eq!(region.append(&batch).unwrap(), appended);
     let read = |log: LogKind| {
         let tail = &region.tails(log)[0];
@@ -127,6 +129,27 @@ fn snapshots_see_one_instant() {
     assert_eq!(keys, [b"gone".to_vec(), b"k".to_vec()]);
     let now = region.snapshot(region.last_lsn());
     assert_eq!((found(&now, b"k"), found(&now, b"gone")), (Some(b"new".to_vec()), None));
+}
+
+#[test]
+fn writers_rest_the_longer_the_more_l0s_wait() {
+    let region = region(1 << 20, 256 << 10);
+    let (mut pauses, mut lsn) = ([Vec::new(), Vec::new(), Vec::new(), Vec::new()], 0u64);
+    loop {
+        lsn += 1;
+        let frozen = region.stats().frozen_l0s as usize;
+        match region.append(&[put(&lsn.to_be_bytes(), &[3; 100])]) {
+            Ok(appended) if appended.pause > Duration::ZERO => pauses[frozen].push(appended.pause),
+            Ok(_) => {}
+            Err(AppendError::L0Full) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(pauses[0].is_empty() && pauses[1].is_empty(), "nobody waits while L0s are free");
+    assert!(pauses[2].len() >= 6 && pauses[3].len() >= 6, "{pauses:?}");
+    assert!(pauses[2].iter().chain(&pauses[3]).is_sorted_by(|a, b| a < b), "smoothly");
+    let last = pauses[3].last().unwrap();
+    assert!(*last <= Duration::from_micros(2500) && *last > Duration::from_micros(1800), "{last:?}");
 }
 
 #[test]

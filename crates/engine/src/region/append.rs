@@ -16,6 +16,15 @@ use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, Pointer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Frozen L0s that slow nobody down.
+const FREE_L0S: usize = 2;
+/// Bytes of L0 after which a writer may have to rest; an eighth of an L0 where that is less. Few enough operations rest that
+/// their 99.9th percentile is not such a rest.
+const PAUSE_BYTES: u64 = 512 << 10;
+/// Rest after so many bytes when writes are about to stop.
+const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
 /// One write.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +44,8 @@ pub struct Appended {
     pub last: Lsn,
     /// It is in the page cache, and survives the process; otherwise it does so after [`Region::write_tails`].
     pub is_written: bool,
+    /// How long its writer should rest before the next append, so that compactions keep up; most often not at all.
+    pub pause: Duration,
     /// It opened a tail or froze an L0: there is upkeep to do.
     pub wants_upkeep: bool,
 }
@@ -90,12 +101,14 @@ impl Region {
         let last = Lsn(first.0 + writes.len() as u64 - 1);
         let large_at = self.log_batch(&mut writer, writes)?;
         let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
+        let l0_before = view.version.active().bytes();
         self.show_batch(&writer, view.version.active(), writes, large_at);
+        let pause = self.pause(&view, l0_before);
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
         let user_bytes: usize = writes.iter().map(|write| write.key.len() + write.value.map_or(0, <[u8]>::len)).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
-        Ok(Appended { first, last, is_written, wants_upkeep })
+        Ok(Appended { first, last, is_written, pause, wants_upkeep })
     }
 
     /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where
@@ -155,6 +168,24 @@ impl Region {
             return Err(AppendError::L0Full);
         }
         Ok(true)
+    }
+
+    /// Flow control: once two L0s are frozen, writers rest whenever the active one has grown by a piece, for the square of
+    /// the debt times [`LONGEST_PAUSE`]. The debt is how much of the room that is left is filled: from 0 to 1, where
+    /// writes stop.
+    fn pause(&self, view: &View, l0_before: u64) -> Duration {
+        let frozen = view.version.frozen().len();
+        if frozen < FREE_L0S {
+            return Duration::ZERO;
+        }
+        let (l0_bytes, l0_after) = (self.options.l0_bytes.max(1), view.version.active().bytes());
+        let piece = (l0_bytes / 8).clamp(1, PAUSE_BYTES);
+        if l0_before / piece == l0_after / piece {
+            return Duration::ZERO;
+        }
+        let fill = (l0_after as f64 / l0_bytes as f64).min(1.0);
+        let debt = ((frozen - FREE_L0S) as f64 + fill) / (MAX_FROZEN_L0S + 1 - FREE_L0S) as f64;
+        LONGEST_PAUSE.mul_f64((debt * debt).min(1.0) * piece as f64 / PAUSE_BYTES as f64)
     }
 
     fn freeze(&self) {
