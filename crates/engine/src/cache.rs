@@ -6,7 +6,8 @@
 //!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
 //!   it overwrites ([`Cache::replace_record`]).
 //! - *Objects*, leaves above all ([`objects`]): one serves all of its keys, and of a large value spares the read that
-//!   finds its place. A leaf is admitted when it is missed for the second time in a while.
+//!   finds its place. Once memory is short, a leaf is admitted when it is missed for the second
+//!   time in a while.
 //!
 //! Records and objects share what indexes leave. What was let go of lately is remembered ([`ghosts`]); a miss of it says
 //! which of the two should have had more, and moves the bound between them a little (Megiddo and Modha, FAST'03).
@@ -53,7 +54,7 @@ const LEAST_SHARE: u64 = 16;
 /// Such misses until the bound has moved by as much.
 const WINDOW_STEPS: u64 = 64;
 /// Bytes of budget for each record that is remembered when it is gone.
-const BYTES_PER_GHOST: u64 = 128;
+const BYTES_PER_GHOST: u64 = 512;
 
 /// The cache of one volume. Clones are the same cache.
 #[derive(Clone)]
@@ -155,7 +156,7 @@ impl Cache {
         let records_gone = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
         let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
         let budget = Budget { bytes, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
-        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 16));
+        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 32));
         let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
             budget,
@@ -203,8 +204,8 @@ impl Cache {
         }
     }
 
-    /// Whether a leaf that was missed is worth keeping: it was missed before, not longer ago than objects stay, or there
-    /// is room to spare. Tells the cache that it was missed now.
+    /// Whether a leaf that was missed is worth keeping: there is room to spare, or it was missed before, not longer ago than
+    /// objects stay. Tells the cache that it was missed now.
     pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
         if self.0.budget.bytes == 0 {
             return false;
@@ -215,7 +216,7 @@ impl Cache {
             self.0.lean_to_objects();
         }
         let stays = self.0.objects.bytes().max(self.0.objects_share.load(Relaxed));
-        let is_wanted = age.is_some_and(|age| age < stays || !self.0.budget.is_tight());
+        let is_wanted = !self.0.budget.is_tight() || age.is_some_and(|age| age < stays);
         if !is_wanted {
             self.0.objects_gone.note(hash, u64::from(bytes));
         }

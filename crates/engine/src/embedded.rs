@@ -262,6 +262,29 @@ impl Db {
         }
     }
 
+    /// The values of `keys`, in their order, as of one instant. What is not in memory is read from the device several at a
+    /// time: much faster than one [`Db::get`] after the other.
+    ///
+    /// ```
+    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// db.put(b"a", b"1")?;
+    /// let values = db.multi_get(&[b"b", b"a"])?;
+    /// assert_eq!(values, [None, Some("1".into())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::get`], for any of the keys.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let found = self.snapshot().get_many(keys)?.into_iter().map(|found| match found {
+            Lookup::Found { value, .. } => Some(value),
+            _ => None,
+        });
+        Ok(found.collect())
+    }
+
     /// The store as of now: what is written later does not change what the snapshot answers.
     pub fn snapshot(&self) -> Snapshot {
         self.region.snapshot(self.region.commit())

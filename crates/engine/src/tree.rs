@@ -27,7 +27,7 @@ pub(crate) mod tests;
 
 pub(crate) use cursor::LevelCursor;
 pub(crate) use index::{BuiltIndexSegment, build_index};
-pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Probe};
+pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Place, Probe, search};
 
 /// An index segment of a level.
 pub(crate) type IndexSegment = (SegmentId, Arc<Segment>);
@@ -110,6 +110,16 @@ impl Level {
             return Ok(Probe::Absent);
         }
         self.segments[self.segment_of(key)].get(reads, key, hash, reach)
+    }
+}
+
+impl Level {
+    /// Where the level may have `key`, whose hash this is.
+    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
+        if self.is_empty() {
+            return Ok(Place::Nowhere);
+        }
+        self.segments[self.segment_of(key)].place(reads, key, hash)
     }
 }
 

@@ -16,6 +16,7 @@ use leeward_format::{DecodeError, Lsn, Pointer, RegionId, filter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod many;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -224,16 +225,14 @@ impl Version {
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8], at: Lsn, reach: Reach) -> Result<Lookup> {
-        for l0 in std::iter::once(&self.active).chain(&self.frozen) {
-            if let Some((lsn, entry)) = l0.get(key, at) {
-                return match entry {
-                    Entry::InPlace(value) => Ok(Lookup::Found { lsn, value: Bytes::copy_from_slice(value) }),
-                    Entry::InLog { pointer, value_bytes } => {
-                        self.in_log(&ValueAt { pointer, key, value_bytes }, lsn, reach)
-                    }
-                    Entry::Tombstone => Ok(Lookup::Deleted { lsn }),
-                };
-            }
+        if let Some((lsn, entry)) = self.in_l0(key, at) {
+            return match entry {
+                Entry::InPlace(value) => Ok(Lookup::Found { lsn, value: Bytes::copy_from_slice(value) }),
+                Entry::InLog { pointer, value_bytes } => {
+                    self.in_log(&ValueAt { pointer, key, value_bytes }, lsn, reach)
+                }
+                Entry::Tombstone => Ok(Lookup::Deleted { lsn }),
+            };
         }
         if self.levels.is_empty() {
             return Ok(Lookup::Absent);
@@ -250,6 +249,12 @@ impl Version {
             }
         }
         Ok(Lookup::Absent)
+    }
+
+    /// What the newest L0 that knows `key` has of it as of `at`.
+    #[inline]
+    fn in_l0(&self, key: &[u8], at: Lsn) -> Option<(Lsn, Entry<'_>)> {
+        std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get(key, at))
     }
 
     /// What a level found; keeps it, if the leaf that it comes from is not.
@@ -309,6 +314,18 @@ impl Snapshot {
     /// As [`Version::get`].
     pub fn get(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
         self.version.get(key, self.lsn, reach)
+    }
+    /// Values of `keys` at that LSN, in their order; several reads of the device at a time.
+    ///
+    /// # Errors
+    /// As [`Version::get_many`].
+    pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Lookup>> {
+        let keys: Vec<(&[u8], Lsn)> = keys.iter().map(|key| (*key, self.lsn)).collect();
+        self.version.get_many(&keys)
+    }
+    /// The version that it pins.
+    pub fn version(&self) -> &Arc<Version> {
+        &self.version
     }
     /// A cursor over the keys within `bounds`. Reads from the device.
     pub fn cursor(&self, bounds: ScanBounds) -> Cursor {

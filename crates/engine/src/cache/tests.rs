@@ -36,6 +36,10 @@ fn get(cache: &Cache, key: &[u8]) -> Option<Cached> {
 fn a_leaf_is_kept_when_it_is_missed_again() {
     let cache = Cache::new(1 << 20);
     let leaf = leaf();
+    assert!(offer(&cache, 800, &leaf), "there is room to spare");
+    for n in 0..10_000u64 {
+        put(&cache, &n.to_be_bytes(), 1, &[1; 100]);
+    }
     assert!(!offer(&cache, 0, &leaf));
     assert!(cache.leaf(1, 0).is_none());
     assert!(offer(&cache, 0, &leaf));

@@ -43,6 +43,16 @@ pub(crate) enum Probe {
     NotInMemory,
 }
 
+/// Where a key may be.
+pub(crate) enum Place<'a> {
+    /// Not here.
+    Nowhere,
+    /// In this leaf.
+    Leaf(Arc<Leaf>),
+    /// In this leaf of a segment, which is not in memory.
+    Device(&'a LeafSegment, LeafPlace),
+}
+
 /// Contents of an entry that was found.
 #[derive(Debug)]
 pub(crate) enum Found {
@@ -166,6 +176,16 @@ impl LeafSegment {
         })
     }
 
+    /// Where it may have `key`, whose hash this is. Reads the index, if that is not in memory, and no leaf.
+    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
+        let index = self.index_from_device(reads)?;
+        if !index.may_contain(hash) {
+            return Ok(Place::Nowhere);
+        }
+        let place = index.leaves()[index.leaf_of(key)];
+        Ok(self.cached_leaf(place).map_or(Place::Device(self, place), Place::Leaf))
+    }
+
     /// The leaf at `place`, from memory if it is there.
     pub(crate) fn cached_leaf(&self, place: LeafPlace) -> Option<Arc<Leaf>> {
         self.cache.leaf(self.segment.serial(), place.offset)
@@ -218,7 +238,8 @@ impl Drop for LeafSegment {
     }
 }
 
-fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
+/// What a leaf says of `key`; `is_kept`: it is in memory.
+pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
     let (lsn, entry) = leaf.entry(i);
     let found = match entry {

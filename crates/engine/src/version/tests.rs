@@ -307,6 +307,14 @@ proptest! {
         }
         snapshots.push(store.snapshot());
         for snapshot in &snapshots {
+            let keys: Vec<Vec<u8>> = (0..=255u8).rev().map(key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            for (key, found) in keys.iter().zip(snapshot.get_many(&keys).unwrap()) {
+                let expected = store.expected(key, snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                prop_assert_eq!(answer(found), expected);
+            }
+        }
+        for snapshot in &snapshots {
             for n in 0..=255u8 {
                 let expected = store.expected(&key(n), snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
                 let before = store.volume.counters().bytes_read;

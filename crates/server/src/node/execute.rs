@@ -4,16 +4,20 @@
 //! a conditional write decides on the value that its key has when it is written.
 
 use super::job::Outcome;
-use super::serving::{Pending, ReplyTo, Serving};
+use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
+use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::op::{Op, OpError, OpResult, PutIf};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use leeward_platform::Nanos;
+use std::sync::Arc;
 
 /// Most entries, and most bytes of keys and values, that one scan operation answers with.
 const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
+/// Most keys that one job looks up.
+const LOOKUPS: usize = 64;
 
 /// The current value of a key, and the LSN of the record that says so.
 type Current = (Lsn, Option<Bytes>);
@@ -116,7 +120,20 @@ impl Serving {
             self.locked.entry(key.clone()).or_default();
         }
         let ticket = self.ticket(Pending { to, op, since: now });
-        self.spawn(move || Outcome::LookedUp { ticket, result: snapshot.get(&key, Reach::Device) });
+        // A version that is no longer current lacks what is written from now on.
+        let is_current = |lookups: &Lookups| Arc::ptr_eq(&lookups.version, snapshot.version());
+        if self.lookups.as_ref().is_some_and(|lookups| !is_current(lookups) || lookups.keys.len() >= LOOKUPS) {
+            self.start_lookups();
+        }
+        let new = || Lookups { version: snapshot.version().clone(), keys: Vec::new() };
+        self.lookups.get_or_insert_with(new).keys.push((ticket, key, snapshot.lsn()));
+    }
+
+    /// Asks the device for the keys that wait for it.
+    pub(super) fn start_lookups(&mut self) {
+        if let Some(Lookups { version, keys }) = self.lookups.take() {
+            self.spawn(move || Outcome::LookedUp { answers: look_up(&version, keys) });
+        }
     }
 
     fn ticket(&mut self, pending: Pending) -> u64 {
@@ -250,6 +267,15 @@ impl Serving {
             other => other,
         };
         self.hold(now, at, to, false, result);
+    }
+}
+
+fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>) -> Vec<(u64, Result<Lookup, Error>)> {
+    let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
+    match version.get_many(&wanted) {
+        Ok(found) => keys.into_iter().zip(found).map(|((ticket, ..), found)| (ticket, Ok(found))).collect(),
+        // One by one: only those answer with an error that have one.
+        Err(_) => keys.into_iter().map(|(ticket, key, at)| (ticket, version.get(&key, at, Reach::Device))).collect(),
     }
 }
 

@@ -63,8 +63,8 @@ pub(super) enum Outcome {
     Synced(Result<Lsn, Error>),
     /// A segment of a pinned base was read.
     Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
-    /// A key was looked up on the device, for operation `ticket`.
-    LookedUp { ticket: u64, result: Result<Lookup, Error> },
+    /// Keys were looked up on the device, each for the operation with that ticket.
+    LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
     /// A scan ended, for operation `ticket`.
     Scanned { ticket: u64, at: Lsn, result: OpResult },
 }

@@ -12,6 +12,7 @@ use super::job::{Job, JobClass, Outcome};
 use super::status::RegionCounters;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::version::Version;
 use leeward_engine::{Error, PinnedBase, Region};
 use leeward_format::manifest::Shipped;
 use leeward_format::op::{Op, OpError, OpResult};
@@ -50,6 +51,13 @@ pub(super) struct Pending {
     pub(super) since: Nanos,
 }
 
+/// Keys that the device must be asked for: one job for all, which has several reads in flight.
+pub(super) struct Lookups {
+    pub(super) version: Arc<Version>,
+    /// Ticket of the operation, its key, and the LSN as of which it reads.
+    pub(super) keys: Vec<(u64, Bytes, Lsn)>,
+}
+
 enum Compacting {
     Idle,
     /// A step or the install runs.
@@ -83,6 +91,8 @@ pub(super) struct Serving {
     /// Operations that wait for the device.
     pub(super) pending: HashMap<u64, Pending>,
     pub(super) next_ticket: u64,
+    /// Keys to be looked up at the end of the turn, of one version.
+    pub(super) lookups: Option<Lookups>,
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
@@ -122,6 +132,7 @@ impl Serving {
             locked: HashMap::new(),
             pending: HashMap::new(),
             next_ticket: 0,
+            lookups: None,
             stalled: VecDeque::new(),
             stalled_since: None,
             answers: Vec::new(),
@@ -153,6 +164,7 @@ impl Serving {
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
     /// committed, lets answers go, and starts what upkeep is due.
     pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
+        self.start_lookups();
         let last = self.region.last_lsn();
         if self.failure.is_none() {
             match self.region.write_tails() {
@@ -238,6 +250,7 @@ impl Serving {
         }
         let queued = std::mem::take(&mut self.locked).into_values().flatten();
         let waiting = std::mem::take(&mut self.pending).into_values();
+        self.lookups = None;
         let stalled = std::mem::take(&mut self.stalled);
         for pending in queued.chain(waiting).chain(stalled) {
             out.push((pending.to, OpResult::Error(OpError::Recovering(id))));

@@ -313,7 +313,11 @@ impl Slot {
         }
         let serving = self.serving().expect("just seen");
         match outcome {
-            Outcome::LookedUp { ticket, result } => serving.looked_up(now, ticket, result),
+            Outcome::LookedUp { answers } => {
+                for (ticket, result) in answers {
+                    serving.looked_up(now, ticket, result);
+                }
+            }
             Outcome::Scanned { ticket, at, result } => serving.scanned(now, ticket, at, result),
             upkeep => serving.job_done(now, upkeep, &mut context.ops),
         }

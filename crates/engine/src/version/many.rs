@@ -1,0 +1,163 @@
+//! Look-ups of many keys at once: what memory does not answer is read from the device in rounds, several reads in flight.
+//!
+//! A round reads for each key that is left the one leaf that may hold it, level by level; the last reads all values that
+//! turned out to be in the log.
+
+use super::{Lookup, Reach, Version};
+use crate::cache::Leaf;
+use crate::error::Result;
+use crate::log::ValueAt;
+use crate::memtable::Entry;
+use crate::tree::{Found, LeafSegment, Place, Probe, search};
+use bytes::Bytes;
+use leeward_format::leaf_segment::LeafPlace;
+use leeward_format::{Lsn, Pointer, filter};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Most keys of a round: what a round holds in memory is a leaf for each.
+const MOST_KEYS: usize = 128;
+
+/// A key that is not answered yet.
+#[derive(Clone, Copy)]
+struct Pending {
+    /// Its position among the keys.
+    i: usize,
+    hash: u64,
+    /// Levels above this one do not have it.
+    level: usize,
+}
+
+/// A key whose value is in the log.
+struct InLog {
+    i: usize,
+    lsn: Lsn,
+    pointer: Pointer,
+    value_bytes: u32,
+}
+
+/// Leaves to be read, each once.
+#[derive(Default)]
+struct Leaves<'a> {
+    reads: Vec<(Pointer, Vec<u8>)>,
+    from: Vec<(&'a LeafSegment, LeafPlace)>,
+    known: HashMap<Pointer, usize>,
+}
+
+impl<'a> Leaves<'a> {
+    /// The position of a leaf among those that are read.
+    fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace) -> usize {
+        let pointer = Pointer::new(segment.segment().no(), place.offset);
+        *self.known.entry(pointer).or_insert_with(|| {
+            self.reads.push((pointer, vec![0; place.bytes as usize]));
+            self.from.push((segment, place));
+            self.from.len() - 1
+        })
+    }
+
+    fn read(mut self, version: &Version) -> Result<Vec<Arc<Leaf>>> {
+        version.reads.volume.read_many(&mut self.reads)?;
+        let read = self.reads.into_iter().zip(self.from);
+        read.map(|((_, bytes), (segment, place))| segment.supply_leaf(&version.reads, bytes.into(), place)).collect()
+    }
+}
+
+impl Version {
+    /// [`Version::get`] of each key, as of its LSN, from the device if need be: several reads at a time.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes, for any of the keys.
+    pub fn get_many(&self, keys: &[(&[u8], Lsn)]) -> Result<Vec<Lookup>> {
+        let mut answers = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(MOST_KEYS) {
+            answers.extend(self.get_round(keys)?);
+        }
+        Ok(answers)
+    }
+
+    fn get_round(&self, keys: &[(&[u8], Lsn)]) -> Result<Vec<Lookup>> {
+        let mut answers = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory)).collect::<Result<Vec<_>>>()?;
+        let (mut pending, mut in_log) = (Vec::new(), Vec::new());
+        for (i, (key, at)) in keys.iter().enumerate().filter(|(i, _)| answers[*i] == Lookup::NotInMemory) {
+            match self.in_l0(key, *at) {
+                Some((lsn, Entry::InLog { pointer, value_bytes })) => {
+                    in_log.push(InLog { i, lsn, pointer, value_bytes });
+                }
+                _ => pending.push(Pending { i, hash: filter::hash(key), level: 0 }),
+            }
+        }
+        while !pending.is_empty() {
+            pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log)?;
+        }
+        let place =
+            |at: &InLog| (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes: at.value_bytes }, at.lsn);
+        let places: Vec<_> = in_log.iter().map(place).collect();
+        for (at, value) in in_log.iter().zip(self.reads.values(&places, self.generation)?) {
+            answers[at.i] = Lookup::Found { lsn: at.lsn, value };
+        }
+        Ok(answers)
+    }
+
+    /// Goes down with each pending key to the next leaf that may hold it, reads those that are not in memory, and answers
+    /// the keys that are still pending.
+    fn next_leaves(
+        &self,
+        keys: &[(&[u8], Lsn)],
+        pending: &[Pending],
+        answers: &mut [Lookup],
+        in_log: &mut Vec<InLog>,
+    ) -> Result<Vec<Pending>> {
+        let mut leaves = Leaves::default();
+        let (mut waiting, mut still) = (Vec::new(), Vec::new());
+        let mut see = |at: Pending, probe: Probe, answers: &mut [Lookup]| match self.seen(keys[at.i].0, at, probe) {
+            Seen::Answer(answer) => answers[at.i] = answer,
+            Seen::InLog(found) => in_log.push(found),
+            Seen::Below => still.push(Pending { level: at.level + 1, ..at }),
+        };
+        for mut at in pending.iter().copied() {
+            let key = keys[at.i].0;
+            answers[at.i] = Lookup::Absent;
+            while let Some(level) = self.levels.get(at.level) {
+                match level.place(&self.reads, key, at.hash)? {
+                    Place::Nowhere => at.level += 1,
+                    Place::Leaf(leaf) => {
+                        see(at, search(&leaf, key, true), answers);
+                        break;
+                    }
+                    Place::Device(segment, place) => {
+                        waiting.push((at, leaves.add(segment, place)));
+                        break;
+                    }
+                }
+            }
+        }
+        let leaves = leaves.read(self)?;
+        for (at, leaf) in waiting {
+            see(at, search(&leaves[leaf], keys[at.i].0, false), answers);
+        }
+        Ok(still)
+    }
+
+    fn seen(&self, key: &[u8], at: Pending, probe: Probe) -> Seen {
+        let Probe::Found { lsn, found, is_kept } = probe else { return Seen::Below };
+        let value: Option<Bytes> = match found {
+            Found::InLog(pointer, value_bytes) => {
+                return Seen::InLog(InLog { i: at.i, lsn, pointer, value_bytes });
+            }
+            Found::InPlace(value) => Some(value),
+            Found::Tombstone => None,
+        };
+        if !is_kept {
+            self.reads.keep(key, at.hash, lsn, value.as_deref(), self.generation);
+        }
+        Seen::Answer(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }))
+    }
+}
+
+/// What a leaf says of a key.
+enum Seen {
+    Answer(Lookup),
+    InLog(InLog),
+    /// Nothing: a lower level may.
+    Below,
+}
