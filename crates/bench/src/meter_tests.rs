@@ -60,7 +60,7 @@ fn counters_are_summed_by_role_whether_or_not_they_begin_anew_with_it() {
         status(&format!(
             r#"{{"server":1,"pid":10,"regions":[{{"region":1,"role":"{role}","levels":[{{"level":2}}],
             "counters":{{"compactions":{compactions},"compaction_bytes_read":0,"compaction_bytes_written":0,
-            "index_bytes_shipped":0,"index_bytes_received":{rewritten},"index_bytes_rewritten":{rewritten},
+            "index_bytes_shipped":0,"run_bytes_shipped":0,"index_bytes_received":{rewritten},"index_bytes_rewritten":{rewritten},
             "index_bytes_read":0,"sync_bytes_shipped":0,"stall_l0_full_ns":1,"stall_tail_ns":2}}}}]}}"#
         ))
     };

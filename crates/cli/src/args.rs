@@ -143,8 +143,9 @@ pub(crate) struct ServeArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Table, when the cluster is made")]
 pub(crate) struct TableArgs {
-    /// Where values are kept: `separated` (all in the large log), `in-place` (all in leaves), or the size in bytes from
-    /// which a pair's value stays in the large log [default: 1000]
+    /// Where values are kept: `hybrid` (pairs from 1000 bytes in the large log, from 100 in runs on their way to the last
+    /// level, smaller ones in leaves), `separated` (all in the large log), `in-place` (all in leaves), one size in bytes
+    /// (from there on in the large log) or two (`100,1000`: `hybrid` with other bounds) [default: hybrid]
     #[arg(long, value_parser = placement, value_name = "PLACEMENT")]
     pub(crate) placement: Option<Placement>,
     /// Size at which an L0 freezes, in KiB; smaller ones make more levels [default: 4096]
@@ -153,12 +154,19 @@ pub(crate) struct TableArgs {
     /// How much larger each level is than the one above [default: 8]
     #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) growth_factor: Option<u32>,
+    /// Percent of the large log that may be garbage before it is collected; fewer cost more writing [default: 10]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
+    pub(crate) garbage_percent: Option<u32>,
+    /// Percent of what is live in the large log that it may take of a volume; beyond, writers wait [default: 130]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(105..=1_000))]
+    pub(crate) max_space_percent: Option<u32>,
 }
 
 impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
-        self.placement.is_some() || self.l0_kib.is_some() || self.growth_factor.is_some()
+        let numbers = [self.growth_factor, self.garbage_percent, self.max_space_percent];
+        self.placement.is_some() || self.l0_kib.is_some() || numbers.iter().any(Option::is_some)
     }
 
     /// Options of the default table for a cluster of `nodes`.
@@ -171,6 +179,8 @@ impl TableArgs {
             placement: self.placement.unwrap_or(default.placement),
             l0_bytes: self.l0_kib.map_or(default.l0_bytes, |kib| kib << 10),
             growth_factor: self.growth_factor.unwrap_or(default.growth_factor),
+            garbage_percent: self.garbage_percent.unwrap_or(default.garbage_percent),
+            max_space_percent: self.max_space_percent.unwrap_or(default.max_space_percent),
             ..default
         }
     }
@@ -178,12 +188,22 @@ impl TableArgs {
 
 fn placement(text: &str) -> Result<Placement, String> {
     match text {
-        "separated" => Ok(Placement::Separated),
-        "in-place" => Ok(Placement::InPlace),
-        size => size
-            .parse()
-            .map(Placement::Threshold)
-            .map_err(|_| "it is `separated`, `in-place`, or a size in bytes, such as 1000".to_owned()),
+        "hybrid" => Ok(Placement::HYBRID),
+        "separated" => Ok(Placement::SEPARATED),
+        "in-place" => Ok(Placement::IN_PLACE),
+        sizes => {
+            let (medium, large) = sizes.split_once(',').unwrap_or((sizes, sizes));
+            match (medium.parse(), large.parse()) {
+                (Ok(medium_from), Ok(large_from)) if medium_from <= large_from => {
+                    Ok(Placement { medium_from, large_from })
+                }
+                _ => {
+                    Err("it is `hybrid`, `separated`, `in-place`, a size in bytes, such as 1000, or two that ascend, \
+                          such as 100,1000"
+                        .to_owned())
+                }
+            }
+        }
     }
 }
 

@@ -140,8 +140,13 @@ fn lists_are_split_at_commas() {
 
 #[test]
 fn placements_are_words_or_a_size() {
-    assert_eq!(placement("separated"), Ok(Placement::Separated));
-    assert_eq!(placement("in-place"), Ok(Placement::InPlace));
-    assert_eq!(placement("512"), Ok(Placement::Threshold(512)));
-    assert!(placement("hybrid").is_err_and(|error| error.contains("`separated`")));
+    assert_eq!(placement("separated"), Ok(Placement::SEPARATED));
+    assert_eq!(placement("in-place"), Ok(Placement::IN_PLACE));
+    assert_eq!(placement("hybrid"), Ok(Placement { medium_from: 100, large_from: 1000 }));
+    assert_eq!(placement("512"), Ok(Placement::threshold(512)));
+    assert_eq!(placement("64,512"), Ok(Placement { medium_from: 64, large_from: 512 }));
+    for wrong in ["512,64", "1,2,3", "-1", "large"] {
+        assert!(placement(wrong).is_err_and(|error| error.contains("two that ascend")), "{wrong}");
+    }
+    assert!(placement("hybird").is_err_and(|error| error.contains("`separated`")));
 }

@@ -1,9 +1,10 @@
-//! Compactions: frozen L0s into L1, or some leaf segments of a level into the next, merged with what overlaps them there.
+//! Compactions: frozen L0s into L1, or some leaf segments of a level into the next, merged with what overlaps them there; or
+//! leaf segments rewritten in their place, to move values out of log segments that are mostly garbage.
 //!
 //! ```text
 //!  pick      which level, which segments          memory only
 //!  plan      what overlaps below                  first step
-//!  merge     leaf segments, one a step
+//!  merge     leaf segments and sorted runs, one a step
 //!  index     index segments of the levels that changed, one a step
 //!  done      the edit and the new levels
 //! ```
@@ -20,8 +21,10 @@ use crate::tree::Level;
 use crate::version::Reads;
 use crate::volume::Segment;
 use bytes::Bytes;
-use leeward_format::SegmentId;
+use leeward_format::cluster::Placement;
 use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
+use leeward_format::{SegmentId, SegmentNo};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,15 +32,22 @@ mod finish;
 mod input;
 mod l0s;
 mod merge;
+mod output;
 mod pick;
+mod placing;
 mod plan;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use pick::Logs;
 pub use pick::Picker;
+pub use sweep::Accounts;
+pub(crate) use sweep::choose;
 
 use finish::Finish;
 use merge::Merge;
+use output::Built;
 use plan::{Counters, Outputs, Plan};
 
 /// Where compactions take the ids of the segments that they write.
@@ -92,16 +102,33 @@ pub struct CompactionDone {
     pub l0s: Vec<Arc<MemTable>>,
     /// Bytes of leaf segments read from the device.
     pub bytes_read: u64,
+    /// Bytes of values in logs read from the device, to be moved.
+    pub value_bytes_read: u64,
+    /// Bytes of values that moved from a victim into a run.
+    pub relocated_bytes: u64,
     /// Bytes of segments written to the device.
     pub bytes_written: u64,
+    /// Those of them that are sorted runs.
+    pub run_bytes_written: u64,
     /// Entries that went in: more than came out, if versions or tombstones were dropped.
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
+    /// How far a sweep has come with it, if it was part of one.
+    pub(crate) swept: Option<Swept>,
     /// Levels that it began with.
     pub(crate) base: Vec<Arc<Level>>,
     /// Levels from now on.
     pub(crate) levels: Vec<Arc<Level>>,
+}
+
+/// How far the collection of garbage has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Position of the level.
+    pub(crate) level: usize,
+    /// Key that it goes on from; `None`: with the next level.
+    pub(crate) next: Option<Vec<u8>>,
 }
 
 /// What is compacted.
@@ -110,6 +137,8 @@ enum Source {
     L0(Vec<Arc<MemTable>>, Vec<LogExtent>),
     /// Leaf segments `first..end` of a level (0 is L1) into the next.
     Level { level: usize, first: usize, end: usize },
+    /// The next leaf segments of a level from `first` on that lead to victims, in their place: values move out of those.
+    Rewrite { level: usize, first: usize },
 }
 
 impl Source {
@@ -118,6 +147,7 @@ impl Source {
         match self {
             Source::L0(..) => 0,
             Source::Level { level, .. } => level + 1,
+            Source::Rewrite { level, .. } => *level,
         }
     }
 }
@@ -126,11 +156,21 @@ impl Source {
 struct Context {
     reads: Arc<Reads>,
     ids: SegmentIds,
+    placement: Placement,
+    /// Log segments that values move out of wherever a merge passes.
+    victims: Arc<HashSet<SegmentNo>>,
     source: Source,
     /// Levels to begin with, the target included.
     levels: Vec<Arc<Level>>,
     /// Levels of the version, which may have been one less.
     base: Vec<Arc<Level>>,
+}
+
+impl Context {
+    /// Nothing lies below the target.
+    fn is_into_last(&self) -> bool {
+        self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
+    }
 }
 
 /// A compaction under way.
@@ -176,8 +216,14 @@ impl Compaction {
                 Phase::Merge(plan, mut merge) => {
                     let built = merge.step(&self.context, &mut self.counters)?;
                     self.phase = match built {
-                        Some((output, built)) => {
-                            self.outputs.leaves.push(output);
+                        Some(built) => {
+                            let built = match built {
+                                Built::Run(built) => built,
+                                Built::Leaf(output, built) => {
+                                    self.outputs.leaves.push(output);
+                                    built
+                                }
+                            };
                             self.outputs.added.push(built.added());
                             self.built.push(built.id);
                             self.phase = Phase::Merge(plan, merge);
@@ -217,7 +263,7 @@ impl Compaction {
 
     fn finish(&mut self, plan: Plan) -> Result<Phase> {
         let outputs = std::mem::take(&mut self.outputs);
-        Ok(Phase::Index(Box::new(Finish::new(&self.context, &plan, outputs)?)))
+        Ok(Phase::Index(Box::new(Finish::new(&self.context, &plan, outputs, &self.counters)?)))
     }
 }
 
@@ -227,6 +273,14 @@ impl fmt::Debug for Compaction {
             Source::L0(l0s, _) => write!(f, "Compaction({l0s:?} to L1)"),
             Source::Level { level, first, end } => {
                 write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
+            }
+            Source::Rewrite { level, first } => {
+                write!(
+                    f,
+                    "Compaction(values out of {} segments, L{} from {first})",
+                    self.context.victims.len(),
+                    level + 1
+                )
             }
         }
     }

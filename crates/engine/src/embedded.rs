@@ -65,6 +65,11 @@ pub struct DbOptions {
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
+    /// Percent of the large log that may be garbage before it is collected, 1 to 90. Only read when the store is made.
+    pub garbage_percent: u32,
+    /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
+    /// the collection of garbage. Only read when the store is made.
+    pub max_space_percent: u32,
     /// When writes become durable.
     pub sync: SyncMode,
 }
@@ -77,6 +82,8 @@ impl Default for DbOptions {
             placement: table.placement,
             l0_bytes: table.l0_bytes,
             growth_factor: table.growth_factor,
+            garbage_percent: table.garbage_percent,
+            max_space_percent: table.max_space_percent,
             sync: SyncMode::Every(Duration::from_secs(1)),
         }
     }
@@ -379,8 +386,23 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if !(2..=64).contains(&options.growth_factor) {
         return Err(Error::Invalid(format!("growth_factor {}: must be 2 to 64", options.growth_factor)));
     }
-    let (l0_bytes, growth_factor, placement) = (options.l0_bytes, options.growth_factor, options.placement);
-    Ok(TableOptions { placement, replicas: 1, min_in_sync: 1, l0_bytes, growth_factor, ..TableOptions::default() })
+    if !(1..=90).contains(&options.garbage_percent) {
+        return Err(Error::Invalid(format!("garbage_percent {}: must be 1 to 90", options.garbage_percent)));
+    }
+    if options.max_space_percent < 105 {
+        return Err(Error::Invalid(format!("max_space_percent {}: must be at least 105", options.max_space_percent)));
+    }
+    let &DbOptions { placement, l0_bytes, growth_factor, garbage_percent, max_space_percent, .. } = options;
+    Ok(TableOptions {
+        name: TableOptions::default().name,
+        placement,
+        replicas: 1,
+        min_in_sync: 1,
+        l0_bytes,
+        growth_factor,
+        garbage_percent,
+        max_space_percent,
+    })
 }
 
 #[cfg(test)]

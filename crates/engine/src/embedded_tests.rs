@@ -14,6 +14,7 @@ fn small(placement: Placement) -> DbOptions {
         l0_bytes: 64 << 10,
         growth_factor: 4,
         sync: SyncMode::Every(Duration::from_millis(10)),
+        ..DbOptions::default()
     }
 }
 
@@ -47,7 +48,7 @@ fn step(rng: &mut Rng, db: &Db, model: &mut Model) {
 #[test]
 fn it_is_a_sorted_map_over_restarts_in_every_placement() {
     for (seed, placement) in
-        [Placement::InPlace, Placement::Separated, Placement::Threshold(200)].into_iter().enumerate()
+        [Placement::IN_PLACE, Placement::SEPARATED, Placement::threshold(200)].into_iter().enumerate()
     {
         let disk = SimDisk::new(seed as u64, 1 << 30);
         let options = small(placement);
@@ -73,7 +74,7 @@ fn it_is_a_sorted_map_over_restarts_in_every_placement() {
 #[test]
 fn a_killed_process_loses_no_write_that_was_answered() {
     let disk = SimDisk::new(1, 1 << 30);
-    let options = small(Placement::Threshold(200));
+    let options = small(Placement::threshold(200));
     let mut rng = Rng::new(1);
     let mut model = Model::new();
     for round in 0..10 {
@@ -89,7 +90,7 @@ fn a_killed_process_loses_no_write_that_was_answered() {
 #[test]
 fn power_loss_takes_nothing_where_every_write_is_synced() {
     let disk = SimDisk::new(2, 1 << 30);
-    let options = DbOptions { sync: SyncMode::Always, ..small(Placement::Threshold(200)) };
+    let options = DbOptions { sync: SyncMode::Always, ..small(Placement::threshold(200)) };
     let mut rng = Rng::new(2);
     let mut model = Model::new();
     for round in 0..10 {
@@ -105,7 +106,7 @@ fn power_loss_takes_nothing_where_every_write_is_synced() {
 #[test]
 fn a_snapshot_does_not_move() {
     let disk = SimDisk::new(3, 1 << 30);
-    let db = open(&disk, &small(Placement::Threshold(200)));
+    let db = open(&disk, &small(Placement::threshold(200)));
     let mut rng = Rng::new(3);
     let mut model = Model::new();
     for _ in 0..1000 {
@@ -147,12 +148,12 @@ fn bad_input_is_refused_and_changes_nothing() {
 #[test]
 fn small_segments_limit_values_with_a_clear_error() {
     let disk = SimDisk::new(5, 1 << 30);
-    for placement in [Placement::InPlace, Placement::Separated] {
+    for placement in [Placement::IN_PLACE, Placement::SEPARATED] {
         disk.remove(VOLUME_NAME).unwrap();
         let db = open(&disk, &small(placement));
         let error = db.put(b"k", &vec![0; 40 << 10]).unwrap_err().to_string();
         assert!(error.ends_with("fit this volume's segments"), "{error}");
-        let most = db.region.max_pair_bytes(placement == Placement::Separated);
+        let most = db.region.max_pair_bytes(placement == Placement::SEPARATED);
         db.put(b"k", &vec![1; most - 1]).unwrap();
         for fill in 0..200u32 {
             db.put(format!("fill{fill}").as_bytes(), &[0; 1000]).unwrap();
@@ -187,7 +188,7 @@ fn a_locked_directory_says_so() {
 #[test]
 fn a_full_disk_refuses_writes_and_loses_nothing() {
     let disk = SimDisk::new(6, 2 << 20);
-    let options = small(Placement::Threshold(200));
+    let options = small(Placement::threshold(200));
     let db = open(&disk, &options);
     let mut model = Model::new();
     let error = (0..20_000u32)
@@ -212,7 +213,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
 #[test]
 fn a_failed_write_ends_all_writing_and_says_so() {
     let disk = SimDisk::new(7, 1 << 30);
-    let options = small(Placement::Threshold(200));
+    let options = small(Placement::threshold(200));
     let db = open(&disk, &options);
     db.put(b"before", b"1").unwrap();
     db.sync().unwrap();
@@ -247,7 +248,7 @@ fn it_works_on_a_real_directory() {
 #[test]
 fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
     let disk = SimDisk::new(9, 1 << 30);
-    let db = open(&disk, &small(Placement::Threshold(200)));
+    let db = open(&disk, &small(Placement::threshold(200)));
     let done = std::sync::atomic::AtomicBool::new(false);
     let number = |snapshot: &Snapshot, key: &[u8]| match snapshot.get(key, Reach::Device).unwrap() {
         Lookup::Found { value, .. } => u64::from_be_bytes(value[..8].try_into().unwrap()),

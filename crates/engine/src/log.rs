@@ -1,12 +1,14 @@
-//! A region's two logs: tails in memory, records on the device, and the replay of both in LSN order.
+//! A region's logs: tails in memory, records on the device, and the replay of both in LSN order.
 //!
 //! A log is a sequence of segments. The newest are *tails*: complete in memory, written to the device behind the
 //! writer's back, and dropped from memory once they are durable wherever they must be.
 
+mod fetch;
 mod reader;
 mod replay;
 mod tail;
 
+pub use fetch::{Fetched, Wanted};
 pub use reader::{LogReader, ValueAt};
 pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end};
 pub use tail::Tail;

@@ -61,6 +61,17 @@ impl MemTable {
         self.entries() == 0
     }
 
+    /// Calls `each` with every version that is not the newest of its key.
+    pub fn overwritten(&self, each: &mut dyn FnMut(&[u8], Entry<'_>)) {
+        let mut here = self.list.seek(&[], NEWEST);
+        while let Some(newer) = here {
+            here = newer.next();
+            if let Some(older) = here.filter(|older| older.key() == newer.key()) {
+                each(older.key(), older.entry());
+            }
+        }
+    }
+
     /// A cursor over the versions that a reader at `at` sees: of each key the newest with an LSN of at most `at`.
     pub fn cursor(&self, at: Lsn) -> MemCursor {
         MemCursor { position: Position::new(Arc::clone(&self.list)), at }

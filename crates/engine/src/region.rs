@@ -9,6 +9,8 @@
 //! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
 //! backup is synchronised from; `open` is recovery.
 
+#[cfg(test)]
+mod accounts_tests;
 mod append;
 mod base;
 mod install;
@@ -17,10 +19,9 @@ mod tails;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
-pub(crate) use install::trimmable;
 pub(crate) use open::cut;
 
-use crate::compaction::{Picker, SegmentIds};
+use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{LogReader, OpenTail, Tails};
 use crate::replica::Replica;
@@ -28,7 +29,7 @@ use crate::version::{Lookup, Reach, Snapshot, Version};
 use crate::volume::{Owner, Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::{LevelState, LogExtent};
+use leeward_format::manifest::{LevelState, LogExtent, RegionState};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
 use leeward_platform::Appender;
 use parking_lot::Mutex;
@@ -54,6 +55,14 @@ pub struct RegionStats {
     pub user_bytes_written: u64,
     /// Tails in memory.
     pub tails: u32,
+    /// The large log, but for what is not compacted yet.
+    pub large_log: Accounts,
+    /// Bytes of runs of medium values on the volume, in whole segments.
+    pub medium_log_bytes: u64,
+    /// Bytes of values that the collection of garbage has moved, in this term.
+    pub relocated_bytes: u64,
+    /// Bytes that compactions have read from logs, to move values, in this term.
+    pub value_bytes_read: u64,
     /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
     pub estimated_keys: u64,
 }
@@ -75,6 +84,10 @@ pub struct Region {
     /// Held while a new view is made of the current one. For each frozen L0, oldest first, how far the logs reached.
     frozen_logs: Mutex<VecDeque<Vec<LogExtent>>>,
     picker: Mutex<Picker>,
+    /// As of the last install.
+    accounts: Mutex<Accounts>,
+    relocated_bytes: AtomicU64,
+    value_bytes_read: AtomicU64,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,
     last: AtomicU64,
@@ -178,15 +191,20 @@ impl Region {
         let version = &view.version;
         let levels: Vec<LevelState> = version.levels().iter().map(|level| level.state().clone()).collect();
         let in_memory = version.active().entries() + version.frozen().iter().map(|l0| l0.entries()).sum::<u64>();
-        let log_segments = |state: &leeward_format::manifest::RegionState| {
-            LogKind::ALL.into_iter().map(|log| state.log_segments(log).count() as u32).sum()
-        };
+        let medium_segments = |state: &RegionState| state.log_segments(LogKind::Medium).count() as u64;
+        let log_segments =
+            |state: &RegionState| LogKind::APPENDED.into_iter().map(|log| state.log_segments(log).count() as u32).sum();
         RegionStats {
             l0_bytes: version.active().bytes(),
             frozen_l0s: version.frozen().len() as u32,
             log_segments: self.volume.with_region(&self.owner, log_segments).unwrap_or(0),
             user_bytes_written: self.user_bytes_written.load(Ordering::Relaxed),
             tails: self.tails.all().count() as u32,
+            large_log: *self.accounts.lock(),
+            medium_log_bytes: self.volume.with_region(&self.owner, medium_segments).unwrap_or(0)
+                * self.volume.segment_bytes() as u64,
+            relocated_bytes: self.relocated_bytes.load(Ordering::Relaxed),
+            value_bytes_read: self.value_bytes_read.load(Ordering::Relaxed),
             estimated_keys: in_memory + levels.iter().map(|level| level.entries).sum::<u64>(),
             levels,
         }

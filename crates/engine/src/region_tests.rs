@@ -14,7 +14,7 @@ fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
     let file = SimDisk::new(1, 1 << 30).open("volume").unwrap();
     let options = VolumeOptions { segment_bytes, ..VolumeOptions::default() };
     let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
-    let options = TableOptions { placement: Placement::Threshold(200), l0_bytes, ..TableOptions::default() };
+    let options = TableOptions { placement: Placement::threshold(200), l0_bytes, ..TableOptions::default() };
     Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn a_batch_that_is_refused_leaves_no_trace() {
 fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     let region = region(32 << 10, 64 << 10);
     let fill = || loop {
-        for log in LogKind::ALL {
+        for log in LogKind::APPENDED {
             for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
                 region.flush_tail(log, tail.index()).unwrap();
                 region.release_tail(log, tail.index());
@@ -163,7 +163,7 @@ fn prepared_tails(maps: bool) {
     disk.set_maps(maps);
     let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
     let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
-    let options = TableOptions { placement: Placement::InPlace, ..TableOptions::default() };
+    let options = TableOptions { placement: Placement::IN_PLACE, ..TableOptions::default() };
     let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
     assert!(!region.wants_tails(), "a region that nobody writes to takes no space");
     region.append(&[put(b"first", b"1")]).unwrap();

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
-use crate::version::{Reads, Version};
+use crate::version::{Reads, Retired, Version};
 use bytes::Bytes;
 use leeward_format::{Lsn, Pointer};
 use std::collections::VecDeque;
@@ -53,6 +53,8 @@ pub struct Cursor {
     reads: Arc<Reads>,
     /// That of the version that it walks.
     generation: u64,
+    /// What its sources lead to stays.
+    _pin: Arc<Retired>,
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,
@@ -129,6 +131,7 @@ impl Cursor {
         Cursor {
             reads: Arc::clone(reads),
             generation: version.generation(),
+            _pin: version.pin(),
             bounds,
             sources,
             order: None,

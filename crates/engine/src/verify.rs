@@ -9,7 +9,7 @@ use crate::volume::Device;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{Footer, LeafIndex};
 use leeward_format::manifest::{SegmentKind, SegmentState};
-use leeward_format::node::{Address, NODE_BYTES, Node, NodeKind};
+use leeward_format::node::{Address, BLOCK_BYTES, NODE_BYTES, Node, NodeKind};
 use leeward_format::record::{Record, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_format::{DecodeError, LogKind, Lsn, RegionId};
@@ -160,7 +160,8 @@ impl Walk<'_> {
         };
         let (end, error) = fault;
         self.walked.bytes += end as u64;
-        if end < durable {
+        let is_padding = self.segment.is_run() && bytes[end..].iter().all(|byte| *byte == 0);
+        if end < durable && !(is_padding && durable - end < BLOCK_BYTES) {
             let detail = error.map_or_else(|| "the records end too early".into(), |error| error.to_string());
             self.note(end, format!("{detail}; records were durable up to byte {durable} of the segment"));
         }
@@ -185,7 +186,7 @@ impl Walk<'_> {
                 Ok(None) => return (offset, None),
                 Err(error) => return (offset, Some(error)),
             };
-            if record.lsn <= last {
+            if record.lsn <= last && !self.segment.is_run() {
                 let detail = format!("LSN {} after {last}", record.lsn);
                 return (offset, Some(DecodeError::invalid("record", detail)));
             }

@@ -6,19 +6,22 @@
 use crate::cache::Cached;
 use crate::compaction::CompactionDone;
 use crate::error::{Error, Result};
-use crate::log::{LogReader, ValueAt};
+use crate::log::{Fetched, LogReader, ValueAt, Wanted};
 use crate::memtable::{Entry, MemTable};
 use crate::scan::{Cursor, ScanBounds};
 use crate::tree::{Found, Level, Probe};
-use crate::volume::Volume;
+use crate::volume::{Segment, Volume};
 use bytes::Bytes;
-use leeward_format::{DecodeError, Lsn, Pointer, RegionId, filter};
+use leeward_format::{DecodeError, Lsn, Pointer, RegionId, SegmentId, SegmentNo, filter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod many;
+mod retired;
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub(crate) use retired::Retired;
 
 /// How far a read may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ pub enum Lookup {
     NotInMemory,
 }
 
-/// Where values in the large log are read: [`LogReader`], or a model in tests.
+/// Where values in logs are read: [`LogReader`], or a model in tests.
 pub trait ValueLog: Send + Sync {
     /// The value of the record at `pointer` if it is in memory. Never touches the device.
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes>;
@@ -59,6 +62,13 @@ pub trait ValueLog: Send + Sync {
     /// # Errors
     /// The device fails, or holds no such record.
     fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>>;
+    /// Values of many records, for a merge that moves them.
+    ///
+    /// # Errors
+    /// As [`ValueLog::value`].
+    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
+    /// Identity of a segment that leaves point to.
+    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId>;
 }
 
 impl ValueLog for LogReader {
@@ -67,6 +77,12 @@ impl ValueLog for LogReader {
     }
     fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
         LogReader::values(self, wanted)
+    }
+    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+        LogReader::fetch(self, wanted)
+    }
+    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId> {
+        self.segment(no).map(|(_, id)| id)
     }
 }
 
@@ -174,6 +190,7 @@ pub struct Version {
     /// What its levels know of a key may be cached for as long as this is the generation of [`Reads`]. The cache then
     /// never knows less of a key than the levels of any version whose L0s do not know the key.
     generation: u64,
+    retired: Arc<Retired>,
 }
 
 impl Version {
@@ -185,7 +202,7 @@ impl Version {
         levels: Vec<Arc<Level>>,
     ) -> Version {
         let generation = reads.generation.load(Ordering::Acquire);
-        Version { reads, active, frozen, levels, generation }
+        Version { reads, active, frozen, levels, generation, retired: Arc::default() }
     }
     /// The L0 that takes writes.
     pub fn active(&self) -> &Arc<MemTable> {
@@ -206,9 +223,10 @@ impl Version {
         Version { active, frozen, ..self.clone() }
     }
     /// The version after a compaction, which must have begun at a version with the same levels. It must become the
-    /// current one: from now on the cache knows what its levels know.
+    /// current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by it,
+    /// and are kept for as long as this one or an older one is read.
     #[must_use]
-    pub fn install(&self, done: &CompactionDone) -> Version {
+    pub fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
         assert!(
             self.levels.iter().map(Arc::as_ptr).eq(done.base.iter().map(Arc::as_ptr)),
             "one compaction of a region at a time"
@@ -216,7 +234,8 @@ impl Version {
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         let generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
-        Version { frozen, levels: done.levels.clone(), generation, ..self.clone() }
+        let retired = self.retired.follow(retired);
+        Version { frozen, levels: done.levels.clone(), generation, retired, ..self.clone() }
     }
 
     /// The newest version of `key` with an LSN of at most `at`. `at` must not be below what the levels hold: that is so
@@ -289,6 +308,11 @@ impl Version {
 
     pub(crate) fn reads(&self) -> &Arc<Reads> {
         &self.reads
+    }
+
+    /// Keeps the log segments that this version may lead to.
+    pub(crate) fn pin(&self) -> Arc<Retired> {
+        Arc::clone(&self.retired)
     }
 }
 

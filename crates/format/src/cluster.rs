@@ -96,25 +96,51 @@ impl Member {
     }
 }
 
-/// Where a pair's value is kept.
+/// Where the value of a pair is kept, by the bytes of key and value together (hybrid placement, Anthus 2.4). What a pair
+/// is never changes: the placement of a table is set when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// Every value stays in the large log (Tebis, Talos).
-    Separated,
-    /// Pairs (key and value) of at least this many bytes stay in the large log, smaller ones live in leaves.
-    Threshold(u32),
-    /// Every value lives in leaves.
-    InPlace,
+pub struct Placement {
+    /// Pairs of at least this many bytes, up to `large_from`, are medium: above the last level their values are in sorted
+    /// runs of the medium log, in the last level in leaves. Smaller ones live in leaves.
+    pub medium_from: u32,
+    /// Pairs of at least this many bytes are large: their values stay in the large log.
+    pub large_from: u32,
+}
+
+/// What a pair is by its size; see [`Placement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeClass {
+    /// In leaves.
+    Small,
+    /// In runs of the medium log, at last in leaves.
+    Medium,
+    /// In the large log.
+    Large,
 }
 
 impl Placement {
-    /// A pair of this size belongs in the large log.
-    pub fn is_large(self, key_bytes: usize, value_bytes: usize) -> bool {
-        match self {
-            Placement::Separated => true,
-            Placement::Threshold(bytes) => key_bytes + value_bytes >= bytes as usize,
-            Placement::InPlace => false,
+    /// Three classes, as in Parallax and Anthus.
+    pub const HYBRID: Placement = Placement { medium_from: 100, large_from: 1000 };
+    /// Every value is in the large log (Tebis, Talos).
+    pub const SEPARATED: Placement = Placement { medium_from: 0, large_from: 0 };
+    /// Every value is in leaves.
+    pub const IN_PLACE: Placement = Placement { medium_from: u32::MAX, large_from: u32::MAX };
+
+    /// Pairs of at least `bytes` are in the large log, all others in leaves.
+    pub const fn threshold(bytes: u32) -> Placement {
+        Placement { medium_from: bytes, large_from: bytes }
+    }
+
+    /// What a pair of this size is.
+    #[inline]
+    pub fn class(self, key_bytes: usize, value_bytes: usize) -> SizeClass {
+        let bytes = key_bytes + value_bytes;
+        if bytes >= self.large_from as usize {
+            SizeClass::Large
+        } else if bytes >= self.medium_from as usize {
+            SizeClass::Medium
+        } else {
+            SizeClass::Small
         }
     }
 }
@@ -134,17 +160,24 @@ pub struct TableOptions {
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels.
     pub growth_factor: u32,
+    /// Percent of the space of logs that leaves point to which may be garbage before it is collected.
+    pub garbage_percent: u32,
+    /// Percent of what is live in those logs that they may take of the volume: beyond, collection goes before all else,
+    /// and writers wait.
+    pub max_space_percent: u32,
 }
 
 impl Default for TableOptions {
     fn default() -> Self {
         TableOptions {
             name: "default".into(),
-            placement: Placement::Threshold(1000),
+            placement: Placement::HYBRID,
             replicas: 3,
             min_in_sync: 2,
             l0_bytes: 4 << 20,
             growth_factor: 8,
+            garbage_percent: 10,
+            max_space_percent: 130,
         }
     }
 }

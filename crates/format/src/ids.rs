@@ -169,15 +169,22 @@ impl fmt::Debug for Pointer {
 pub enum LogKind {
     /// Records that live in place once compacted; trimmed as L0s are installed (Anthus 2.4.4).
     Recovery,
-    /// Records of large values, which stay where they were first written (Anthus 2.4.2).
+    /// Records of large values, which leaves point to (Anthus 2.4.2).
     Large,
+    /// Records of medium values on their way down, as sorted runs that compactions write (Anthus 2.4.3). Nobody appends
+    /// to it, and no replay reads it.
+    Medium,
 }
 
 impl LogKind {
-    /// Every log, in the order of [`LogKind::index`].
-    pub const ALL: [LogKind; 2] = [LogKind::Recovery, LogKind::Large];
+    /// The logs that writes are appended to, and which a replay merges; in the order of [`LogKind::index`].
+    pub const APPENDED: [LogKind; 2] = [LogKind::Recovery, LogKind::Large];
     /// Position in per-log arrays.
     pub fn index(self) -> usize {
         self as usize
+    }
+    /// Leaves point to its records.
+    pub fn holds_values(self) -> bool {
+        self != LogKind::Recovery
     }
 }

@@ -10,14 +10,14 @@
 //!  trailer  0        4     5        8            12         16         20            24             28
 //!           | crc32c | ver | 0 0 0  | end        | tree at  | root at  | filter at   | filter bytes |
 //!           | u32    | u8  |        | u32        | u32      | u32      | u32         | u32          |
-//!           28       32        36           40                44               48        56        64      72     80
-//!           | leaves | entries | tombstones | first key bytes | last key bytes | min LSN | max LSN | bytes | in log |
-//!           | u32    | u32     | u32        | u16, then u16 0 | u16, u16 0     | u64     | u64     | u64   | u64    |
+//!           28       32        36           40                44               48        56        64      72       80       88
+//!           | leaves | entries | tombstones | first key bytes | last key bytes | min LSN | max LSN | bytes | in log | medium |
+//!           | u32    | u32     | u32        | u16, then u16 0 | u16, u16 0     | u64     | u64     | u64   | u64    | u64    |
 //! ```
 //! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is
 //! a multiple of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf
 //! segment points to its `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place,
-//! `in log` those of values in the log. The trailer's CRC covers the rest of it and the keys, seeded with the [`Address`]
+//! `in log` those of values in logs, `medium` those of them that are in the medium log. The trailer's CRC covers the rest of it and the keys, seeded with the [`Address`]
 //! of `end`.
 //!
 //! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
@@ -36,10 +36,10 @@ mod tests;
 pub use build::{BuiltLeafSegment, LeafSegmentBuilder, write_index};
 
 /// Version written into every footer; others are refused.
-pub const LEAF_SEGMENT_VERSION: u8 = 1;
+pub const LEAF_SEGMENT_VERSION: u8 = 2;
 
 const WHAT: &str = "leaf segment";
-const TRAILER_BYTES: usize = 80;
+const TRAILER_BYTES: usize = 88;
 
 /// What a leaf segment says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +66,10 @@ pub struct Footer {
     pub max_lsn: Lsn,
     /// Bytes of keys and of values in place.
     pub payload_bytes: u64,
-    /// Bytes of values in the log.
+    /// Bytes of values in logs.
     pub log_bytes: u64,
+    /// Those of them that are in the medium log.
+    pub medium_bytes: u64,
     /// First key.
     pub first_key: Bytes,
     /// Last key.
@@ -126,6 +128,7 @@ impl Footer {
             max_lsn: Lsn(long(56)),
             payload_bytes: long(64),
             log_bytes: long(72),
+            medium_bytes: long(80),
             first_key: keys.slice(..first_bytes),
             last_key: keys.slice(first_bytes..),
         };
@@ -170,7 +173,7 @@ impl Footer {
         for (i, word) in words.into_iter().enumerate() {
             trailer[8 + 4 * i..12 + 4 * i].copy_from_slice(&word.to_le_bytes());
         }
-        let longs = [self.min_lsn.0, self.max_lsn.0, self.payload_bytes, self.log_bytes];
+        let longs = [self.min_lsn.0, self.max_lsn.0, self.payload_bytes, self.log_bytes, self.medium_bytes];
         for (i, long) in longs.into_iter().enumerate() {
             trailer[48 + 8 * i..56 + 8 * i].copy_from_slice(&long.to_le_bytes());
         }

@@ -15,6 +15,7 @@
 //! [`Pointer`] is one of the sender's volume.
 
 use crate::cluster::TableOptions;
+use crate::segment::LOG_HEADER_BYTES;
 use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,6 +47,7 @@ impl fmt::Display for SegmentKind {
         match self {
             SegmentKind::Log(LogKind::Recovery) => f.pad("recovery log"),
             SegmentKind::Log(LogKind::Large) => f.pad("large log"),
+            SegmentKind::Log(LogKind::Medium) => f.pad("medium log"),
             SegmentKind::Leaf => f.pad("leaves"),
             SegmentKind::Index => f.pad("index"),
         }
@@ -66,14 +68,31 @@ pub struct SegmentState {
     pub bytes: Option<u32>,
     /// Bytes of a log segment that levels refer to and that were durable when they were installed: fewer is damage.
     pub durable_bytes: u32,
-    /// Last LSN of a sealed log segment, otherwise 0.
+    /// Last LSN of a log segment that was appended to and is sealed, otherwise 0.
     pub last_lsn: Lsn,
+    /// Bytes of records that no leaf points to any more, and no leaf ever will, in a log that leaves point to.
+    pub dead_bytes: u32,
 }
 
 impl SegmentState {
     /// A segment whose end is not known.
     pub fn new(id: SegmentId, no: SegmentNo, kind: SegmentKind) -> SegmentState {
-        SegmentState { id, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0) }
+        SegmentState { id, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0), dead_bytes: 0 }
+    }
+
+    /// A segment of a log that leaves point to.
+    pub fn holds_values(&self) -> bool {
+        matches!(self.kind, SegmentKind::Log(log) if log.holds_values())
+    }
+
+    /// A sorted run, which a compaction wrote: its records are in key order, and zeroes fill its last block.
+    pub fn is_run(&self) -> bool {
+        self.holds_values() && self.bytes.is_some() && self.last_lsn == Lsn(0)
+    }
+
+    /// Bytes of records that leaves point to, or will; `None` while the segment is open.
+    pub fn live_bytes(&self) -> Option<u32> {
+        self.bytes.map(|bytes| bytes.saturating_sub(LOG_HEADER_BYTES as u32).saturating_sub(self.dead_bytes))
     }
 }
 
@@ -108,7 +127,8 @@ pub struct LogExtent {
 pub struct InstallEdit {
     /// Levels that changed: position (0 is L1) and new state.
     pub levels: Vec<(u8, LevelState)>,
-    /// Leaf and index segments that the new levels need, beside those that are live already.
+    /// Leaf and index segments that the new levels need, and sorted runs that leaves point to, beside those that are live
+    /// already.
     pub added: Vec<(SegmentId, SegmentKind)>,
     /// Leaf and index segments that nothing needs any more.
     pub removed: Vec<SegmentId>,
@@ -116,6 +136,9 @@ pub struct InstallEdit {
     pub replay_from: Lsn,
     /// Log bytes that must be durable before the edit is, on every replica.
     pub logs: Vec<LogExtent>,
+    /// Bytes of records that no leaf will point to any more, by their segments, which may be among those added. A segment
+    /// all of whose records are dead is forgotten with the edit; see [`RegionState::trimmable`].
+    pub dead: Vec<(SegmentId, u32)>,
 }
 
 /// A region as a volume knows it.
@@ -315,7 +338,9 @@ impl RegionState {
         if let Some((level, _)) = edit.levels.iter().find(|(level, _)| usize::from(*level) >= MAX_LEVELS) {
             return Err(invalid(format!("level {level} is out of range")));
         }
-        if let Some((id, _)) = edit.added.iter().find(|(id, kind)| self.segments.contains_key(id) || !kind.is_index()) {
+        let is_appended = |kind| kind == SegmentKind::Log(LogKind::Recovery);
+        let mut added = edit.added.iter();
+        if let Some((id, _)) = added.find(|(id, kind)| self.segments.contains_key(id) || is_appended(*kind)) {
             return Err(invalid(format!("segment {id} cannot be added")));
         }
         let is_live = |id: &SegmentId| self.segments.get(id).is_some_and(|segment| segment.kind.is_index());
@@ -328,7 +353,31 @@ impl RegionState {
         if let Some(id) = index_segments.find(|id| !is_added(id) && !is_kept(id)) {
             return Err(invalid(format!("index segment {id} is not there")));
         }
+        let kind_of = |id| edit.added.iter().find(|(added, _)| *added == id).map(|(_, kind)| *kind);
+        for (id, dead) in &edit.dead {
+            let known = match (kind_of(*id), self.segments.get(id)) {
+                (Some(kind), _) => SegmentState::new(*id, SegmentNo(0), kind),
+                (None, Some(segment)) => *segment,
+                (None, None) => return Err(invalid(format!("records die in segment {id}, which is not there"))),
+            };
+            if !known.holds_values() || known.live_bytes().is_some_and(|live| *dead > live) {
+                return Err(invalid(format!("{dead} bytes cannot die in segment {id}")));
+            }
+        }
         Ok(())
+    }
+
+    /// Log segments that nothing needs any more once `edit` is installed: complete, all of their records before the first
+    /// that a replay needs, and those of a log that leaves point to all dead.
+    pub fn trimmable(&self, edit: &InstallEdit) -> Vec<SegmentId> {
+        let replay_from = self.replay_from.max(edit.replay_from);
+        let dying: BTreeMap<SegmentId, u32> = edit.dead.iter().copied().collect();
+        let is_dead = |segment: &SegmentState| {
+            !segment.holds_values() || segment.live_bytes() == Some(dying.get(&segment.id).copied().unwrap_or(0))
+        };
+        let logs = self.segments.values().filter(|segment| !segment.kind.is_index());
+        let complete = logs.filter(|segment| segment.bytes.is_some() && segment.last_lsn < replay_from);
+        complete.filter(|segment| is_dead(segment)).map(|segment| segment.id).collect()
     }
 
     fn install(&mut self, edit: &InstallEdit, places: &[(SegmentNo, u32)], commit: Lsn) -> Result<(), DecodeError> {
@@ -340,7 +389,14 @@ impl RegionState {
             self.segments.remove(id);
         }
         for ((id, kind), (no, bytes)) in edit.added.iter().zip(places) {
-            self.segments.insert(*id, SegmentState { bytes: Some(*bytes), ..SegmentState::new(*id, *no, *kind) });
+            let durable_bytes = if kind.is_index() { 0 } else { *bytes };
+            let added = SegmentState { bytes: Some(*bytes), durable_bytes, ..SegmentState::new(*id, *no, *kind) };
+            self.segments.insert(*id, added);
+        }
+        for (id, dead) in &edit.dead {
+            if let Some(segment) = self.segments.get_mut(id) {
+                segment.dead_bytes = segment.dead_bytes.saturating_add(*dead);
+            }
         }
         for extent in &edit.logs {
             if let Some(segment) = self.segments.get_mut(&extent.id) {
@@ -391,8 +447,10 @@ pub struct BaseSegment {
     pub primary: SegmentNo,
     /// Bytes of it that count.
     pub bytes: u32,
-    /// Last LSN of a log segment, otherwise 0.
+    /// Last LSN of a log segment that was appended to, otherwise 0.
     pub last_lsn: Lsn,
+    /// See [`SegmentState::dead_bytes`].
+    pub dead_bytes: u32,
 }
 
 /// All of a region at one instant, tails sealed: what a backup is brought to before mirroring goes on from there.

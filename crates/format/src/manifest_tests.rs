@@ -29,6 +29,7 @@ fn an_install_swaps_segments_and_levels() {
         removed: vec![SegmentId(2)],
         replay_from: Lsn(5),
         logs: vec![LogExtent { log: LogKind::Large, id: SegmentId(1), bytes: 100 }],
+        dead: Vec::new(),
     };
     state.apply(&install(edit, vec![(SegmentNo(9), 4096)])).unwrap();
     let region = &state.regions[&REGION];
@@ -105,7 +106,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     let install = edit.prop_map(|(levels, added, removed, places)| {
         let level = |index_segments| LevelState { index_segments, ..LevelState::default() };
         let levels = levels.into_iter().map(|(at, index)| (at, level(index))).collect();
-        let edit = InstallEdit { levels, added, removed, replay_from: Lsn(3), logs: Vec::new() };
+        let edit = InstallEdit { levels, added, removed, replay_from: Lsn(3), ..InstallEdit::default() };
         Change::Install { region: REGION, edit, places: vec![(SegmentNo(1), 64); places], commit: Lsn(2) }
     });
     prop_oneof![

@@ -26,7 +26,7 @@ pub struct LogHeader {
     pub log: LogKind,
     /// Identity of the segment.
     pub id: SegmentId,
-    /// LSN of the first record.
+    /// LSN of the first record. In a sorted run, which a compaction wrote, others may have lower ones.
     pub first_lsn: Lsn,
 }
 
@@ -69,6 +69,7 @@ impl LogHeader {
         let log = match bytes[10] {
             0 => LogKind::Recovery,
             1 => LogKind::Large,
+            2 => LogKind::Medium,
             other => return Err(DecodeError::invalid(WHAT, format!("log {other} is unknown"))),
         };
         Ok(LogHeader {

@@ -77,6 +77,7 @@ fn manifest_entries() {
         removed: vec![id(4)],
         replay_from: Lsn(301),
         logs: vec![LogExtent { log: LogKind::Large, id: id(3), bytes: 5000 }],
+        dead: vec![(id(3), 700)],
     };
     let changes = vec![
         Change::Opened(Incarnation(2)),

@@ -321,6 +321,7 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     });
     by_role(registry, "user_bytes", "Bytes of keys and values written by clients", |r| r.counters.user_bytes);
     by_role(registry, "index_shipped_bytes", "Bytes of index sent to backups", |r| r.counters.index_bytes_shipped);
+    by_role(registry, "run_shipped_bytes", "Bytes of sorted runs sent to backups", |r| r.counters.run_bytes_shipped);
     by_role(registry, "index_received_bytes", "Bytes of index received", |r| r.counters.index_bytes_received);
     by_role(registry, "index_rewritten_bytes", "Bytes of received index with pointers translated", |r| {
         r.counters.index_bytes_rewritten

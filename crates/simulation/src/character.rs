@@ -138,10 +138,11 @@ impl Character {
 
 fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     let placement = match rng.below(8) {
-        0 | 1 => Placement::Separated,
-        2 => Placement::InPlace,
-        3 => Placement::Threshold(1_000),
-        _ => Placement::Threshold(200),
+        0 | 1 => Placement::SEPARATED,
+        2 => Placement::IN_PLACE,
+        3 => Placement::threshold(200),
+        4 => Placement::HYBRID,
+        _ => Placement { medium_from: 60, large_from: 300 },
     };
     TableOptions {
         placement,

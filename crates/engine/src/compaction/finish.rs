@@ -1,7 +1,7 @@
 //! After the merge: the levels that changed, the index above each, one index segment a step, and the edit.
 
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
-use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Source};
+use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Source, Swept};
 use crate::error::Result;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
 use leeward_format::SegmentId;
@@ -17,13 +17,29 @@ pub(super) struct Finish {
     changed: Vec<(usize, Arc<Level>)>,
     added: Vec<AddedSegment>,
     removed: Vec<SegmentId>,
+    dead: Vec<(SegmentId, u32)>,
+    swept: Option<Swept>,
 }
 
 impl Finish {
-    pub(super) fn new(context: &Context, plan: &Plan, outputs: Outputs) -> Result<Finish> {
-        let mut finish =
-            Finish { pending: Vec::new().into_iter(), changed: Vec::new(), added: outputs.added, removed: Vec::new() };
+    pub(super) fn new(context: &Context, plan: &Plan, outputs: Outputs, counters: &Counters) -> Result<Finish> {
+        let mut finish = Finish {
+            pending: Vec::new().into_iter(),
+            changed: Vec::new(),
+            added: outputs.added,
+            removed: Vec::new(),
+            dead: counters.dead(&context.reads)?,
+            swept: None,
+        };
         let is_kept = |leaf: &Arc<LeafSegment>| outputs.leaves.iter().any(|output| Arc::ptr_eq(&output.leaf, leaf));
+        if let Source::Rewrite { level, .. } = context.source {
+            let contents = &context.levels[level];
+            let next = (plan.swept_to < contents.segments().len()).then(|| contents.fence(plan.swept_to).to_vec());
+            finish.swept = Some(Swept { level, next });
+            if plan.below.is_empty() {
+                return Ok(finish);
+            }
+        }
         let target = context.source.target();
         let merged = &context.levels[target].segments()[plan.below.clone()];
         let gone = merged.iter().chain(source_segments(context)).filter(|leaf| !is_kept(leaf));
@@ -48,7 +64,7 @@ impl Finish {
         let old = &context.levels[position];
         self.removed.extend(old.index_segments().iter().map(|(id, _)| *id));
         let mut state = LevelState { entries: old.state().entries, bytes: old.bytes(), ..LevelState::default() };
-        let counted = |footer: &Footer| (u64::from(footer.entries), footer.payload_bytes);
+        let counted = |footer: &Footer| (u64::from(footer.entries), level_bytes(footer));
         for leaf in &old.segments()[range.clone()] {
             let (entries, bytes) = counted(leaf.index_from_device(&context.reads)?.footer());
             state.entries -= entries;
@@ -88,6 +104,7 @@ impl Finish {
         let mut edit = InstallEdit {
             added: self.added.iter().map(|(id, kind, ..)| (*id, *kind)).collect(),
             removed: self.removed,
+            dead: self.dead,
             ..InstallEdit::default()
         };
         for (position, level) in self.changed {
@@ -105,13 +122,23 @@ impl Finish {
             added: self.added,
             l0s,
             bytes_read: counters.bytes_read,
+            value_bytes_read: counters.value_bytes_read,
+            relocated_bytes: counters.relocated_bytes,
+            swept: self.swept,
             bytes_written: counters.bytes_written,
+            run_bytes_written: counters.run_bytes_written,
             entries_read: counters.entries_read,
             entries_written: counters.entries_written,
             base: context.base.clone(),
             levels,
         }
     }
+}
+
+/// What a leaf segment adds to the size of its level: its pairs as they would be in the last level, so that levels keep
+/// their proportions whatever is in runs, and runs take a bounded part of the volume (Anthus 2.4.3).
+pub(super) fn level_bytes(footer: &Footer) -> u64 {
+    footer.payload_bytes + footer.medium_bytes
 }
 
 /// The leaf segments of `old`, with their fences, after `outputs` have taken the place of `range`. Fences change only

@@ -1,20 +1,24 @@
 //! Reading consecutive leaf segments for a merge: leaves one after the other, in large sequential chunks that do not pass
-//! through the cache.
+//! through the cache; and ahead of them the values in logs that the merge moves.
 
+use super::placing::{Move, Placing};
 use super::plan::Counters;
 use crate::cache::Leaf;
 use crate::error::Result;
+use crate::log::Wanted;
 use crate::tree::LeafSegment;
 use crate::version::Reads;
 use bytes::Bytes;
-use leeward_format::Lsn;
 use leeward_format::leaf_segment::LeafPlace;
 use leeward_format::node::Entry;
+use leeward_format::{Lsn, Pointer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Bytes that are read at once; a jumbo leaf may be more.
 const CHUNK_BYTES: usize = 512 << 10;
+/// Bytes of values that are fetched at once; one may be more. They are those of leaves of one chunk.
+const AHEAD_BYTES: u64 = 4 << 20;
 
 /// The entries of a run of leaf segments.
 pub(super) struct Run {
@@ -25,8 +29,12 @@ pub(super) struct Run {
     /// Where the chunk begins in that segment.
     chunk_at: u32,
     chunk: Bytes,
+    /// Leaves of the chunk that were looked at for the values in `ahead`.
+    parsed: VecDeque<Leaf>,
     here: Option<(Leaf, usize)>,
     key: Vec<u8>,
+    /// Values of entries from the current one on, in their order.
+    ahead: VecDeque<(Pointer, Bytes)>,
 }
 
 impl Run {
@@ -38,8 +46,10 @@ impl Run {
             open: None,
             chunk_at: 0,
             chunk: Bytes::new(),
+            parsed: VecDeque::new(),
             here: None,
             key: Vec::new(),
+            ahead: VecDeque::new(),
         };
         run.next_leaf(counters)?;
         Ok(run)
@@ -67,17 +77,76 @@ impl Run {
         self.next_leaf(counters)
     }
 
+    /// The value of the current entry, which `placing` takes from its log.
+    pub(super) fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
+        let Some((_, _, Entry::InLog { pointer, .. })) = self.current() else {
+            unreachable!("only what is in a log is moved out of it");
+        };
+        loop {
+            // Those of entries that the merge has dropped meanwhile are passed over.
+            while let Some((of, value)) = self.ahead.pop_front() {
+                if of == pointer {
+                    return Ok(value);
+                }
+            }
+            self.look_ahead(placing, counters)?;
+        }
+    }
+
+    /// Fetches the values from the current entry on, as far as the chunk goes.
+    fn look_ahead(&mut self, placing: &Placing, counters: &mut Counters) -> Result<()> {
+        let mut wanted = Vec::new();
+        let (leaf, slot) = self.here.as_ref().expect("there is a current entry");
+        let mut room = AHEAD_BYTES;
+        let mut goes_on = want(placing, leaf, *slot, &mut room, &mut wanted);
+        let mut looked_at = 0;
+        while goes_on {
+            if looked_at == self.parsed.len() {
+                if !self.is_in_chunk() {
+                    break;
+                }
+                let Some(leaf) = self.parse_next(counters)? else { break };
+                self.parsed.push_back(leaf);
+            }
+            goes_on = want(placing, &self.parsed[looked_at], 0, &mut room, &mut wanted);
+            looked_at += 1;
+        }
+        let fetched = self.reads.log.fetch(&wanted)?;
+        counters.value_bytes_read += fetched.bytes_read;
+        self.ahead = wanted.iter().map(|wanted| wanted.pointer).zip(fetched.values).collect();
+        Ok(())
+    }
+
     fn next_leaf(&mut self, counters: &mut Counters) -> Result<()> {
         self.here = None;
+        let next = match self.parsed.pop_front() {
+            Some(leaf) => Some(leaf),
+            None => self.parse_next(counters)?,
+        };
+        if let Some(leaf) = next {
+            leaf.key_into(0, &mut self.key);
+            self.here = Some((leaf, 0));
+        }
+        Ok(())
+    }
+
+    /// Whether the leaf that [`Run::parse_next`] answers next is in the chunk.
+    fn is_in_chunk(&self) -> bool {
+        let next = self.open.as_ref().and_then(|(_, places, next)| places.get(*next));
+        next.is_some_and(|place| ((place.offset - self.chunk_at) as usize) < self.chunk.len())
+    }
+
+    fn parse_next(&mut self, counters: &mut Counters) -> Result<Option<Leaf>> {
         while self.open.as_ref().is_none_or(|(_, places, next)| *next == places.len()) {
-            let Some(segment) = self.segments.pop_front() else { return Ok(()) };
+            let Some(segment) = self.segments.pop_front() else { return Ok(None) };
             let places = Arc::clone(segment.index_from_device(&self.reads)?.leaves());
             self.open = Some((segment, places, 0));
             (self.chunk_at, self.chunk) = (0, Bytes::new());
         }
+        let is_in_chunk = self.is_in_chunk();
         let (segment, places, next) = self.open.as_mut().expect("a segment is open");
         let place = places[*next];
-        if (place.offset - self.chunk_at) as usize >= self.chunk.len() {
+        if !is_in_chunk {
             let mut bytes = vec![0; chunk_bytes(&places[*next..])];
             self.reads.volume.read(segment.segment().no(), place.offset, &mut bytes)?;
             counters.bytes_read += bytes.len() as u64;
@@ -87,10 +156,27 @@ impl Run {
         let leaf = segment.parse_leaf(&self.reads, self.chunk.slice(at..at + place.bytes as usize), place)?;
         *next += 1;
         counters.entries_read += leaf.len() as u64;
-        leaf.key_into(0, &mut self.key);
-        self.here = Some((leaf, 0));
-        Ok(())
+        Ok(Some(leaf))
     }
+}
+
+/// Adds what `placing` takes out of logs of a leaf's entries from `slot` on, until there is no `room`: then answers
+/// `false`.
+fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<Wanted>) -> bool {
+    for i in slot..leaf.len() {
+        let key_bytes = leaf.prefix().len() + leaf.suffix(i).len();
+        let (lsn, entry) = leaf.entry(i);
+        let Entry::InLog { pointer, value_bytes } = entry else { continue };
+        if placing.of(key_bytes, &entry, false) == Move::Stay {
+            continue;
+        }
+        if *room == 0 {
+            return false;
+        }
+        *room = room.saturating_sub(u64::from(value_bytes));
+        wanted.push(Wanted { pointer, lsn, key_bytes: key_bytes as u32, value_bytes });
+    }
+    true
 }
 
 /// Length of as many of the next leaves as make a chunk; of one at least.

@@ -1,5 +1,6 @@
 //! Several L0s as one sorted input: of each key the newest version of the newest L0 that has one.
 
+use super::plan::Counters;
 use crate::memtable::{Entry, MemCursor, MemTable};
 use bytes::Bytes;
 use leeward_format::Lsn;
@@ -36,12 +37,17 @@ impl L0s {
         self.cursors.get(self.lowest)?.current()
     }
 
-    pub(super) fn step(&mut self) {
+    /// Moves to the next key; older L0s' versions of this one are dropped.
+    pub(super) fn step(&mut self, counters: &mut Counters) {
         let (newer, rest) = self.cursors.split_at_mut(self.lowest);
         let Some((lowest, older)) = rest.split_first_mut() else { return };
         if let Some(key) = lowest.key() {
             debug_assert!(newer.iter().all(|cursor| cursor.key().is_none_or(|other| other > key)));
-            older.iter_mut().filter(|cursor| cursor.key() == Some(key)).for_each(MemCursor::step);
+            for cursor in older.iter_mut().filter(|cursor| cursor.key() == Some(key)) {
+                let (.., entry) = cursor.current().expect("it has a key");
+                counters.drop_entry(key, &entry);
+                cursor.step();
+            }
         }
         lowest.step();
         self.find_lowest();

@@ -1,7 +1,9 @@
-//! The merge: the source and what overlaps it below, into leaf segments, one a step.
+//! The merge: the source and what overlaps it below, into leaf segments and sorted runs, one a step.
 
 use super::input::Run;
 use super::l0s::L0s;
+use super::output::{Built, Outbox};
+use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_segments};
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
@@ -20,13 +22,16 @@ use std::sync::Arc;
 pub(super) struct Merge {
     upper: Upper,
     lower: Run,
+    placing: Placing,
     /// No level below the target holds anything that a tombstone could hide.
     drop_tombstones: bool,
+    filling: Option<Filling>,
+    outbox: Outbox,
 }
 
 enum Upper {
     L0(L0s),
-    Segments(Run),
+    Segments(Box<Run>),
 }
 
 impl Upper {
@@ -48,10 +53,18 @@ impl Upper {
 
     fn step(&mut self, counters: &mut Counters) -> Result<()> {
         match self {
-            Upper::L0(l0s) => l0s.step(),
+            Upper::L0(l0s) => l0s.step(counters),
             Upper::Segments(run) => run.step(counters)?,
         }
         Ok(())
+    }
+
+    /// What [`Placing`] moves.
+    fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
+        match self {
+            Upper::L0(_) => unreachable!("what an L0 has in a log stays there"),
+            Upper::Segments(run) => run.moved(placing, counters),
+        }
     }
 }
 
@@ -65,61 +78,125 @@ struct Filling {
 impl Merge {
     /// `None` if there is nothing to merge: the source's segments can move down as they are.
     pub(super) fn new(context: &Context, plan: &Plan, counters: &mut Counters) -> Result<Option<Merge>> {
+        if plan.moves {
+            return Ok(None);
+        }
         let target = context.source.target();
         let upper = match &context.source {
             Source::L0(l0s, _) => {
-                counters.entries_read += l0s.iter().map(|l0| l0.entries()).sum::<u64>();
+                for l0 in l0s {
+                    counters.entries_read += l0.entries();
+                    l0.overwritten(&mut |key, entry| counters.drop_entry(key, &entry));
+                }
                 Upper::L0(L0s::new(l0s))
             }
-            Source::Level { .. } if plan.below.is_empty() => return Ok(None),
-            Source::Level { .. } => Upper::Segments(Run::new(&context.reads, source_segments(context), counters)?),
+            Source::Level { .. } | Source::Rewrite { .. } => {
+                Upper::Segments(Box::new(Run::new(&context.reads, source_segments(context), counters)?))
+            }
         };
         let below = &context.levels[target].segments()[plan.below.clone()];
         let lower = Run::new(&context.reads, below, counters)?;
-        let drop_tombstones = context.levels[target + 1..].iter().all(|level| level.is_empty());
-        Ok(Some(Merge { upper, lower, drop_tombstones }))
+        Ok(Some(Merge {
+            upper,
+            lower,
+            placing: Placing::new(context),
+            drop_tombstones: context.is_into_last(),
+            filling: None,
+            outbox: Outbox::default(),
+        }))
     }
 
-    /// Writes the next leaf segment; `None` when both inputs are at their end.
-    pub(super) fn step(
-        &mut self,
-        context: &Context,
-        counters: &mut Counters,
-    ) -> Result<Option<(Output, BuiltSegment)>> {
-        let mut filling = None;
-        loop {
-            let order = match (self.upper.key(), self.lower.key()) {
-                (None, None) => break,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(upper), Some(lower)) => upper.cmp(lower),
-            };
-            let next = if order.is_le() { self.upper.current() } else { self.lower.current() };
-            let (key, lsn, entry) = next.expect("it has a key");
-            if !(self.drop_tombstones && entry == Entry::Tombstone) {
-                let filling = match &mut filling {
-                    Some(filling) => filling,
-                    None => filling.insert(Filling::start(context)?),
-                };
-                if !filling.builder.push(key, lsn, entry) {
-                    if filling.builder.is_empty() {
-                        let segment_bytes = context.reads.volume.segment_bytes();
-                        return Err(Error::Invalid(format!(
-                            "a pair is too large for segments of {segment_bytes} bytes"
-                        )));
-                    }
-                    break;
+    /// Writes the next segment; `None` when both inputs are at their end.
+    pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<Built>> {
+        while self.outbox.is_empty() {
+            if !self.take(context, counters)? {
+                if let Some(filling) = self.filling.take() {
+                    let (output, built) = filling.finish(context, counters)?;
+                    self.outbox.leaf(context, counters, output, built)?;
                 }
-                counters.entries_written += 1;
-            }
-            if order.is_le() {
-                self.upper.step(counters)?;
-            }
-            if order.is_ge() {
-                self.lower.step(counters)?;
+                self.outbox.end_runs(context, counters)?;
+                break;
             }
         }
-        filling.map(|filling| filling.finish(context, counters)).transpose()
+        Ok(self.outbox.pop())
+    }
+
+    /// Takes the next key of the inputs; `false` at their end.
+    fn take(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
+        let order = match (self.upper.key(), self.lower.key()) {
+            (None, None) => return Ok(false),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(upper), Some(lower)) => upper.cmp(lower),
+        };
+        if order.is_eq()
+            && let Some((key, _, older)) = self.lower.current()
+        {
+            counters.drop_entry(key, &older);
+        }
+        let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
+        let (key, _, entry) = newest.expect("the order says which one is there");
+        if !(self.drop_tombstones && entry == Entry::Tombstone) {
+            let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
+            let place = self.placing.of(key.len(), &entry, from_l0);
+            self.push(context, counters, order, place)?;
+            counters.entries_written += 1;
+        }
+        if order.is_le() {
+            self.upper.step(counters)?;
+        }
+        if order.is_ge() {
+            self.lower.step(counters)?;
+        }
+        Ok(true)
+    }
+
+    /// Puts the newest of the current entries into the leaf segment, its value where it belongs.
+    fn push(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
+        let in_log = |entry: Option<(&[u8], Lsn, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
+        let moved = match (place, order.is_le()) {
+            (Move::Stay, _) => None,
+            (_, true) if in_log(self.upper.current()) => Some(self.upper.moved(&self.placing, counters)?),
+            (_, false) if in_log(self.lower.current()) => Some(self.lower.moved(&self.placing, counters)?),
+            _ => None,
+        };
+        let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
+        let (key, lsn, entry) = newest.expect("the order says which one is there");
+        if moved.is_some() {
+            counters.drop_entry(key, &entry);
+        }
+        if let (Move::Run(_), Some(value)) = (place, &moved) {
+            counters.relocated_bytes += value.len() as u64;
+        }
+        let placed = match (place, &moved, entry) {
+            (Move::InPlace, Some(value), _) => Entry::InPlace(value),
+            (Move::Run(log), Some(value), _) => self.outbox.run(context, counters, log, (key, lsn, value))?,
+            (Move::Run(log), None, Entry::InPlace(value)) => {
+                self.outbox.run(context, counters, log, (key, lsn, value))?
+            }
+            _ => entry,
+        };
+        loop {
+            let filling = match &mut self.filling {
+                Some(filling) => filling,
+                None => self.filling.insert(Filling::start(context)?),
+            };
+            if filling.builder.push(key, lsn, placed) {
+                if let Entry::InLog { value_bytes, .. } = placed
+                    && self.placing.is_medium(key.len(), value_bytes as usize)
+                {
+                    filling.builder.count_medium(value_bytes);
+                }
+                return Ok(());
+            }
+            if filling.builder.is_empty() {
+                let segment_bytes = context.reads.volume.segment_bytes();
+                return Err(Error::Invalid(format!("a pair is too large for segments of {segment_bytes} bytes")));
+            }
+            let full = self.filling.take().expect("it was just filled");
+            let (output, built) = full.finish(context, counters)?;
+            self.outbox.leaf(context, counters, output, built)?;
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! What to compact next. Memory only.
 
-use super::{Compaction, Context, SegmentIds, Source};
+use super::sweep::{Accounts, Sweep, Victims};
+use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
 use crate::tree::Level;
 use crate::version::Version;
-use leeward_format::Lsn;
+use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::LogExtent;
+use leeward_format::{Lsn, SegmentId};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use std::sync::Arc;
 const MAX_INPUT_SEGMENTS: usize = 4;
 /// Most L0s that one compaction takes: each rewrites what of L1 it overlaps, whether it is one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
+/// Size of L1, in L0s: what a compaction of L0s rewrites is L1. Measured against 8.
+const L1_L0S: u64 = 4;
 /// A level goes before the frozen L0s, which writers may be waiting for, when it is over its size by more than this for each
 /// of them.
 const L0_WEIGHT: f64 = 0.5;
@@ -20,21 +24,98 @@ const L0_WEIGHT: f64 = 0.5;
 pub struct Picker {
     l1_bytes: u64,
     growth_factor: u32,
+    placement: Placement,
     ids: SegmentIds,
     /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
     resume: Vec<Vec<u8>>,
+    sweep: Sweep,
+    /// The last compaction was a part of a sweep.
+    swept_last: bool,
+    garbage_percent: u32,
+    max_space_percent: u32,
+}
+
+/// What a picker must know of the logs that leaves point to.
+pub(crate) struct Logs<'a> {
+    pub(crate) accounts: Accounts,
+    /// See [`super::sweep::choose`].
+    pub(crate) choose: &'a dyn Fn(u64) -> Victims,
 }
 
 impl Picker {
-    /// For an L1 of `l1_bytes`, and levels that grow by `growth_factor` from there.
-    pub fn new(l1_bytes: u64, growth_factor: u32, ids: SegmentIds) -> Picker {
-        Picker { l1_bytes, growth_factor, ids, resume: Vec::new() }
+    /// For levels of a table with these options.
+    pub fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
+        let &TableOptions { l0_bytes, growth_factor, placement, garbage_percent, max_space_percent, .. } = options;
+        let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), false);
+        Picker {
+            l1_bytes: l0_bytes.saturating_mul(L1_L0S),
+            growth_factor,
+            placement,
+            ids,
+            resume,
+            sweep,
+            swept_last,
+            garbage_percent,
+            max_space_percent,
+        }
     }
 
     /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
-    /// is over its size. `logs` are how far the logs had reached when each L0 froze, the oldest first; those of the L0s
-    /// compacted go into the edit. Touches no device.
-    pub fn pick(&mut self, version: &Version, commit: Lsn, logs: &[Vec<LogExtent>]) -> Option<Compaction> {
+    /// is over its size, or a part of a sweep. `extents` are how far the logs had reached when each L0 froze, the oldest
+    /// first; those of the L0s compacted go into the edit. Touches no device.
+    ///
+    /// A sweep takes what time the others leave; every second compaction once there is half as much garbage again as
+    /// there should be; and goes first where the space is beyond its limit.
+    pub(crate) fn pick(
+        &mut self,
+        version: &Version,
+        commit: Lsn,
+        extents: &[Vec<LogExtent>],
+        logs: &Logs<'_>,
+    ) -> Option<Compaction> {
+        let accounts = &logs.accounts;
+        let presses = accounts.is_over(self.garbage_percent.saturating_mul(3) / 2) && !self.swept_last;
+        let swept = self.next_of_sweep(version, logs);
+        let source = match swept {
+            Some(swept) if presses || accounts.is_beyond(self.max_space_percent) => Some(swept),
+            swept => self.pick_merge(version, commit, extents).or(swept),
+        }?;
+        self.swept_last = matches!(source, Source::Rewrite { .. });
+        let mut levels = version.levels().to_vec();
+        if levels.len() == source.target() {
+            levels.push(Arc::new(Level::empty()));
+        }
+        let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
+        let (placement, base) = (self.placement, version.levels().to_vec());
+        let victims = Arc::clone(self.sweep.numbers());
+        Some(Compaction::new(Context { reads, ids, placement, victims, source, levels, base }))
+    }
+
+    /// A compaction was installed; `gone` were given back with it.
+    pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
+        self.sweep.installed(done.swept.as_ref(), gone);
+    }
+
+    /// The next part of a sweep, if there is garbage to collect.
+    fn next_of_sweep(&mut self, version: &Version, logs: &Logs<'_>) -> Option<Source> {
+        let segment_bytes = version.reads().volume.segment_bytes() as u64;
+        if self.sweep.is_due(&logs.accounts, self.garbage_percent, segment_bytes) {
+            let goal = logs.accounts.space_bytes * u64::from(self.garbage_percent) / 200;
+            self.sweep.begin((logs.choose)(goal), &logs.accounts);
+        }
+        loop {
+            let (level, resume) = self.sweep.place()?;
+            match version.levels().get(level) {
+                Some(contents) if !contents.is_empty() => {
+                    return Some(Source::Rewrite { level, first: contents.segment_of(resume) });
+                }
+                Some(_) => self.sweep.next_level(),
+                None => self.sweep.end(&logs.accounts, segment_bytes),
+            }
+        }
+    }
+
+    fn pick_merge(&mut self, version: &Version, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Source> {
         let frozen = version.frozen().iter().rev();
         let l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
         let fullest = version
@@ -50,16 +131,11 @@ impl Picker {
             }
             _ if l0s.is_empty() => return None,
             _ => {
-                let logs = furthest(&logs[..logs.len().min(l0s.len())]);
-                Source::L0(l0s, logs)
+                let extents = furthest(&extents[..extents.len().min(l0s.len())]);
+                Source::L0(l0s, extents)
             }
         };
-        let mut levels = version.levels().to_vec();
-        if levels.len() == source.target() {
-            levels.push(Arc::new(Level::empty()));
-        }
-        let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
-        Some(Compaction::new(Context { reads, ids, source, levels, base: version.levels().to_vec() }))
+        Some(source)
     }
 
     /// Bytes that a level (0 is L1) should have at most.

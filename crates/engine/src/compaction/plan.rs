@@ -1,11 +1,16 @@
 //! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
 
+use super::input::Run;
 use super::l0s::bounds;
 use super::{AddedSegment, Context, Source};
 use crate::error::Result;
+use crate::memtable::Entry;
 use crate::tree::{IndexRef, LeafSegment, Level};
 use crate::version::{Reach, Reads};
 use leeward_format::leaf_segment::Footer;
+use leeward_format::record::record_bytes;
+use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,17 +21,59 @@ pub(super) struct Counters {
     pub(super) bytes_written: u64,
     pub(super) entries_read: u64,
     pub(super) entries_written: u64,
+    pub(super) value_bytes_read: u64,
+    pub(super) run_bytes_written: u64,
+    pub(super) relocated_bytes: u64,
+    /// Bytes of records that were dropped or moved, by segment.
+    dead: BTreeMap<SegmentNo, u32>,
+    /// Bytes behind the last record of a run.
+    pub(super) padding: Vec<(SegmentId, u32)>,
+}
+
+impl Counters {
+    /// An entry does not come out as it went in: if it led to a record, nothing does any more.
+    #[inline]
+    pub(super) fn drop_entry(&mut self, key: &[u8], entry: &Entry<'_>) {
+        if let Entry::InLog { pointer, value_bytes } = entry {
+            let bytes = record_bytes(key.len(), *value_bytes as usize) as u32;
+            let dead = self.dead.entry(pointer.segment()).or_default();
+            *dead = dead.saturating_add(bytes);
+        }
+    }
+
+    /// For the edit: see [`InstallEdit::dead`](leeward_format::manifest::InstallEdit::dead).
+    pub(super) fn dead(&self, reads: &Reads) -> Result<Vec<(SegmentId, u32)>> {
+        let unknown = |no| {
+            let error = DecodeError::invalid("leaf", "a pointer into a segment of no log that leaves point to");
+            reads.damaged(Pointer::new(no, 0), &error)
+        };
+        let id = |(no, bytes): (&SegmentNo, &u32)| match reads.log.segment_id(*no) {
+            Some(id) => Ok((id, *bytes)),
+            None => Err(unknown(*no)),
+        };
+        self.dead.iter().map(id).chain(self.padding.iter().copied().map(Ok)).collect()
+    }
 }
 
 /// The leaf segments of the target level that are merged with the source.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) below: Range<usize>,
+    /// Nothing is merged: the source's segments move down as they are.
+    pub(super) moves: bool,
+    /// How far a rewrite has looked for victims: position of the segment after.
+    pub(super) swept_to: usize,
 }
+
+/// Leaf segments that one rewrite takes at most. They lead to many times their size in values.
+const MAX_REWRITTEN: usize = 2;
+/// Leaf segments that one rewrite looks at in vain at most.
+const MAX_SEARCHED: usize = 32;
 
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
         let (first_key, last_key) = match &context.source {
+            Source::Rewrite { level, first } => return Plan::of_rewrite(context, *level, *first, counters),
             Source::L0(l0s, _) => bounds(l0s),
             Source::Level { level, first, end } => {
                 let segments = context.levels[*level].segments();
@@ -36,12 +83,46 @@ impl Plan {
         };
         let target = &context.levels[context.source.target()];
         let mut below = overlap(context, target, &first_key, &last_key, counters)?;
-        let moves = below.is_empty() && matches!(context.source, Source::Level { .. });
+        let moves = below.is_empty() && matches!(context.source, Source::Level { .. }) && may_move(context)?;
         if !moves {
             take_small_neighbour(context, target, &mut below);
         }
-        Ok(Plan { below })
+        Ok(Plan { below, moves, swept_to: 0 })
     }
+
+    /// The next leaf segments that lead to victims.
+    fn of_rewrite(context: &Context, level: usize, first: usize, counters: &mut Counters) -> Result<Plan> {
+        let segments = context.levels[level].segments();
+        let end = (first + MAX_SEARCHED).min(segments.len());
+        for at in first..end {
+            if leads_to_victims(context, &segments[at], counters)? {
+                let below = at..(at + MAX_REWRITTEN).min(segments.len());
+                return Ok(Plan { swept_to: below.end, below, moves: false });
+            }
+        }
+        Ok(Plan { below: end..end, moves: true, swept_to: end })
+    }
+}
+
+fn leads_to_victims(context: &Context, leaf: &Arc<LeafSegment>, counters: &mut Counters) -> Result<bool> {
+    if read_index(context, leaf, counters)?.footer().log_bytes == 0 {
+        return Ok(false);
+    }
+    let mut run = Run::new(&context.reads, std::slice::from_ref(leaf), counters)?;
+    while let Some((_, _, entry)) = run.current() {
+        if matches!(entry, Entry::InLog { pointer, .. } if context.victims.contains(&pointer.segment())) {
+            return Ok(true);
+        }
+        run.step(counters)?;
+    }
+    Ok(false)
+}
+
+/// In the last level medium values are in place, so what leads to runs of them is rewritten on its way there.
+fn may_move(context: &Context) -> Result<bool> {
+    let leads_to_runs = |leaf: &Arc<LeafSegment>| Ok(footer_of(&context.reads, leaf)?.medium_bytes > 0);
+    let leads = source_segments(context).iter().map(leads_to_runs).collect::<Result<Vec<_>>>()?;
+    Ok(!context.is_into_last() || !leads.contains(&true))
 }
 
 /// A segment's index, its bytes counted if they come from the device.
@@ -116,7 +197,7 @@ impl Outputs {
 /// The leaf segments that are compacted; none for an L0.
 pub(super) fn source_segments(context: &Context) -> &[Arc<LeafSegment>] {
     match context.source {
-        Source::L0(..) => &[],
+        Source::L0(..) | Source::Rewrite { .. } => &[],
         Source::Level { level, first, end } => &context.levels[level].segments()[first..end],
     }
 }

@@ -18,9 +18,9 @@ fn fill(store: &mut Store, keys: impl Iterator<Item = u32>, bytes: usize) {
 fn an_uncommitted_l0_is_not_compacted() {
     let mut store = Store::new(0, 1 << 20);
     fill(&mut store, 0..10, 10);
-    assert!(store.picker.pick(&store.version, Lsn(9), &[]).is_none());
+    assert!(store.pick_at(Lsn(9), &[]).is_none());
     let extent = LogExtent { log: leeward_format::LogKind::Large, id: SegmentId(5), bytes: 99 };
-    let compaction = store.picker.pick(&store.version, Lsn(10), &[vec![extent]]).expect("all of it is committed");
+    let compaction = store.pick_at(Lsn(10), &[vec![extent]]).expect("all of it is committed");
     let done = store.finish(compaction);
     assert_eq!((done.edit.replay_from, &done.edit.logs), (Lsn(11), &vec![extent]));
     assert!(store.version.frozen().is_empty());
@@ -34,7 +34,7 @@ fn frozen_l0s_go_together_as_far_as_they_are_committed() {
     fill(&mut store, 0..20, 30);
     let extents = |id: u64, bytes| LogExtent { log: leeward_format::LogKind::Large, id: SegmentId(id), bytes };
     let logs = [vec![extents(1, 10), extents(2, 5)], vec![extents(2, 20)], vec![extents(2, 30), extents(3, 1)]];
-    let compaction = store.picker.pick(&store.version, Lsn(39), &logs).expect("two of them are committed");
+    let compaction = store.pick_at(Lsn(39), &logs).expect("two of them are committed");
     let done = store.finish(compaction);
     assert_eq!((done.edit.replay_from, done.edit.logs), (Lsn(21), vec![extents(1, 10), extents(2, 20)]));
     assert_eq!((done.entries_read, done.entries_written), (20, 15));

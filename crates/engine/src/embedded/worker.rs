@@ -152,7 +152,7 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     if did {
         region.prepare_tails()?;
     }
-    for log in LogKind::ALL {
+    for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
             region.flush_tail(log, tail.index())?;
             region.release_tail(log, tail.index());

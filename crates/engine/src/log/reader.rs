@@ -1,4 +1,5 @@
-//! Values that live in the large log, found by pointer: from a tail while it is in memory, otherwise from the device.
+//! Values that live in the large and the medium log, found by pointer: from a tail while it is in memory, otherwise from
+//! the device.
 //!
 //! Any thread may read. No lock is held across I/O.
 
@@ -23,14 +24,15 @@ pub struct ValueAt<'a> {
     pub value_bytes: u32,
 }
 
-/// Reads records of one region's large log.
+/// Reads records of one region's logs that leaves point to.
 #[derive(Debug)]
 pub struct LogReader {
-    volume: Arc<Volume>,
-    region: RegionId,
+    pub(super) volume: Arc<Volume>,
+    pub(super) region: RegionId,
     tails: Arc<Tails>,
-    /// Identities of the large log's segments, which the records' checksums are seeded by.
-    ids: RwLock<HashMap<SegmentNo, SegmentId>>,
+    /// What the records' checksums are seeded by. A segment that was given up stays until its number is used again: no
+    /// reader that can still meet a pointer to it lets that happen.
+    segments: RwLock<HashMap<SegmentNo, (LogKind, SegmentId)>>,
 }
 
 impl LogReader {
@@ -38,14 +40,19 @@ impl LogReader {
         volume: Arc<Volume>,
         region: RegionId,
         tails: Arc<Tails>,
-        ids: HashMap<SegmentNo, SegmentId>,
+        segments: HashMap<SegmentNo, (LogKind, SegmentId)>,
     ) -> LogReader {
-        LogReader { volume, region, tails, ids: RwLock::new(ids) }
+        LogReader { volume, region, tails, segments: RwLock::new(segments) }
     }
 
-    /// A segment joins the large log.
-    pub(crate) fn add(&self, no: SegmentNo, id: SegmentId) {
-        self.ids.write().insert(no, id);
+    /// A segment joins a log.
+    pub(crate) fn add(&self, no: SegmentNo, log: LogKind, id: SegmentId) {
+        self.segments.write().insert(no, (log, id));
+    }
+
+    /// The log and the identity of a segment. `None`: it was never one of a log that leaves point to.
+    pub fn segment(&self, no: SegmentNo) -> Option<(LogKind, SegmentId)> {
+        self.segments.read().get(&no).copied()
     }
 
     /// The value of the record at `pointer` if a tail in memory holds it. Never touches the device.
@@ -87,11 +94,11 @@ impl LogReader {
     }
 
     fn decode(&self, at: &ValueAt<'_>, bytes: Vec<u8>) -> Result<Bytes> {
-        let Some(id) = self.segment_id(at.pointer) else {
-            let detail = format!("segment {} is not part of the large log", at.pointer.segment());
+        let Some((log, id)) = self.segment(at.pointer.segment()) else {
+            let detail = format!("segment {} is not part of a log that leaves point to", at.pointer.segment());
             return Err(self.damaged(at.pointer, detail));
         };
-        match decode_record(RecordSeed::new(self.region, LogKind::Large, id), &bytes) {
+        match decode_record(RecordSeed::new(self.region, log, id), &bytes) {
             Ok(Some(record)) if is_wanted(&record, at.key, at.value_bytes) => {
                 let start = bytes.len() - at.value_bytes as usize;
                 Ok(Bytes::from(bytes).slice(start..))
@@ -101,12 +108,7 @@ impl LogReader {
         }
     }
 
-    /// Identity of the log segment that `pointer` points into. `None`: no live segment of the large log.
-    pub fn segment_id(&self, pointer: Pointer) -> Option<SegmentId> {
-        self.ids.read().get(&pointer.segment()).copied()
-    }
-
-    fn damaged(&self, pointer: Pointer, detail: String) -> Error {
+    pub(super) fn damaged(&self, pointer: Pointer, detail: String) -> Error {
         let offset = self.volume.file_offset(pointer.segment(), pointer.offset());
         Error::Damaged { file: self.volume.name().to_owned(), offset, detail, advice: RESTORE }
     }

@@ -58,7 +58,7 @@ impl<'a> Replay<'a> {
         until: Lsn,
     ) -> Replay<'a> {
         let source = |log| Source::new(volume, state, overlays, log);
-        Replay { sources: LogKind::ALL.map(source), next: state.replay_from, until }
+        Replay { sources: LogKind::APPENDED.map(source), next: state.replay_from, until }
     }
 
     /// The record with the next LSN; `None` where neither log has it.
@@ -120,7 +120,7 @@ pub(crate) fn segment_end(volume: &Volume, region: RegionId, segment: &SegmentSt
 }
 
 fn log_of(segment: &SegmentState) -> Option<LogKind> {
-    LogKind::ALL.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
+    LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }
 
 /// One log, segment by segment, one of them in memory at a time.

@@ -198,7 +198,7 @@ impl Tails {
 
     /// All tails, of both logs.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Tail>> {
-        LogKind::ALL.into_iter().flat_map(|log| self.of(log).iter().cloned().collect::<Vec<_>>())
+        LogKind::APPENDED.into_iter().flat_map(|log| self.of(log).iter().cloned().collect::<Vec<_>>())
     }
 
     pub(crate) fn find(&self, log: LogKind, index: u64) -> Option<Arc<Tail>> {

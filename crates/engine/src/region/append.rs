@@ -5,9 +5,11 @@
 //! survive the process, before the L0 shows them.
 
 use super::{MAX_FROZEN_L0S, Prepared, Region, View, Writer};
+use crate::compaction::Accounts;
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
 use crate::memtable::MemTable;
+use leeward_format::cluster::SizeClass;
 use leeward_format::leaf_segment::max_pair_bytes;
 use leeward_format::manifest::LogExtent;
 use leeward_format::node::Entry;
@@ -86,7 +88,7 @@ impl Region {
         let mut writer = self.writer.lock();
         let mut view = self.view.load();
         let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64)?;
-        for log in LogKind::ALL {
+        for log in LogKind::APPENDED {
             self.check_tail(&mut writer, log, needs[log.index()].bytes)?;
         }
         if freeze {
@@ -94,7 +96,7 @@ impl Region {
             view = self.view.load();
         }
         let mut wants_upkeep = freeze;
-        for log in LogKind::ALL {
+        for log in LogKind::APPENDED {
             wants_upkeep |= self.make_room(&mut writer, log, needs[log.index()]);
         }
         let first = writer.next;
@@ -121,7 +123,9 @@ impl Region {
 
     fn log_of(&self, write: &Write<'_>) -> LogKind {
         match write.value {
-            Some(value) if self.options.placement.is_large(write.key.len(), value.len()) => LogKind::Large,
+            Some(value) if self.options.placement.class(write.key.len(), value.len()) == SizeClass::Large => {
+                LogKind::Large
+            }
             _ => LogKind::Recovery,
         }
     }
@@ -164,7 +168,8 @@ impl Region {
         if active.is_empty() || active.bytes() + bytes <= self.options.l0_bytes {
             return Ok(false);
         }
-        if view.version.frozen().len() >= MAX_FROZEN_L0S {
+        let most = if self.is_beyond_space() { 1 } else { MAX_FROZEN_L0S };
+        if view.version.frozen().len() >= most {
             return Err(AppendError::L0Full);
         }
         Ok(true)
@@ -186,6 +191,13 @@ impl Region {
         let fill = (l0_after as f64 / l0_bytes as f64).min(1.0);
         let debt = ((frozen - FREE_L0S) as f64 + fill) / (MAX_FROZEN_L0S + 1 - FREE_L0S) as f64;
         LONGEST_PAUSE.mul_f64((debt * debt).min(1.0) * piece as f64 / PAUSE_BYTES as f64)
+    }
+
+    /// The large log takes more of the volume than it may, and has garbage enough to collect: then that goes first.
+    fn is_beyond_space(&self) -> bool {
+        let accounts = *self.accounts.lock();
+        let worth = Accounts::LEAST_SEGMENTS * self.volume.segment_bytes() as u64;
+        accounts.garbage_bytes() >= worth && accounts.is_beyond(self.options.max_space_percent)
     }
 
     fn freeze(&self) {
@@ -232,7 +244,7 @@ impl Region {
         let Prepared { id, segment, appender } =
             self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
-            self.reader.add(segment.no(), id);
+            self.reader.add(segment.no(), log, id);
         }
         let first = Lsn(writer.next.0 + first);
         let open = OpenTail::new(self.id(), log, writer.next_index[index], id, segment, appender, first);

@@ -77,6 +77,7 @@ fn describe(state: &RegionState, segment: &SegmentState, tails: &HashMap<Segment
         None => (segment.bytes?, segment.last_lsn),
     };
     let is_trimmable = segment.kind == SegmentKind::Log(LogKind::Recovery) && last_lsn < state.replay_from;
-    let described = BaseSegment { id: segment.id, kind: segment.kind, primary: segment.no, bytes, last_lsn };
+    let &SegmentState { id, kind, no: primary, dead_bytes, .. } = segment;
+    let described = BaseSegment { id, kind, primary, bytes, last_lsn, dead_bytes };
     (!is_trimmable).then_some(described)
 }

@@ -1,11 +1,11 @@
 //! Compactions: which one is next, and the atomic install of its result.
 
 use super::{Region, View};
-use crate::compaction::{Compaction, CompactionDone};
+use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, choose};
 use crate::error::Result;
-use crate::volume::Durability;
-use leeward_format::manifest::{Change, RegionState};
-use leeward_format::{LogKind, Lsn, SegmentId};
+use crate::volume::{Durability, Segment};
+use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
+use leeward_format::{Lsn, SegmentId};
 use leeward_platform::{Bug, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,14 @@ impl Region {
     /// for after the last one was installed or dropped.
     pub fn next_compaction(&self) -> Option<Compaction> {
         let version = self.view.load().version.clone();
-        let logs: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
-        self.picker.lock().pick(&version, self.commit(), &logs)
+        let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
+        let segment_bytes = self.volume.segment_bytes();
+        let choose = |goal| {
+            let chosen = self.volume.with_region(&self.owner, |state| choose(state, segment_bytes, goal));
+            chosen.unwrap_or_default()
+        };
+        let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
+        self.picker.lock().pick(&version, self.commit(), &extents, &logs)
     }
 
     /// Installs the result of a compaction: log bytes and segments durable, then the edit, then the new version, then
@@ -32,29 +38,40 @@ impl Region {
         let commit = self.commit().min(Lsn(self.synced.load(Ordering::Acquire)));
         let region = self.id();
         let places = done.added.iter().map(|(_, _, segment, bytes)| (segment.no(), *bytes)).collect();
-        let trimmed = self.volume.with_region(&self.owner, |state| self.trimmable(state, done.edit.replay_from))?;
+        let trimmed = self.volume.with_region(&self.owner, |state| self.trimmable(state, &done.edit))?;
+        // Readers of older versions may still be led there.
+        let retired = trimmed.iter().filter_map(|id| self.volume.segment(region, *id)).collect();
         let mut changes = vec![Change::Install { region, edit: done.edit.clone(), places, commit }];
         if !trimmed.is_empty() {
-            changes.push(Change::Forget { region, ids: trimmed });
+            changes.push(Change::Forget { region, ids: trimmed.clone() });
         }
         let added: Vec<_> = done.added.iter().map(|(id, _, segment, _)| (*id, segment.clone())).collect();
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
-        self.show(done);
+        for (id, kind, segment, _) in &done.added {
+            if let SegmentKind::Log(log) = kind {
+                self.reader.add(segment.no(), *log, *id);
+            }
+        }
+        self.show(done, retired);
+        self.relocated_bytes.fetch_add(done.relocated_bytes, Ordering::Relaxed);
+        self.value_bytes_read.fetch_add(done.value_bytes_read, Ordering::Relaxed);
+        let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
+        *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
+        self.picker.lock().installed(done, &trimmed);
         Ok(())
     }
 
-    /// Sealed segments of the recovery log that hold nothing that a replay from `replay_from` needs, nor any reader in
-    /// memory.
-    fn trimmable(&self, state: &RegionState, replay_from: Lsn) -> Vec<SegmentId> {
-        let tails = self.tails.of(LogKind::Recovery);
-        trimmable(state, replay_from).filter(|id| tails.iter().all(|tail| tail.id() != *id)).collect()
+    /// What nothing needs any more once `edit` is installed, but for tails that are still in memory.
+    fn trimmable(&self, state: &RegionState, edit: &InstallEdit) -> Vec<SegmentId> {
+        let tails: Vec<SegmentId> = self.tails.all().map(|tail| tail.id()).collect();
+        state.trimmable(edit).into_iter().filter(|id| !tails.contains(id)).collect()
     }
 
     /// Makes the new version the one that readers begin with.
-    fn show(&self, done: &CompactionDone) {
+    fn show(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) {
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        let version = Arc::new(view.version.install(done));
+        let version = Arc::new(view.version.install(done, retired));
         let floor = match done.edit.replay_from {
             Lsn(0) => view.floor,
             from => {
@@ -64,10 +81,4 @@ impl Region {
         };
         self.view.store(Arc::new(View { version, floor }));
     }
-}
-
-/// Sealed segments of the recovery log whose records all lie before `replay_from`.
-pub(crate) fn trimmable(state: &RegionState, replay_from: Lsn) -> impl Iterator<Item = SegmentId> {
-    let segments = state.log_segments(LogKind::Recovery);
-    segments.filter(move |segment| segment.bytes.is_some() && segment.last_lsn < replay_from).map(|segment| segment.id)
 }

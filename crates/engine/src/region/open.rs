@@ -4,7 +4,7 @@
 //! new is written.
 
 use super::{Region, View, Writer};
-use crate::compaction::{Picker, SegmentIds};
+use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::Result;
 use crate::log::{End, LogReader, Replay, Replayed, Tails};
 use crate::memtable::MemTable;
@@ -21,9 +21,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of L1, in L0s: what a compaction of L0s rewrites is L1. Measured against 8.
-const L1_L0S: u64 = 4;
-
 impl Region {
     /// Opens the copy `state` to serve in `term`; `last` is the end of its valid prefix.
     pub(crate) fn open(
@@ -37,16 +34,17 @@ impl Region {
         cut(&mut state, &ends);
         (state.term, state.commit) = (term, last);
         let tails = Arc::new(Tails::new());
-        let large = state.log_segments(LogKind::Large).map(|segment| (segment.no, segment.id)).collect();
-        let reader = Arc::new(LogReader::new(volume.clone(), owner.region, tails.clone(), large));
+        let logs = [LogKind::Large, LogKind::Medium].into_iter();
+        let values = logs.flat_map(|log| state.log_segments(log).map(move |segment| (segment.no, (log, segment.id))));
+        let reader = Arc::new(LogReader::new(volume.clone(), owner.region, tails.clone(), values.collect()));
         let view = open_view(&volume, &owner, &state, reader.clone(), l0s)?;
         // What was replayed may be in the page cache only; from here on it is relied on.
         volume.sync()?;
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], Durability::Synced)?;
         let frozen = view.version.frozen().len();
         let ids = segment_ids(term);
-        let picker =
-            Picker::new(state.options.l0_bytes.saturating_mul(L1_L0S), state.options.growth_factor, ids.clone());
+        let accounts = Accounts::of(&state, volume.segment_bytes());
+        let picker = Picker::new(&state.options, ids.clone());
         Ok(Arc::new(Region {
             volume,
             owner,
@@ -62,6 +60,9 @@ impl Region {
             // All that was replayed is durable.
             frozen_logs: Mutex::new(VecDeque::from(vec![Vec::new(); frozen])),
             picker: Mutex::new(picker),
+            accounts: Mutex::new(accounts),
+            relocated_bytes: AtomicU64::new(0),
+            value_bytes_read: AtomicU64::new(0),
             installing: Mutex::new(()),
             last: AtomicU64::new(last.0),
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
@@ -118,7 +119,7 @@ fn insert(l0: &MemTable, found: &Replayed<'_>) {
     let record = &found.record;
     let entry = match (record.kind, found.log) {
         (RecordKind::Delete, _) => Entry::Tombstone,
-        (RecordKind::Put, LogKind::Recovery) => Entry::InPlace(record.value),
+        (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Entry::InPlace(record.value),
         (RecordKind::Put, LogKind::Large) => {
             Entry::InLog { pointer: Pointer::new(found.no, found.offset), value_bytes: record.value.len() as u32 }
         }

@@ -77,7 +77,7 @@ impl Region {
 
     /// Whether [`Region::prepare_tails`] has something to do.
     pub fn wants_tails(&self) -> bool {
-        LogKind::ALL.into_iter().any(|log| self.wants_tail(log))
+        LogKind::APPENDED.into_iter().any(|log| self.wants_tail(log))
     }
 
     /// Logs that nobody writes to get no segment.
@@ -90,7 +90,7 @@ impl Region {
     /// # Errors
     /// Those of writing; [`Error::NoSpace`].
     pub fn prepare_tails(&self) -> Result<()> {
-        LogKind::ALL.into_iter().filter(|log| self.wants_tail(*log)).try_for_each(|log| self.prepare_tail(log))
+        LogKind::APPENDED.into_iter().filter(|log| self.wants_tail(*log)).try_for_each(|log| self.prepare_tail(log))
     }
 
     /// Makes sure that a segment is prepared for the next tail of `log`. The manifest's entry for it becomes durable

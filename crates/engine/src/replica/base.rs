@@ -12,7 +12,7 @@ use leeward_format::manifest::{
     Base, BaseSegment, Change, LevelState, RegionState, SegmentKind, SegmentState, Shipped,
 };
 use leeward_format::node::Address;
-use leeward_format::{Lsn, Pointer, SegmentId};
+use leeward_format::{LogKind, Lsn, Pointer, SegmentId};
 use leeward_platform::{Bug, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Replica {
         }
     }
 
-    /// Writes a shipped segment: a log's bytes as they are, a leaf or index segment with its pointers translated. Not
+    /// Writes a shipped segment: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf or index segment with its pointers translated. Not
     /// synced.
     ///
     /// # Errors
@@ -87,8 +87,8 @@ impl Replica {
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
         let segment = match &pending {
             Some(place) => place.segment.clone(),
-            None if !shipped.kind.is_index() => {
-                let detail = format!("log segment {} is not part of a base", shipped.id);
+            None if shipped.kind == SegmentKind::Log(LogKind::Recovery) => {
+                let detail = format!("segment {} of the recovery log is not part of a base", shipped.id);
                 return Err(Error::protocol(self.region(), detail));
             }
             None => {
@@ -157,7 +157,7 @@ impl Replica {
             let mut segment = SegmentState::new(wanted.id, place.segment.no(), wanted.kind);
             // The cut: a log that is longer here holds records that the primary's history does not.
             let bytes = if planted(Bug::PromoteWithoutCut) { place.bytes } else { wanted.bytes };
-            (segment.bytes, segment.last_lsn) = (Some(bytes), wanted.last_lsn);
+            (segment.bytes, segment.last_lsn, segment.dead_bytes) = (Some(bytes), wanted.last_lsn, wanted.dead_bytes);
             state.segments.insert(wanted.id, segment);
             held.push((wanted.id, place.segment.clone()));
         }

@@ -2,7 +2,6 @@
 
 use super::{OpenTail, Replica};
 use crate::error::{Error, Result};
-use crate::region::trimmable;
 use crate::volume::Durability;
 use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState};
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
@@ -110,7 +109,7 @@ impl Replica {
         for (_, level) in &mut local.levels {
             *level = self.local_level(level)?;
         }
-        let trimmed: Vec<SegmentId> = trimmable(&state, edit.replay_from).collect();
+        let trimmed = state.trimmable(edit);
         // An L0 is compacted only once it is committed.
         let commit = Lsn(edit.replay_from.0.saturating_sub(1));
         let mut changes = vec![Change::Install { region, edit: local, places, commit }];

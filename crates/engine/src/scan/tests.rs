@@ -4,6 +4,7 @@ use super::*;
 use crate::compaction::Picker;
 use crate::version::tests::{Store, any_ops, apply, key};
 use leeward_format::SegmentId;
+use leeward_format::cluster::TableOptions;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,7 +116,8 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     store.settle();
     assert!(store.version.levels().len() > 1 && store.version.levels()[0].is_empty());
     // From here on levels are large, so that the tombstones stay above the others.
-    store.picker = Picker::new(1 << 30, 2, {
+    let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
+    store.picker = Picker::new(&options, {
         let next = AtomicU64::new(1 << 20);
         Arc::new(move || SegmentId(next.fetch_add(1, Ordering::Relaxed)))
     });

@@ -2,10 +2,13 @@
 //! reads, scans and compactions share; and the tests of reads.
 
 use super::*;
-use crate::compaction::{Compaction, CompactionDone, Picker, Step};
+use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, Picker, Step};
 use crate::volume::{Segment, VolumeOptions};
-use leeward_format::manifest::LevelState;
-use leeward_format::{SegmentId, SegmentNo, VolumeId};
+use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::manifest::{LevelState, LogExtent, SegmentKind};
+use leeward_format::record::{RecordSeed, read_record, record_bytes};
+use leeward_format::segment::LOG_HEADER_BYTES;
+use leeward_format::{LogKind, VolumeId};
 use leeward_platform::{Disk, SimDisk};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -16,11 +19,14 @@ pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
 pub(crate) const REGION: RegionId = RegionId(7);
 /// Values from this length on go to the log.
 const LARGE_BYTES: usize = 200;
+/// Pairs from this length on, up to that, go to runs on their way down.
+const MEDIUM_BYTES: u32 = 100;
 
-/// A log that is a map. Half of it counts as being in memory.
+/// A log that is a map, and the runs that compactions wrote. Half of the log counts as being in memory.
 #[derive(Default)]
 pub(crate) struct ModelLog {
     values: Mutex<HashMap<Pointer, (Vec<u8>, Bytes)>>,
+    runs: Mutex<HashMap<SegmentNo, (SegmentId, Bytes)>>,
     pub(crate) device_reads: AtomicU64,
 }
 
@@ -31,11 +37,19 @@ impl ModelLog {
         values.insert(pointer, (key.to_vec(), Bytes::copy_from_slice(value)));
         pointer
     }
+
+    fn run_value(&self, pointer: Pointer) -> Option<(Vec<u8>, Lsn, Bytes)> {
+        let runs = self.runs.lock();
+        let (id, bytes) = runs.get(&pointer.segment())?;
+        let seed = RecordSeed::new(REGION, LogKind::Medium, *id);
+        let record = read_record(seed, &bytes[pointer.offset() as usize..]).expect("a sound run").expect("a record");
+        Some((record.key.to_vec(), record.lsn, Bytes::copy_from_slice(record.value)))
+    }
 }
 
 impl ValueLog for ModelLog {
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
-        if pointer.segment().0.is_multiple_of(2) {
+        if pointer.segment().0.is_multiple_of(2) || self.runs.lock().contains_key(&pointer.segment()) {
             return None;
         }
         let values = self.values.lock();
@@ -47,12 +61,33 @@ impl ValueLog for ModelLog {
         self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         let values = self.values.lock();
         let value = |at: &ValueAt<'_>| {
+            if let Some((of, _, value)) = self.run_value(at.pointer) {
+                assert!(of == at.key && value.len() == at.value_bytes as usize);
+                return value;
+            }
             let (of, value) = &values[&at.pointer];
             assert!(of == at.key && value.len() == at.value_bytes as usize);
             value.clone()
         };
         Ok(wanted.iter().map(value).collect())
     }
+    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+        let fetch = |wanted: &Wanted| {
+            let (key, lsn, value) = self.run_value(wanted.pointer).expect("only values in runs are moved");
+            assert_eq!((wanted.lsn, wanted.key_bytes as usize), (lsn, key.len()));
+            value
+        };
+        Ok(Fetched { values: wanted.iter().map(fetch).collect(), bytes_read: 0 })
+    }
+    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId> {
+        Some(self.runs.lock().get(&no).map_or(SegmentId(u64::MAX), |(id, _)| *id))
+    }
+}
+
+/// A run that leaves point to.
+pub(crate) struct LiveRun {
+    segment: Arc<Segment>,
+    live_bytes: u32,
 }
 
 /// LSN and value; `None` is a tombstone.
@@ -85,6 +120,7 @@ pub(crate) struct Store {
     pub(crate) lsn: u64,
     pub(crate) picker: Picker,
     pub(crate) live: BTreeMap<SegmentNo, (SegmentId, Arc<Segment>)>,
+    pub(crate) runs: BTreeMap<SegmentId, LiveRun>,
 }
 
 impl Store {
@@ -103,8 +139,11 @@ impl Store {
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
         let ids = AtomicU64::new(1);
         let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
-        let picker = Picker::new(2 * l0_bytes, 2, ids);
-        Store { disk, volume, log, version, model: Model::default(), lsn: 0, picker, live: BTreeMap::new() }
+        let placement = Placement { medium_from: MEDIUM_BYTES, large_from: LARGE_BYTES as u32 };
+        let options = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
+        let picker = Picker::new(&options, ids);
+        let (live, runs) = (BTreeMap::new(), BTreeMap::new());
+        Store { disk, volume, log, version, model: Model::default(), lsn: 0, picker, live, runs }
     }
 
     pub(crate) fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -127,7 +166,12 @@ impl Store {
     }
 
     pub(crate) fn pick(&mut self) -> Option<Compaction> {
-        self.picker.pick(&self.version, Lsn(self.lsn), &[])
+        self.pick_at(Lsn(self.lsn), &[])
+    }
+
+    pub(crate) fn pick_at(&mut self, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Compaction> {
+        let logs = Logs { accounts: Accounts::default(), choose: &|_| BTreeMap::new() };
+        self.picker.pick(&self.version, commit, extents, &logs)
     }
 
     /// Steps a compaction to its end, and installs it.
@@ -146,15 +190,48 @@ impl Store {
         let before = self.live.len();
         self.live.retain(|_, (id, _)| !removed.contains(id));
         assert_eq!(before - self.live.len(), removed.len(), "only live segments are removed, once");
-        for (id, _, segment, _) in &done.added {
+        for (id, kind, segment, bytes) in &done.added {
+            if *kind == SegmentKind::Log(LogKind::Medium) {
+                let live_bytes = bytes - LOG_HEADER_BYTES as u32;
+                self.runs.insert(*id, LiveRun { segment: Arc::clone(segment), live_bytes });
+                continue;
+            }
             assert!(
                 self.live.insert(segment.no(), (*id, Arc::clone(segment))).is_none(),
                 "a live segment was overwritten"
             );
         }
-        self.version = Arc::new(self.version.install(&done));
+        let runs = built.iter().filter(|built| built.kind == SegmentKind::Log(LogKind::Medium));
+        self.log.runs.lock().extend(runs.map(|run| (run.segment.no(), (run.id, run.bytes.clone()))));
+        for (id, dead) in done.edit.dead.iter().filter(|(id, _)| *id != SegmentId(u64::MAX)) {
+            self.runs.get_mut(id).expect("a live run").live_bytes -= dead;
+        }
+        let retired = self.runs.extract_if(.., |_, run| run.live_bytes == 0).map(|(_, run)| run.segment).collect();
+        self.version = Arc::new(self.version.install(&done, retired));
         self.check_levels();
+        self.check_runs();
         done
+    }
+
+    /// The bytes of each run that count as live are those of the records that leaves point to.
+    fn check_runs(&self) {
+        let mut live = HashMap::<SegmentNo, u32>::new();
+        for level in self.version.levels() {
+            let mut cursor = crate::tree::LevelCursor::new(Arc::clone(self.version.reads()), Arc::clone(level));
+            if level.is_empty() {
+                continue;
+            }
+            cursor.seek(&[]).expect("a sound disk");
+            while let Some((key, _, entry)) = cursor.current() {
+                if let Entry::InLog { pointer, value_bytes } = entry {
+                    *live.entry(pointer.segment()).or_default() += record_bytes(key.len(), value_bytes as usize) as u32;
+                }
+                cursor.step().expect("a sound disk");
+            }
+        }
+        for run in self.runs.values() {
+            assert_eq!(Some(&run.live_bytes), live.get(&run.segment.no()));
+        }
     }
 
     /// What every level promises: see [`crate::tree`].
@@ -168,7 +245,7 @@ impl Store {
                 assert!(i > 0 || level.fence(0).is_empty());
                 assert!(i + 1 == level.segments().len() || &footer.last_key[..] < level.fence(i + 1));
                 entries += u64::from(footer.entries);
-                bytes += footer.payload_bytes;
+                bytes += footer.payload_bytes + footer.medium_bytes;
             }
             let LevelState { root, index_segments, leaf_segments, .. } = level.state();
             assert_eq!((level.state().entries, level.state().bytes), (entries, bytes));
@@ -193,8 +270,8 @@ impl Store {
             Arc::new(level.expect("the level opens"))
         };
         let levels = self.version.levels().iter().map(open).collect();
-        let (reads, active) = (Arc::clone(self.version.reads()), Arc::clone(self.version.active()));
-        self.version = Arc::new(Version::new(reads, active, self.version.frozen().to_vec(), levels));
+        // Whoever reads an older version still does.
+        self.version = Arc::new(Version { levels, ..Version::clone(&self.version) });
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -329,7 +406,7 @@ proptest! {
             }
         }
         drop(snapshots);
-        let live = store.live.len() as u64 * SEGMENT_BYTES as u64;
+        let live = (store.live.len() + store.runs.len()) as u64 * SEGMENT_BYTES as u64;
         prop_assert_eq!(store.volume.usage().0, free_at_start.0 + live, "nothing but live segments is in use");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn volume_options() -> VolumeOptions {
 
 pub(crate) fn table_options() -> TableOptions {
     TableOptions {
-        placement: Placement::Threshold(200),
+        placement: Placement { medium_from: 60, large_from: 200 },
         l0_bytes: 12 << 10,
         growth_factor: 2,
         ..TableOptions::default()
@@ -131,7 +131,7 @@ impl History {
 
 /// Flushes and releases sealed tails, lets the next ones open.
 pub(crate) fn flush(region: &Region) -> Result<(), Error> {
-    for log in LogKind::ALL {
+    for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
             region.flush_tail(log, tail.index())?;
             region.release_tail(log, tail.index());

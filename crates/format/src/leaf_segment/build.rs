@@ -38,6 +38,7 @@ pub struct LeafSegmentBuilder {
     max_lsn: u64,
     payload_bytes: u64,
     log_bytes: u64,
+    medium_bytes: u64,
 }
 
 impl LeafSegmentBuilder {
@@ -59,6 +60,7 @@ impl LeafSegmentBuilder {
             max_lsn: 0,
             payload_bytes: 0,
             log_bytes: 0,
+            medium_bytes: 0,
         }
     }
 
@@ -98,6 +100,11 @@ impl LeafSegmentBuilder {
         }
         self.count(key, lsn, entry);
         true
+    }
+
+    /// The value of the entry that was taken last, of so many bytes, is in the medium log.
+    pub fn count_medium(&mut self, value_bytes: u32) {
+        self.medium_bytes += u64::from(value_bytes);
     }
 
     fn has_room(&self, leaves_end: usize, index_nodes: usize, last_key: &[u8]) -> bool {
@@ -164,6 +171,7 @@ impl LeafSegmentBuilder {
             max_lsn: Lsn(self.max_lsn),
             payload_bytes: self.payload_bytes,
             log_bytes: self.log_bytes,
+            medium_bytes: self.medium_bytes,
             first_key: self.first_key.into(),
             last_key,
         };

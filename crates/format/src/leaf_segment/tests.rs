@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hostile_footer_is_an_error_or_harmless(model in any_model(60), damage in vec((4usize..80, any::<u8>()), 1..4)) {
+    fn a_hostile_footer_is_an_error_or_harmless(model in any_model(60), damage in vec((4usize..88, any::<u8>()), 1..4)) {
         let (built, _) = build(MIN_SEGMENT_BYTES, &model);
         let mut bytes = built.bytes;
         let trailer_at = bytes.len() - TRAILER_BYTES;

@@ -44,7 +44,7 @@ impl Mounted {
     fn allocate(fabric: &dyn Fabric, segment_bytes: usize) -> io::Result<Mounted> {
         let allocate =
             |count: usize| (0..count).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>();
-        let buffers = allocate(LogKind::ALL.len() * MIRROR_BUFFERS as usize)?;
+        let buffers = allocate(LogKind::APPENDED.len() * MIRROR_BUFFERS as usize)?;
         Ok(Mounted { buffers, slots: allocate(SLOTS)?, open: Mutex::default() })
     }
 

@@ -189,7 +189,7 @@ impl Serving {
 
     fn post(&mut self, last: Lsn, ops: &mut Ops) {
         if self.primary.peers().next().is_some() {
-            let views: Vec<TailView> = LogKind::ALL.into_iter().flat_map(|log| self.tail_views(log)).collect();
+            let views: Vec<TailView> = LogKind::APPENDED.into_iter().flat_map(|log| self.tail_views(log)).collect();
             self.primary.post(&views, last, ops);
         }
     }
@@ -273,7 +273,7 @@ impl Serving {
         if self.failure.is_some() {
             return;
         }
-        for log in LogKind::ALL {
+        for log in LogKind::APPENDED {
             self.maintain_log(log);
         }
         if !self.preparing && now >= self.rest_until && self.region.wants_tails() {
@@ -343,7 +343,7 @@ impl Serving {
     fn pin_bases(&mut self) {
         for server in self.primary.wants_base() {
             self.region.seal_tails();
-            for tail in LogKind::ALL.into_iter().flat_map(|log| self.region.tails(log)) {
+            for tail in LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)) {
                 self.next_index[tail.log().index()] = tail.index() + 1;
             }
             let pinned = self.region.base();
@@ -418,7 +418,11 @@ impl Serving {
                 let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
                 let parcel = Parcel { shipped, bytes: built.bytes };
                 let peers = self.primary.ship(&parcel, ops);
-                self.counters.index_bytes_shipped += peers * parcel.bytes.len() as u64;
+                let bytes_shipped = peers * parcel.bytes.len() as u64;
+                match built.kind.is_index() {
+                    true => self.counters.index_bytes_shipped += bytes_shipped,
+                    false => self.counters.run_bytes_shipped += bytes_shipped,
+                }
                 self.compacting = Compacting::Parked(compaction);
             }
             Ok(Step::Finished(done)) => self.install(Arc::new(done)),
@@ -429,7 +433,7 @@ impl Serving {
     fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>, ops: &mut Ops) -> Result<(), Error> {
         if result.is_ok() {
             self.counters.compactions += 1;
-            self.counters.compaction_bytes_read += done.bytes_read;
+            self.counters.compaction_bytes_read += done.bytes_read + done.value_bytes_read;
             self.counters.compaction_bytes_written += done.bytes_written;
             self.primary.ship_install(&done.edit, ops);
         } else {

@@ -160,6 +160,8 @@ pub struct RegionCounters {
     pub user_bytes: u64,
     /// Bytes of leaf and index segments sent to backups by compactions.
     pub index_bytes_shipped: u64,
+    /// Bytes of sorted runs sent to backups by compactions.
+    pub run_bytes_shipped: u64,
     /// Bytes of leaf and index segments received from a primary.
     pub index_bytes_received: u64,
     /// Bytes of them whose pointers were translated.

@@ -1,0 +1,143 @@
+//! What a merge writes, in the order in which it is answered: a sorted run before the leaf segments that point into it.
+//!
+//! Runs and leaf segments fill up side by side. A leaf segment that is complete is held back until every run that was
+//! open then is; at most [`HELD_LEAVES`] are, then the runs are ended as they are.
+
+use super::plan::{Counters, Output};
+use super::{BuiltSegment, Context};
+use crate::error::Result;
+use crate::memtable::Entry;
+use crate::volume::Segment;
+use leeward_format::manifest::SegmentKind;
+use leeward_format::node::BLOCK_BYTES;
+use leeward_format::record::{Record, RecordKind, RecordSeed, record_bytes};
+use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_format::{LogKind, Lsn, Pointer, SegmentId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Leaf segments that wait for runs, at most: what they take of memory and, where runs are short, how many there are.
+const HELD_LEAVES: usize = 4;
+
+/// A segment that a merge wrote.
+pub(super) enum Built {
+    Run(BuiltSegment),
+    Leaf(Output, BuiltSegment),
+}
+
+/// Runs that are being filled, and segments on their way out.
+#[derive(Default)]
+pub(super) struct Outbox {
+    open: Vec<OpenRun>,
+    /// In key order, each with the runs that it waits for.
+    held: VecDeque<(Output, BuiltSegment, Vec<SegmentId>)>,
+    ready: VecDeque<Built>,
+}
+
+/// A segment of a run that is being filled.
+struct OpenRun {
+    log: LogKind,
+    id: SegmentId,
+    segment: Arc<Segment>,
+    seed: RecordSeed,
+    bytes: Vec<u8>,
+}
+
+impl Outbox {
+    /// The next segment that is complete.
+    pub(super) fn pop(&mut self) -> Option<Built> {
+        self.ready.pop_front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Appends a value to the run of `log`; answers the entry that leads there.
+    pub(super) fn run(
+        &mut self,
+        context: &Context,
+        counters: &mut Counters,
+        log: LogKind,
+        (key, lsn, value): (&[u8], Lsn, &[u8]),
+    ) -> Result<Entry<'static>> {
+        let segment_bytes = context.reads.volume.segment_bytes();
+        let bytes = record_bytes(key.len(), value.len());
+        let full = |run: &OpenRun| run.log == log && run.bytes.len() + bytes > segment_bytes;
+        if let Some(at) = self.open.iter().position(full) {
+            self.end_run(context, counters, at)?;
+        }
+        let at = match self.open.iter().position(|run| run.log == log) {
+            Some(at) => at,
+            None => {
+                self.open.push(OpenRun::start(context, log, lsn)?);
+                self.open.len() - 1
+            }
+        };
+        let run = &mut self.open[at];
+        let pointer = Pointer::new(run.segment.no(), run.bytes.len() as u32);
+        Record { lsn, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.bytes);
+        Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
+    }
+
+    /// A leaf segment is complete, and was written.
+    pub(super) fn leaf(
+        &mut self,
+        context: &Context,
+        counters: &mut Counters,
+        output: Output,
+        built: BuiltSegment,
+    ) -> Result<()> {
+        let waits_for = self.open.iter().map(|run| run.id).collect();
+        self.held.push_back((output, built, waits_for));
+        if self.held.len() > HELD_LEAVES {
+            self.end_runs(context, counters)?;
+        }
+        self.release();
+        Ok(())
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end_runs(&mut self, context: &Context, counters: &mut Counters) -> Result<()> {
+        while !self.open.is_empty() {
+            self.end_run(context, counters, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a run's segment.
+    fn end_run(&mut self, context: &Context, counters: &mut Counters, at: usize) -> Result<()> {
+        let OpenRun { log, id, segment, mut bytes, .. } = self.open.remove(at);
+        let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
+        bytes.resize(bytes.len() + padding, 0);
+        context.reads.volume.write(segment.no(), 0, &bytes)?;
+        counters.bytes_written += bytes.len() as u64;
+        counters.run_bytes_written += bytes.len() as u64;
+        if padding > 0 {
+            counters.padding.push((id, padding as u32));
+        }
+        let kind = SegmentKind::Log(log);
+        self.ready.push_back(Built::Run(BuiltSegment { id, kind, segment, bytes: bytes.into() }));
+        self.release();
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        let is_open = |id: &SegmentId| self.open.iter().any(|run| run.id == *id);
+        while let Some((output, built, _)) = self.held.pop_front_if(|(.., runs)| !runs.iter().any(is_open)) {
+            self.ready.push_back(Built::Leaf(output, built));
+        }
+    }
+}
+
+impl OpenRun {
+    fn start(context: &Context, log: LogKind, first_lsn: Lsn) -> Result<OpenRun> {
+        let (volume, region) = (&context.reads.volume, context.reads.region);
+        let segment = volume.allocate()?;
+        let id = (context.ids)();
+        let mut bytes = Vec::with_capacity(volume.segment_bytes());
+        bytes.extend_from_slice(&LogHeader { region, log, id, first_lsn }.encode());
+        debug_assert_eq!(bytes.len(), LOG_HEADER_BYTES);
+        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes })
+    }
+}

@@ -1,0 +1,66 @@
+//! Where a merge puts the values that pass through it (hybrid placement, Anthus 2.4).
+//!
+//! | pair | from an L0, not into the last level | into the last level | else |
+//! |---|---|---|---|
+//! | small | in place | in place | as it is |
+//! | medium | into a run of the medium log | in place, fetched from its run if it is in one | as it is |
+//! | large | its pointer | its pointer | as it is |
+//!
+//! A large value in a *victim*, a segment that is mostly garbage, goes into a run of the large log: that is its garbage
+//! collection. An entry keeps its LSN when its value moves, so nothing about its order against newer writes, or what a snapshot
+//! shows, is decided here.
+
+use super::Context;
+use crate::memtable::Entry;
+use leeward_format::cluster::{Placement, SizeClass};
+use leeward_format::{LogKind, SegmentNo};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Decides for one merge.
+#[derive(Debug)]
+pub(super) struct Placing {
+    placement: Placement,
+    is_last: bool,
+    victims: Arc<HashSet<SegmentNo>>,
+}
+
+/// What becomes of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// It stays as and where it is.
+    Stay,
+    /// It comes from a log into the leaf.
+    InPlace,
+    /// It goes into a sorted run of this log.
+    Run(LogKind),
+}
+
+impl Placing {
+    pub(super) fn new(context: &Context) -> Placing {
+        let victims = Arc::clone(&context.victims);
+        Placing { placement: context.placement, is_last: context.is_into_last(), victims }
+    }
+
+    /// What becomes of the value of an entry whose key has so many bytes.
+    #[inline]
+    pub(super) fn of(&self, key_bytes: usize, entry: &Entry<'_>, from_l0: bool) -> Move {
+        match entry {
+            Entry::InPlace(value) if from_l0 && !self.is_last && self.is_medium(key_bytes, value.len()) => {
+                Move::Run(LogKind::Medium)
+            }
+            Entry::InLog { value_bytes, .. } if self.is_last && self.is_medium(key_bytes, *value_bytes as usize) => {
+                Move::InPlace
+            }
+            Entry::InLog { pointer, .. } if !from_l0 && self.victims.contains(&pointer.segment()) => {
+                Move::Run(LogKind::Large)
+            }
+            _ => Move::Stay,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_medium(&self, key_bytes: usize, value_bytes: usize) -> bool {
+        self.placement.class(key_bytes, value_bytes) == SizeClass::Medium
+    }
+}

@@ -1,0 +1,153 @@
+//! Garbage collection of the large log: when to begin, which segments to empty, and how far it is.
+//!
+//! A *sweep* chooses victims, the segments with the least that is live in them, and rewrites, level by level from the top,
+//! the leaf segments that lead there: values move into sorted runs, and entries keep their LSNs. Every other compaction
+//! moves values out of victims as well. A victim is given back with the edit that kills its last record, like any
+//! segment; so no pointer ever leads to a segment that is gone, nothing competes with writers, and backups need to know
+//! nothing of it.
+//!
+//! From the top: what is compacted during a sweep goes down, and is met by it or was already.
+
+use super::Swept;
+use leeward_format::manifest::{RegionState, SegmentState};
+use leeward_format::{LogKind, SegmentId, SegmentNo};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// What the complete segments of a region's large log take of the volume, and what of it is live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// Bytes of whole segments.
+    pub space_bytes: u64,
+    /// Bytes of records that leaves point to.
+    pub live_bytes: u64,
+}
+
+/// Segments to be emptied.
+pub(crate) type Victims = BTreeMap<SegmentId, SegmentNo>;
+
+/// Percent of a region's live bytes that one sweep moves at most: so much space it takes before it gives any back.
+const MOVED_PERCENT: u64 = 8;
+/// Segments' worth of live bytes that one sweep may always move.
+const MOVED_SEGMENTS: u64 = 4;
+
+impl Accounts {
+    /// Segments of garbage that are not worth a sweep; after one that gained nothing, of new garbage.
+    pub(crate) const LEAST_SEGMENTS: u64 = 4;
+
+    pub(crate) fn of(state: &RegionState, segment_bytes: usize) -> Accounts {
+        let mut accounts = Accounts::default();
+        for (_, live) in complete(state) {
+            accounts.space_bytes += segment_bytes as u64;
+            accounts.live_bytes += u64::from(live);
+        }
+        accounts
+    }
+
+    /// Bytes that are not live.
+    pub fn garbage_bytes(&self) -> u64 {
+        self.space_bytes.saturating_sub(self.live_bytes)
+    }
+
+    /// Whether more than `percent` of the space is garbage.
+    pub(crate) fn is_over(&self, percent: u32) -> bool {
+        self.garbage_bytes() * 100 > self.space_bytes * u64::from(percent)
+    }
+
+    /// Whether the space is more than `percent` of what is live.
+    pub(crate) fn is_beyond(&self, percent: u32) -> bool {
+        self.space_bytes * 100 > self.live_bytes * u64::from(percent)
+    }
+}
+
+/// The segments that nothing will be added to and no L0 points to, and their live bytes. Runs of medium values need no
+/// collection: they empty themselves as their levels are merged down.
+fn complete(state: &RegionState) -> impl Iterator<Item = (&SegmentState, u32)> {
+    let complete = state.log_segments(LogKind::Large).filter(|segment| segment.last_lsn < state.replay_from);
+    complete.filter_map(|segment| Some((segment, segment.live_bytes()?)))
+}
+
+/// The segments to empty so that no more than `goal` bytes of garbage are left, or as many as one sweep takes.
+pub(crate) fn choose(state: &RegionState, segment_bytes: usize, goal: u64) -> Victims {
+    let accounts = Accounts::of(state, segment_bytes);
+    let mut all: Vec<_> = complete(state).collect();
+    all.sort_by_key(|(segment, live)| (*live, segment.id));
+    let mut garbage = accounts.garbage_bytes();
+    let mut room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes as u64);
+    let mut victims = Victims::new();
+    for (segment, live) in all {
+        let gained = (segment_bytes as u64).saturating_sub(u64::from(live));
+        if garbage <= goal || room < u64::from(live) || gained * 20 < segment_bytes as u64 {
+            break;
+        }
+        (garbage, room) = (garbage - gained, room - u64::from(live));
+        victims.insert(segment.id, segment.no);
+    }
+    victims
+}
+
+/// A sweep, or the time between two.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    victims: Victims,
+    numbers: Arc<HashSet<SegmentNo>>,
+    level: usize,
+    resume: Vec<u8>,
+    /// Garbage that there was when it began.
+    began_with: u64,
+    /// Garbage that the last sweep left, if it gained nothing.
+    stuck: Option<u64>,
+}
+
+impl Sweep {
+    /// Whether it is time to choose victims.
+    pub(super) fn is_due(&self, accounts: &Accounts, garbage_percent: u32, segment_bytes: u64) -> bool {
+        let garbage = accounts.garbage_bytes();
+        let worth = garbage >= self.stuck.unwrap_or(0) + Accounts::LEAST_SEGMENTS * segment_bytes;
+        self.victims.is_empty() && worth && accounts.is_over(garbage_percent)
+    }
+
+    /// Begins with `victims`, which are none if there is nothing to gain.
+    pub(super) fn begin(&mut self, victims: Victims, accounts: &Accounts) {
+        let garbage = accounts.garbage_bytes();
+        let stuck = victims.is_empty().then_some(garbage);
+        let numbers = Arc::new(victims.values().copied().collect());
+        *self = Sweep { victims, numbers, level: 0, resume: Vec::new(), began_with: garbage, stuck };
+    }
+
+    /// Numbers of the victims that are live.
+    pub(super) fn numbers(&self) -> &Arc<HashSet<SegmentNo>> {
+        &self.numbers
+    }
+
+    /// Where it goes on, if one is under way: level and key.
+    pub(super) fn place(&self) -> Option<(usize, &[u8])> {
+        (!self.victims.is_empty()).then_some((self.level, &self.resume[..]))
+    }
+
+    /// Nothing is left of a level from its place on.
+    pub(super) fn next_level(&mut self) {
+        (self.level, self.resume) = (self.level + 1, Vec::new());
+    }
+
+    /// A compaction was installed, and `gone` were given back with it.
+    pub(super) fn installed(&mut self, swept: Option<&Swept>, gone: &[SegmentId]) {
+        if gone.iter().any(|id| self.victims.contains_key(id)) {
+            // Their numbers will be used again.
+            self.victims.retain(|id, _| !gone.contains(id));
+            self.numbers = Arc::new(self.victims.values().copied().collect());
+        }
+        match swept {
+            Some(Swept { level, next: Some(next) }) if *level == self.level => self.resume.clone_from(next),
+            Some(Swept { level, next: None }) if *level == self.level => self.next_level(),
+            _ => {}
+        }
+    }
+
+    /// Ends it: every level was swept, or no victim is left.
+    pub(super) fn end(&mut self, accounts: &Accounts, segment_bytes: u64) {
+        let garbage = accounts.garbage_bytes();
+        let gained = self.began_with.saturating_sub(garbage);
+        *self = Sweep { stuck: (gained < segment_bytes).then_some(garbage), ..Sweep::default() };
+    }
+}

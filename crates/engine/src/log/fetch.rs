@@ -1,0 +1,108 @@
+//! Reading many records at once for a merge that moves values: in the order in which they lie on the device, neighbours
+//! with one read, past every cache (Anthus 3.6). A sorted run is so read sequentially, from its start to its end.
+//!
+//! Any thread may read. Only records that were written to the device are asked for.
+
+use super::{LogReader, decode_record};
+use crate::error::Result;
+use bytes::Bytes;
+use leeward_format::node::BLOCK_BYTES;
+use leeward_format::record::{RecordSeed, record_bytes};
+use leeward_format::{Lsn, Pointer};
+
+/// Bytes between two records that are read along rather than skipped.
+const GAP_BYTES: u64 = 32 << 10;
+/// Bytes that one read takes at most, but for a larger record.
+const READ_BYTES: u64 = 1 << 20;
+
+/// A record whose value is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where it is.
+    pub pointer: Pointer,
+    /// Its LSN.
+    pub lsn: Lsn,
+    /// Length of its key.
+    pub key_bytes: u32,
+    /// Length of its value.
+    pub value_bytes: u32,
+}
+
+impl Wanted {
+    fn bytes(&self) -> u64 {
+        record_bytes(self.key_bytes as usize, self.value_bytes as usize) as u64
+    }
+}
+
+/// Values that were wanted, in the order in which they were.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// The values.
+    pub values: Vec<Bytes>,
+    /// Bytes read from the device for them.
+    pub bytes_read: u64,
+}
+
+impl LogReader {
+    /// The values of the records in `wanted`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Damaged`] if one of them is not where it should be; [`crate::Error::Io`].
+    pub fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_unstable_by_key(|i| wanted[*i].pointer);
+        let mut fetched = Fetched { values: vec![Bytes::new(); wanted.len()], bytes_read: 0 };
+        let mut rest = &order[..];
+        while let Some(first) = rest.first() {
+            let (piece, beyond) = rest.split_at(neighbours(wanted, rest));
+            let last = &wanted[piece[piece.len() - 1]];
+            let start = wanted[*first].pointer.offset() as usize / BLOCK_BYTES * BLOCK_BYTES;
+            let end = (u64::from(last.pointer.offset()) + last.bytes()) as usize;
+            let end = end.next_multiple_of(BLOCK_BYTES);
+            if end > self.volume.segment_bytes() {
+                return Err(self.damaged(last.pointer, "the record would reach beyond its segment".into()));
+            }
+            let mut bytes = vec![0; end - start];
+            self.volume.read(last.pointer.segment(), start as u32, &mut bytes)?;
+            fetched.bytes_read += bytes.len() as u64;
+            let bytes = Bytes::from(bytes);
+            for i in piece {
+                fetched.values[*i] = self.value_within(&wanted[*i], start, &bytes)?;
+            }
+            rest = beyond;
+        }
+        Ok(fetched)
+    }
+
+    /// The value of a record in `bytes`, which begin at `start` of its segment.
+    fn value_within(&self, wanted: &Wanted, start: usize, bytes: &Bytes) -> Result<Bytes> {
+        let Some((log, id)) = self.segment(wanted.pointer.segment()) else {
+            return Err(self.damaged(wanted.pointer, "it lies in no log that leaves point to".into()));
+        };
+        let at = wanted.pointer.offset() as usize - start;
+        let end = at + wanted.bytes() as usize;
+        match decode_record(RecordSeed::new(self.region, log, id), &bytes[at..end]) {
+            Ok(Some(record)) if record.lsn == wanted.lsn && record.value.len() == wanted.value_bytes as usize => {
+                Ok(bytes.slice(end - record.value.len()..end))
+            }
+            Ok(_) => Err(self.damaged(wanted.pointer, "the record is not the one that a leaf points to".into())),
+            Err(error) => Err(self.damaged(wanted.pointer, error.to_string())),
+        }
+    }
+}
+
+/// How many of the first of `order` are read together: in one segment, near each other, not too much at once.
+fn neighbours(wanted: &[Wanted], order: &[usize]) -> usize {
+    let first = wanted[order[0]].pointer;
+    let mut end = u64::from(first.offset());
+    let is_near = |i: &&usize| {
+        let (pointer, bytes) = (wanted[**i].pointer, wanted[**i].bytes());
+        let offset = u64::from(pointer.offset());
+        let near = pointer.segment() == first.segment()
+            && offset <= end + GAP_BYTES
+            && (offset + bytes <= u64::from(first.offset()) + READ_BYTES || offset == u64::from(first.offset()));
+        end = offset + bytes;
+        near
+    };
+    order.iter().take_while(is_near).count().max(1)
+}

@@ -1,0 +1,265 @@
+//! What is counted as live in the logs that leaves point to is exactly what they point to, whatever was written,
+//! overwritten, deleted, compacted and recovered; and what is not live is given back.
+
+use super::Region;
+use crate::compaction::Step;
+use crate::memtable::Entry;
+use crate::region::{AppendError, Write};
+use crate::scan::ScanBounds;
+use crate::tree::LevelCursor;
+use crate::version::Snapshot;
+use crate::volume::{Volume, VolumeOptions};
+use crate::{Lookup, Reach, Replica};
+use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::manifest::RegionState;
+use leeward_format::record::record_bytes;
+use leeward_format::{LogKind, Lsn, RegionId, SegmentNo, VolumeId};
+use leeward_platform::{Disk, Rng, SimDisk};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+const REGION: RegionId = RegionId(1);
+const SEGMENT_BYTES: usize = 32 << 10;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(placement: Placement) -> TableOptions {
+    let (garbage_percent, max_space_percent) = (10, 140);
+    let table = TableOptions { placement, l0_bytes: 24 << 10, growth_factor: 3, ..TableOptions::default() };
+    TableOptions { garbage_percent, max_space_percent, ..table }
+}
+
+fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
+    let file = disk.open("volume").expect("a simulated file opens");
+    let volume_options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
+    let (volume, replicas) = Volume::open(file, VolumeId(1), volume_options).expect("the volume opens");
+    let replica = match replicas.into_iter().next() {
+        Some(replica) => replica,
+        None => Replica::create(&volume, REGION, options(placement)).expect("room for a region"),
+    };
+    let term = replica.position().0.next();
+    let region = replica.serve(term).expect("it serves");
+    region.set_commit(region.last_lsn());
+    region
+}
+
+fn flush(region: &Region) {
+    for log in LogKind::APPENDED {
+        for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
+            region.flush_tail(log, tail.index()).expect("a sound disk");
+            region.release_tail(log, tail.index());
+            region.allow_tails(log, tail.index() + 2);
+        }
+    }
+    region.prepare_tails().expect("room");
+}
+
+fn compact(region: &Region) -> bool {
+    let Some(mut compaction) = region.next_compaction() else { return false };
+    loop {
+        if let Step::Finished(done) = compaction.step().expect("a sound disk") {
+            region.install(&done).expect("a sound disk");
+            return true;
+        }
+    }
+}
+
+fn write(region: &Region, key: &[u8], value: Option<&[u8]>) {
+    loop {
+        match region.append(&[Write { key, value }]) {
+            Ok(appended) => return region.set_commit(appended.last),
+            Err(AppendError::TailBusy(_)) => flush(region),
+            Err(AppendError::L0Full) => assert!(compact(region), "a full L0 can be compacted"),
+            Err(AppendError::Engine(error)) => panic!("{error}"),
+        }
+    }
+}
+
+fn random_write(region: &Region, rng: &mut Rng, model: &mut Model) {
+    let key = format!("key{:04}", rng.below(600)).into_bytes();
+    if rng.one_in(8) {
+        write(region, &key, None);
+        model.remove(&key);
+        return;
+    }
+    let longest = [30, 150, 500, 4000][rng.index(4)];
+    let mut value = vec![0; rng.below(longest) as usize];
+    rng.fill(&mut value);
+    write(region, &key, Some(&value));
+    model.insert(key, value);
+}
+
+/// Bytes of records that the levels point to, and of those that a replay needs, by segment.
+fn referenced(region: &Region) -> HashMap<SegmentNo, u32> {
+    let view = region.view.load_full();
+    let mut found = HashMap::<SegmentNo, u32>::new();
+    let mut count = |key: &[u8], entry: &Entry<'_>| {
+        if let Entry::InLog { pointer, value_bytes } = entry {
+            *found.entry(pointer.segment()).or_default() += record_bytes(key.len(), *value_bytes as usize) as u32;
+        }
+    };
+    for level in view.version.levels().iter().filter(|level| !level.is_empty()) {
+        let mut cursor = LevelCursor::new(Arc::clone(view.version.reads()), Arc::clone(level));
+        cursor.seek(&[]).expect("a sound disk");
+        while let Some((key, _, entry)) = cursor.current() {
+            count(key, &entry);
+            cursor.step().expect("a sound disk");
+        }
+    }
+    for l0 in std::iter::once(view.version.active()).chain(view.version.frozen()) {
+        l0.overwritten(&mut |key, entry| count(key, &entry));
+        let mut cursor = l0.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        while let Some((key, _, entry)) = cursor.current() {
+            count(key, &entry);
+            cursor.step();
+        }
+    }
+    found
+}
+
+fn check(region: &Region, model: &Model, context: &str) {
+    let state = region.volume.with_region(&region.owner, RegionState::clone).expect("it is the owner");
+    let found = referenced(region);
+    for segment in state.segments.values().filter(|segment| segment.holds_values()) {
+        if let Some(live) = segment.live_bytes() {
+            assert_eq!(live, found.get(&segment.no).copied().unwrap_or(0), "{context}: {segment:?}");
+        }
+    }
+    let is_live = |no: &SegmentNo| state.segments.values().any(|segment| segment.no == *no && segment.holds_values());
+    assert!(found.keys().all(is_live), "{context}: a pointer into a segment that is not live");
+    let snapshot = region.snapshot(region.last_lsn());
+    assert_eq!(&contents(&snapshot), model, "{context}");
+    for (key, value) in model.iter().step_by(5) {
+        let found = region.get(key, Reach::Device).expect("a sound disk");
+        assert!(matches!(&found, Lookup::Found { value: found, .. } if found == value), "{context}: {found:?}");
+    }
+}
+
+fn contents(snapshot: &Snapshot) -> Model {
+    let mut cursor = snapshot.cursor(ScanBounds::default());
+    let mut all = Model::new();
+    while let Some(entry) = cursor.next().expect("a sound disk") {
+        all.insert(entry.key.to_vec(), entry.value.to_vec());
+    }
+    all
+}
+
+#[test]
+fn what_is_live_is_what_leaves_point_to() {
+    let placements = [Placement { medium_from: 60, large_from: 300 }, Placement::SEPARATED, Placement::threshold(200)];
+    let mut relocated = 0;
+    for seed in 0..12 {
+        let placement = placements[seed as usize % placements.len()];
+        let (disk, mut rng) = (SimDisk::new(seed, u64::MAX), Rng::new(seed));
+        let mut model = Model::new();
+        let mut region = open(&disk, placement);
+        for round in 0..8 {
+            let mut snapshots = Vec::new();
+            for _ in 0..1 + rng.below(700) {
+                random_write(&region, &mut rng, &mut model);
+                if rng.one_in(20) {
+                    compact(&region);
+                }
+                if rng.one_in(150) {
+                    snapshots.push((region.snapshot(region.last_lsn()), model.clone()));
+                }
+            }
+            let context = format!("seed {seed}, round {round}");
+            check(&region, &model, &context);
+            for (snapshot, expected) in snapshots {
+                assert_eq!(contents(&snapshot), expected, "{context}: a snapshot");
+            }
+            relocated += region.stats().relocated_bytes;
+            region.write_tails().expect("a sound disk");
+            drop(region);
+            disk.kill_process();
+            region = open(&disk, placement);
+            check(&region, &model, &format!("{context}, reopened"));
+        }
+    }
+    assert!(relocated > 1 << 20, "{relocated}");
+}
+
+#[test]
+fn runs_that_nothing_points_to_are_given_back() {
+    let (disk, mut rng) = (SimDisk::new(1, u64::MAX), Rng::new(1));
+    let region = open(&disk, Placement { medium_from: 60, large_from: 10_000 });
+    let mut model = Model::new();
+    let mut used = Vec::new();
+    for _ in 0..6 {
+        for _ in 0..2500 {
+            random_write(&region, &mut rng, &mut model);
+            while compact(&region) {}
+        }
+        used.push(region.volume.usage().0);
+    }
+    check(&region, &model, "at the end");
+    assert!(region.stats().medium_log_bytes > 0, "there are runs");
+    assert!(used[5] <= used[2] * 3 / 2, "{used:?}");
+}
+
+/// What the volume takes beside the large log: manifest, recovery log, tails, levels of keys and pointers, and what a
+/// sweep moves before it gives anything back.
+const BESIDE_BYTES: u64 = (9 + 30) * SEGMENT_BYTES as u64;
+/// Values that four L0s of pointers lead to: until they are compacted, nobody knows what they overwrite.
+const UNCOMPACTED_BYTES: u64 = 4 * (24 << 10) / 48 * 1034;
+
+#[test]
+fn a_volume_stays_within_its_limit_however_often_all_is_overwritten() {
+    for (seed, skewed) in [(1, false), (2, true)] {
+        let (disk, mut rng) = (SimDisk::new(seed, u64::MAX), Rng::new(seed));
+        let region = open(&disk, Placement { medium_from: 60, large_from: 300 });
+        let mut model = Model::new();
+        let mut highest = 0;
+        for i in 0..20_000u64 {
+            let n = if i < 2000 {
+                i
+            } else if skewed && !rng.one_in(5) {
+                rng.below(300)
+            } else {
+                rng.below(2000)
+            };
+            let value = vec![i as u8; 1000];
+            let key = format!("key{n:05}").into_bytes();
+            write(&region, &key, Some(&value));
+            model.insert(key, value);
+            if i >= 4000 && i % 100 == 0 {
+                highest = highest.max(region.volume.usage().0);
+            }
+        }
+        check(&region, &model, "at the end");
+        let live = region.stats().large_log.live_bytes;
+        let limit = live * 140 / 100 + BESIDE_BYTES + UNCOMPACTED_BYTES;
+        assert!(highest <= limit, "skewed {skewed}: {highest} of {limit} bytes, {:?}", region.stats());
+    }
+}
+
+/// A snapshot, or a cursor that is left of one, goes on reading what a sweep has emptied and given back.
+#[test]
+fn a_snapshot_reads_segments_that_were_collected() {
+    let (disk, mut rng) = (SimDisk::new(3, u64::MAX), Rng::new(3));
+    let region = open(&disk, Placement::SEPARATED);
+    let mut model = Model::new();
+    let mut write_some = |model: &mut Model, count: u64| {
+        for _ in 0..count {
+            random_write(&region, &mut rng, model);
+            while compact(&region) {}
+        }
+    };
+    write_some(&mut model, 3000);
+    let (snapshot, expected) = (region.snapshot(region.last_lsn()), model.clone());
+    let mut cursor = region.snapshot(region.last_lsn()).cursor(ScanBounds::default());
+    let before = region.stats().relocated_bytes;
+    write_some(&mut model, 9000);
+    assert!(region.stats().relocated_bytes > before, "{:?}", region.stats());
+    assert_eq!(contents(&snapshot), expected);
+    for (key, value) in &expected {
+        let entry = cursor.next().expect("a sound disk").expect("every key is there");
+        assert!(entry.key == key && entry.value == value);
+    }
+    let held = region.volume.usage().0;
+    drop((snapshot, cursor));
+    assert!(region.volume.usage().0 < held, "what only the snapshot needed is free");
+    check(&region, &model, "at the end");
+}
