@@ -331,7 +331,27 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     });
     by_role(registry, "sync_shipped_bytes", "Bytes sent to bring a backup in sync", |r| r.counters.sync_bytes_shipped);
     by_role(registry, "installs", "Shipped compactions installed", |r| r.counters.installs);
+    by_role(registry, "relocated_bytes", "Bytes of values moved out of segments that were mostly garbage", |r| {
+        r.logs.relocated_bytes
+    });
+    by_role(registry, "value_read_bytes", "Bytes that compactions read from logs to move values", |r| {
+        r.logs.value_bytes_read
+    });
+    register_logs(registry, status);
     register_states(registry, status);
+}
+
+fn register_logs(registry: &mut Registry, status: &NodeStatus) {
+    let sum = |value: fn(&RegionStatus) -> u64| {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(status.regions.iter().map(value).sum::<u64>() as i64);
+        gauge
+    };
+    registry.register("large_log_bytes", "Bytes that the large log takes of the volume", sum(|r| r.logs.large_bytes));
+    let live = sum(|r| r.logs.large_live_bytes);
+    registry.register("large_log_live_bytes", "Bytes of the large log that leaves point to", live);
+    let medium = sum(|r| r.logs.medium_bytes);
+    registry.register("medium_log_bytes", "Bytes that runs of medium values take of the volume", medium);
 }
 
 fn register_states(registry: &mut Registry, status: &NodeStatus) {

@@ -4,7 +4,7 @@ use super::Node;
 use super::serving::Serving;
 use super::slot::{Holding, Slot};
 use super::status::{
-    CacheStatus, DeviceStatus, LevelStatus, NetworkStatus, NodeStatus, PeerStatus, RegionStatus, Role,
+    CacheStatus, DeviceStatus, LevelStatus, LogStatus, NetworkStatus, NodeStatus, PeerStatus, RegionStatus, Role,
 };
 use leeward_replication::peer::{Peer, PeerState};
 
@@ -94,6 +94,13 @@ impl Serving {
                 bytes: level.bytes,
             })
             .collect();
+        status.logs = LogStatus {
+            large_bytes: stats.large_log.space_bytes,
+            large_live_bytes: stats.large_log.live_bytes,
+            medium_bytes: stats.medium_log_bytes,
+            relocated_bytes: stats.relocated_bytes,
+            value_bytes_read: stats.value_bytes_read,
+        };
         status.recovery_ms = self.recovery.as_millis();
         status.peers = self.primary.peers().map(peer_status).collect();
         let received = status.counters;

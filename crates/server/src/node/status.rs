@@ -117,8 +117,26 @@ pub struct RegionStatus {
     pub peers: Vec<PeerStatus>,
     /// Time from taking office to serving, in milliseconds (primary only).
     pub recovery_ms: u64,
+    /// Its logs that leaves point to (primary only).
+    #[serde(default)]
+    pub logs: LogStatus,
     /// What was done for it.
     pub counters: RegionCounters,
+}
+
+/// Space of the logs that leaves point to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// Bytes that complete segments of the large log take of the volume.
+    pub large_bytes: u64,
+    /// Bytes of records in them that leaves point to; the rest is garbage.
+    pub large_live_bytes: u64,
+    /// Bytes that sorted runs of the medium log take of the volume.
+    pub medium_bytes: u64,
+    /// Bytes of values that the collection of garbage has moved since the term began.
+    pub relocated_bytes: u64,
+    /// Bytes that compactions have read from logs, to move values, since then.
+    pub value_bytes_read: u64,
 }
 
 /// A level.
