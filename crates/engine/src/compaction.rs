@@ -59,7 +59,7 @@ pub enum Step {
     /// Wrote a segment (not synced).
     Segment(BuiltSegment),
     /// All is written.
-    Finished(CompactionDone),
+    Finished(Box<CompactionDone>),
 }
 
 /// A segment that was written.
@@ -238,7 +238,7 @@ impl Compaction {
                         self.phase = Phase::Index(finish);
                         return Ok(Step::Segment(built));
                     }
-                    None => return Ok(Step::Finished(finish.done(&self.context, &self.counters))),
+                    None => return Ok(Step::Finished(Box::new(finish.done(&self.context, &self.counters)))),
                 },
                 Phase::Over => panic!("a compaction that is over was stepped"),
             }

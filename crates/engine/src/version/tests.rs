@@ -210,7 +210,7 @@ impl Store {
         self.version = Arc::new(self.version.install(&done, retired));
         self.check_levels();
         self.check_runs();
-        done
+        *done
     }
 
     /// The bytes of each run that count as live are those of the records that leaves point to.

@@ -425,7 +425,7 @@ impl Serving {
                 }
                 self.compacting = Compacting::Parked(compaction);
             }
-            Ok(Step::Finished(done)) => self.install(Arc::new(done)),
+            Ok(Step::Finished(done)) => self.install(Arc::from(done)),
         }
         Ok(())
     }
