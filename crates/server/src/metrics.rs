@@ -363,7 +363,8 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
         regions.get_or_create(&RoleLabel { role: label }).set(with_role().count() as i64);
         let l0_full: u64 = with_role().map(|region| region.counters.stall_l0_full_ns).sum();
         let tail: u64 = with_role().map(|region| region.counters.stall_tail_ns).sum();
-        for (reason, nanos) in [("l0-full", l0_full), ("log-tail", tail)] {
+        let slowed: u64 = with_role().map(|region| region.counters.stall_slowed_ns).sum();
+        for (reason, nanos) in [("l0-full", l0_full), ("log-tail", tail), ("slowed", slowed)] {
             stalls.get_or_create(&RoleReason { role: label, reason }).inc_by(nanos as f64 / 1e9);
         }
     }

@@ -10,8 +10,13 @@ fn region(role: Role, counters: RegionCounters) -> RegionStatus {
 
 #[test]
 fn figures_add_up_by_role_and_zeros_are_told() {
-    let primary =
-        RegionCounters { compactions: 2, index_bytes_shipped: 100, stall_tail_ns: 1_500_000_000, ..Default::default() };
+    let primary = RegionCounters {
+        compactions: 2,
+        index_bytes_shipped: 100,
+        stall_tail_ns: 1_500_000_000,
+        stall_slowed_ns: 250_000_000,
+        ..Default::default()
+    };
     let backup = RegionCounters { index_bytes_rewritten: 100, index_bytes_received: 100, ..Default::default() };
     let mut status = NodeStatus {
         regions: vec![region(Role::Primary, primary), region(Role::Primary, primary), region(Role::Backup, backup)],
@@ -29,6 +34,7 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         "leeward_index_rewritten_bytes_total{role=\"backup\"} 100",
         "leeward_write_stall_seconds_total{role=\"primary\",reason=\"log-tail\"} 3.0",
         "leeward_write_stall_seconds_total{role=\"primary\",reason=\"l0-full\"} 0.0",
+        "leeward_write_stall_seconds_total{role=\"primary\",reason=\"slowed\"} 0.5",
         "leeward_replication_lag_bytes{region=\"4\",peer=\"3\"} 12",
         "leeward_device_written_bytes_total 77",
         "leeward_regions{role=\"backup\"} 1",

@@ -178,6 +178,9 @@ impl Serving {
         match self.region.append(&[Write { key, value: put.as_deref() }]) {
             Ok(appended) => {
                 self.counters.user_bytes += user_bytes as u64;
+                if !appended.pause.is_zero() {
+                    self.slow_down(now, appended.pause);
+                }
                 self.hold(now, appended.last, to, true, answer);
             }
             Err(AppendError::TailBusy(_)) => self.stall(now, to, op, false),

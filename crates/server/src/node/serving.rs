@@ -24,6 +24,7 @@ use leeward_replication::primary::{Ops, Primary};
 use leeward_replication::ship::Parcel;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Whom an answer goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub(super) struct Serving {
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
+    /// Until then no write is answered.
+    slowed_until: Nanos,
     /// Answers that wait for nothing.
     pub(super) answers: Vec<Answer>,
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
@@ -135,6 +138,7 @@ impl Serving {
             lookups: None,
             stalled: VecDeque::new(),
             stalled_since: None,
+            slowed_until: Nanos::ZERO,
             answers: Vec::new(),
             written: Lsn(0),
             failure: None,
@@ -212,7 +216,15 @@ impl Serving {
         self.held.entry(lsn).or_default().push(Held { to, result, is_write, since: now });
     }
 
-    /// Lets go every answer that is committed, if no other primary can have taken office.
+    /// Answers of writes rest for `pause` more, so that compactions keep up.
+    pub(super) fn slow_down(&mut self, now: Nanos, pause: Duration) {
+        let pause = Nanos(pause.as_nanos() as u64);
+        self.slowed_until = self.slowed_until.max(now) + pause;
+        self.counters.stall_slowed_ns += pause.0;
+    }
+
+    /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
+    /// are slowed down.
     fn release(&mut self, now: Nanos, out: &mut Vec<Answer>) {
         if !self.open || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
             return;
@@ -220,7 +232,17 @@ impl Serving {
         // What was committed once stays so, also while the session of a member begins anew.
         let waiting = self.held.split_off(&self.region.commit().next());
         let ready = std::mem::replace(&mut self.held, waiting);
-        out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
+        if now >= self.slowed_until {
+            out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
+            return;
+        }
+        for (lsn, answers) in ready {
+            let (resting, free): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
+            out.extend(free.into_iter().map(|held| (held.to, held.result)));
+            if !resting.is_empty() {
+                self.held.insert(lsn, resting);
+            }
+        }
     }
 
     /// Gives up answers and operations that have waited for too long.

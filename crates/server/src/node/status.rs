@@ -194,4 +194,6 @@ pub struct RegionCounters {
     pub stall_l0_full_ns: u64,
     /// Nanoseconds during which writes waited for a log tail.
     pub stall_tail_ns: u64,
+    /// Nanoseconds for which answers of writes rested, so that compactions keep up and the L0s do not fill.
+    pub stall_slowed_ns: u64,
 }
