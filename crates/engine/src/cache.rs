@@ -288,16 +288,18 @@ impl Cache {
         self.0.make_room();
     }
 
+    /// Whether there are any records.
+    pub(crate) fn has_records(&self) -> bool {
+        self.0.records.iter().any(|shard| !shard.lock().is_empty())
+    }
+
     /// From now on the levels know this of an owner's key: a record of what they knew before is replaced, or forgotten
     /// if the new value is not given. Nothing happens to a key that has none.
     pub(crate) fn replace_record(&self, owner: u32, key: &[u8], key_hash: u64, lsn: Lsn, value: Option<Option<&[u8]>>) {
         let hash = hash_of(owner, key_hash);
         let mut shard = self.0.shard(hash).lock();
-        if shard.is_empty() {
-            return;
-        }
         let Some((ring, known)) = shard.find(hash, owner, key) else { return };
-        if known == lsn {
+        if known >= lsn {
             return;
         }
         let uses = shard.remove(hash, owner, key);

@@ -158,11 +158,13 @@ impl Reads {
 }
 
 impl Reads {
-    /// The levels are about to take in what `l0s`, the oldest first, hold: answers the generation of the version that
-    /// shows them. Readers of versions that have the L0s do not look below them for their keys.
+    /// The levels are about to take in what `l0s`, oldest first, hold: answers the generation of the version that shows
+    /// them. Readers of versions that have the L0s do not look below them for their keys.
     fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
+        // Whatever was kept of an older generation was kept before this looks.
+        let l0s = if cache.has_records() { l0s } else { &[] };
         for l0 in l0s {
             let mut cursor = l0.cursor(Lsn(u64::MAX));
             cursor.seek(&[]);
