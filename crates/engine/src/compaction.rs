@@ -137,8 +137,9 @@ enum Source {
     L0(Vec<Arc<MemTable>>, Vec<LogExtent>),
     /// Leaf segments `first..end` of a level (0 is L1) into the next.
     Level { level: usize, first: usize, end: usize },
-    /// The next leaf segments of a level from `first` on that lead to victims, in their place: values move out of those.
-    Rewrite { level: usize, first: usize },
+    /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, in their place: values
+    /// move out of those.
+    Rewrite { level: usize, first: usize, most: usize },
 }
 
 impl Source {
@@ -274,7 +275,7 @@ impl fmt::Debug for Compaction {
             Source::Level { level, first, end } => {
                 write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
             }
-            Source::Rewrite { level, first } => {
+            Source::Rewrite { level, first, .. } => {
                 write!(
                     f,
                     "Compaction(values out of {} segments, L{} from {first})",

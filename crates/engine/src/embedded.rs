@@ -347,6 +347,11 @@ impl Db {
         Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() }
     }
 
+    /// Bytes of segments in use, the manifest's included, and bytes of the file.
+    pub fn usage(&self) -> (u64, u64) {
+        self.volume.usage()
+    }
+
     /// Bytes moved to and from the device since it was opened.
     pub fn counters(&self) -> DeviceCounters {
         self.volume.counters()

@@ -20,6 +20,9 @@ const L1_L0S: u64 = 4;
 /// of them.
 const L0_WEIGHT: f64 = 0.5;
 
+/// Parts of a sweep for each other compaction while the large log is beyond its limit.
+const TURNS_BEYOND_LIMIT: u32 = 2;
+
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
     l1_bytes: u64,
@@ -29,8 +32,8 @@ pub struct Picker {
     /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
     resume: Vec<Vec<u8>>,
     sweep: Sweep,
-    /// The last compaction was a part of a sweep.
-    swept_last: bool,
+    /// So many of the last compactions were parts of a sweep.
+    swept_last: u32,
     garbage_percent: u32,
     max_space_percent: u32,
 }
@@ -46,7 +49,7 @@ impl Picker {
     /// For levels of a table with these options.
     pub fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
         let &TableOptions { l0_bytes, growth_factor, placement, garbage_percent, max_space_percent, .. } = options;
-        let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), false);
+        let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), 0);
         Picker {
             l1_bytes: l0_bytes.saturating_mul(L1_L0S),
             growth_factor,
@@ -65,7 +68,7 @@ impl Picker {
     /// first; those of the L0s compacted go into the edit. Touches no device.
     ///
     /// A sweep takes what time the others leave; every second compaction once there is half as much garbage again as
-    /// there should be; and goes first where the space is beyond its limit.
+    /// there should be; and two of three where the space is beyond its limit.
     pub(crate) fn pick(
         &mut self,
         version: &Version,
@@ -74,13 +77,22 @@ impl Picker {
         logs: &Logs<'_>,
     ) -> Option<Compaction> {
         let accounts = &logs.accounts;
-        let presses = accounts.is_over(self.garbage_percent.saturating_mul(3) / 2) && !self.swept_last;
+        let turns = match accounts.is_beyond(self.max_space_percent) {
+            true => TURNS_BEYOND_LIMIT,
+            false => u32::from(accounts.is_over(self.garbage_percent.saturating_mul(3) / 2)),
+        };
         let swept = self.next_of_sweep(version, logs);
         let source = match swept {
-            Some(swept) if presses || accounts.is_beyond(self.max_space_percent) => Some(swept),
-            swept => self.pick_merge(version, commit, extents).or(swept),
-        }?;
-        self.swept_last = matches!(source, Source::Rewrite { .. });
+            Some(swept) if self.swept_last < turns => Some(swept),
+            swept => {
+                let share = self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2));
+                self.pick_merge(version, commit, extents, share).or(swept)
+            }
+        };
+        // At leisure, levels take the proportions that waste least.
+        let leisure = 100 / self.growth_factor.max(2);
+        let source = source.or_else(|| self.pick_merge(version, commit, extents, leisure))?;
+        self.swept_last = if matches!(source, Source::Rewrite { .. }) { self.swept_last + 1 } else { 0 };
         let mut levels = version.levels().to_vec();
         if levels.len() == source.target() {
             levels.push(Arc::new(Level::empty()));
@@ -101,13 +113,15 @@ impl Picker {
         let segment_bytes = version.reads().volume.segment_bytes() as u64;
         if self.sweep.is_due(&logs.accounts, self.garbage_percent, segment_bytes) {
             let goal = logs.accounts.space_bytes * u64::from(self.garbage_percent) / 200;
-            self.sweep.begin((logs.choose)(goal), &logs.accounts);
+            self.sweep.begin((logs.choose)(goal), &logs.accounts, segment_bytes);
         }
         loop {
             let (level, resume) = self.sweep.place()?;
             match version.levels().get(level) {
                 Some(contents) if !contents.is_empty() => {
-                    return Some(Source::Rewrite { level, first: contents.segment_of(resume) });
+                    let first = contents.segment_of(resume);
+                    let most = self.sweep.part(contents.segments().len(), segment_bytes);
+                    return Some(Source::Rewrite { level, first, most });
                 }
                 Some(_) => self.sweep.next_level(),
                 None => self.sweep.end(&logs.accounts, segment_bytes),
@@ -115,14 +129,15 @@ impl Picker {
         }
     }
 
-    fn pick_merge(&mut self, version: &Version, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Source> {
+    /// The next merge, where each level may hold `share` percent of the one below.
+    fn pick_merge(&mut self, version: &Version, commit: Lsn, extents: &[Vec<LogExtent>], share: u32) -> Option<Source> {
         let frozen = version.frozen().iter().rev();
         let l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
         let fullest = version
             .levels()
             .iter()
             .enumerate()
-            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(level) as f64))
+            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(version, level, share) as f64))
             .filter(|(_, fill)| *fill > 1.0)
             .max_by(|(_, a), (_, b)| a.total_cmp(b));
         let source = match fullest {
@@ -138,10 +153,16 @@ impl Picker {
         Some(source)
     }
 
-    /// Bytes that a level (0 is L1) should have at most.
-    fn target_bytes(&self, level: usize) -> u64 {
+    /// Bytes that a level (0 is L1) should have at most: those that it grows to from L1; and above the last level, whose
+    /// entries it may hide, `share` percent of the level below's, where that is fewer.
+    fn target_bytes(&self, version: &Version, level: usize, share: u32) -> u64 {
         let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32);
-        self.l1_bytes.max(1).saturating_mul(growth)
+        let grown = self.l1_bytes.max(1).saturating_mul(growth);
+        let below = version.levels().get(level + 1).map_or(0, |below| below.bytes());
+        match below {
+            0 => grown,
+            below => grown.min((below.saturating_mul(u64::from(share)) / 100).max(self.l1_bytes / L1_L0S)),
+        }
     }
 
     fn take_segments(&mut self, version: &Version, level: usize) -> Source {

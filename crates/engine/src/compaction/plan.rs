@@ -65,15 +65,15 @@ pub(super) struct Plan {
     pub(super) swept_to: usize,
 }
 
-/// Leaf segments that one rewrite takes at most. They lead to many times their size in values.
-const MAX_REWRITTEN: usize = 2;
 /// Leaf segments that one rewrite looks at in vain at most.
 const MAX_SEARCHED: usize = 32;
 
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
         let (first_key, last_key) = match &context.source {
-            Source::Rewrite { level, first } => return Plan::of_rewrite(context, *level, *first, counters),
+            Source::Rewrite { level, first, most } => {
+                return Plan::of_rewrite(context, *level, *first, *most, counters);
+            }
             Source::L0(l0s, _) => bounds(l0s),
             Source::Level { level, first, end } => {
                 let segments = context.levels[*level].segments();
@@ -91,12 +91,12 @@ impl Plan {
     }
 
     /// The next leaf segments that lead to victims.
-    fn of_rewrite(context: &Context, level: usize, first: usize, counters: &mut Counters) -> Result<Plan> {
+    fn of_rewrite(context: &Context, level: usize, first: usize, most: usize, counters: &mut Counters) -> Result<Plan> {
         let segments = context.levels[level].segments();
         let end = (first + MAX_SEARCHED).min(segments.len());
         for at in first..end {
             if leads_to_victims(context, &segments[at], counters)? {
-                let below = at..(at + MAX_REWRITTEN).min(segments.len());
+                let below = at..(at + most).min(segments.len());
                 return Ok(Plan { swept_to: below.end, below, moves: false });
             }
         }

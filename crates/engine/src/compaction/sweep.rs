@@ -23,13 +23,17 @@ pub struct Accounts {
     pub live_bytes: u64,
 }
 
-/// Segments to be emptied.
-pub(crate) type Victims = BTreeMap<SegmentId, SegmentNo>;
+/// Segments to be emptied: number, and bytes that are live in it.
+pub(crate) type Victims = BTreeMap<SegmentId, (SegmentNo, u32)>;
 
 /// Percent of a region's live bytes that one sweep moves at most: so much space it takes before it gives any back.
 const MOVED_PERCENT: u64 = 8;
+/// Segments of runs that a compaction of a sweep should fill: the last of them is half empty.
+const RUNS_OF_A_PART: u64 = 8;
+/// Leaf segments that it rewrites, at least and at most.
+const MOST_REWRITTEN: (usize, usize) = (2, 32);
 /// Segments' worth of live bytes that one sweep may always move.
-const MOVED_SEGMENTS: u64 = 4;
+const MOVED_SEGMENTS: u64 = 8;
 
 impl Accounts {
     /// Segments of garbage that are not worth a sweep; after one that gained nothing, of new garbage.
@@ -81,9 +85,13 @@ pub(crate) fn choose(state: &RegionState, segment_bytes: usize, goal: u64) -> Vi
             break;
         }
         (garbage, room) = (garbage - gained, room - u64::from(live));
-        victims.insert(segment.id, segment.no);
+        victims.insert(segment.id, (segment.no, live));
     }
     victims
+}
+
+fn numbers(victims: &Victims) -> Arc<HashSet<SegmentNo>> {
+    Arc::new(victims.values().map(|(no, _)| *no).collect())
 }
 
 /// A sweep, or the time between two.
@@ -95,6 +103,10 @@ pub(super) struct Sweep {
     resume: Vec<u8>,
     /// Garbage that there was when it began.
     began_with: u64,
+    /// Bytes that it is to gain.
+    expected: u64,
+    /// Bytes of values that it is to move.
+    moving: u64,
     /// Garbage that the last sweep left, if it gained nothing.
     stuck: Option<u64>,
 }
@@ -108,11 +120,19 @@ impl Sweep {
     }
 
     /// Begins with `victims`, which are none if there is nothing to gain.
-    pub(super) fn begin(&mut self, victims: Victims, accounts: &Accounts) {
-        let garbage = accounts.garbage_bytes();
-        let stuck = victims.is_empty().then_some(garbage);
-        let numbers = Arc::new(victims.values().copied().collect());
-        *self = Sweep { victims, numbers, level: 0, resume: Vec::new(), began_with: garbage, stuck };
+    pub(super) fn begin(&mut self, victims: Victims, accounts: &Accounts, segment_bytes: u64) {
+        let began_with = accounts.garbage_bytes();
+        let stuck = victims.is_empty().then_some(began_with);
+        let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
+        let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
+        let numbers = numbers(&victims);
+        *self = Sweep { victims, numbers, level: 0, resume: Vec::new(), began_with, expected, moving, stuck };
+    }
+
+    /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs.
+    pub(super) fn part(&self, leaf_segments: usize, segment_bytes: u64) -> usize {
+        let wanted = RUNS_OF_A_PART * segment_bytes * leaf_segments as u64 / self.moving.max(1);
+        (wanted as usize).clamp(MOST_REWRITTEN.0, MOST_REWRITTEN.1)
     }
 
     /// Numbers of the victims that are live.
@@ -135,7 +155,7 @@ impl Sweep {
         if gone.iter().any(|id| self.victims.contains_key(id)) {
             // Their numbers will be used again.
             self.victims.retain(|id, _| !gone.contains(id));
-            self.numbers = Arc::new(self.victims.values().copied().collect());
+            self.numbers = numbers(&self.victims);
         }
         match swept {
             Some(Swept { level, next: Some(next) }) if *level == self.level => self.resume.clone_from(next),
@@ -148,6 +168,7 @@ impl Sweep {
     pub(super) fn end(&mut self, accounts: &Accounts, segment_bytes: u64) {
         let garbage = accounts.garbage_bytes();
         let gained = self.began_with.saturating_sub(garbage);
-        *self = Sweep { stuck: (gained < segment_bytes).then_some(garbage), ..Sweep::default() };
+        let is_poor = gained < segment_bytes || gained < self.expected / 4;
+        *self = Sweep { stuck: is_poor.then_some(garbage), ..Sweep::default() };
     }
 }
