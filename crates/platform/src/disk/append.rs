@@ -125,8 +125,11 @@ impl Appender {
     /// Only on a simulated disk, where the process may die here, with a part of it written.
     #[inline]
     pub fn publish(&mut self) -> io::Result<()> {
+        let at = self.spare.buffer().filled();
+        if at == self.end {
+            return Ok(());
+        }
         if let Range::Sim(range) = &self.range {
-            let at = self.spare.buffer().filled();
             range.write(at, self.spare.bytes_mut(at, self.end - at))?;
         }
         self.spare.publish(self.end);

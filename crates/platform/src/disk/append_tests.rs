@@ -139,6 +139,19 @@ fn what_was_published_survives_the_simulated_process_and_what_was_synced_the_pow
     assert!(lost > 5, "{lost}");
 }
 
+/// An append publishes both logs. A failure of the one that it did not touch would refuse what the other holds already.
+#[test]
+fn nothing_to_publish_cannot_fail() {
+    let disk = SimDisk::new(3, 1 << 20);
+    let file = disk.open("f").unwrap();
+    old_bytes(&*file, RANGE);
+    let mut appender = file.map(0, RANGE).unwrap().unwrap();
+    disk.set_faults(FaultPlan { write_errors_one_in: 1, ..FaultPlan::default() });
+    appender.publish().unwrap();
+    append(&mut appender, &[1]);
+    assert!(appender.publish().is_err());
+}
+
 #[test]
 fn a_simulated_process_that_dies_in_a_publish_leaves_whole_sectors() {
     let mut lengths = std::collections::BTreeSet::new();
