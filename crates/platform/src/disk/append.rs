@@ -61,7 +61,7 @@ impl Appender {
     }
 
     pub(super) fn sim(range: SimRange, capacity: usize) -> Appender {
-        Appender::new(Spare::heap(capacity), capacity, Range::Sim(range))
+        Appender::new(Spare::heap(capacity), 0, Range::Sim(range))
     }
 
     fn new(spare: Spare, ready: usize, range: Range) -> Appender {
@@ -99,9 +99,13 @@ impl Appender {
         let end = end.next_multiple_of(READY_BYTES).min(self.buffer().capacity());
         while self.ready < end {
             let bytes = (end - self.ready).min(READY_BYTES);
-            if let Range::Real(range) = &self.range {
-                range.fill(self.ready, bytes)?;
-                self.spare.populate(self.ready, bytes)?;
+            match &self.range {
+                Range::Nothing => {}
+                Range::Real(range) => {
+                    range.fill(self.ready, bytes)?;
+                    self.spare.populate(self.ready, bytes)?;
+                }
+                Range::Sim(range) => range.make_ready()?,
             }
             self.ready += bytes;
         }

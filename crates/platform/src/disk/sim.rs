@@ -74,6 +74,10 @@ struct Contents {
 enum OpKind {
     Read,
     Write,
+    /// To mapped memory.
+    Store,
+    /// Mapped memory is made ready to be stored to.
+    Ready,
     Sync,
     Allocate,
 }
@@ -200,8 +204,10 @@ impl State {
         let one_in = if kind == OpKind::Read { self.plan.read_errors_one_in } else { self.plan.write_errors_one_in };
         let random = self.rng.one_in(one_in).then_some(Fault::Fail);
         match planned.or(random) {
+            // A store to memory has no error that anybody could see.
+            Some(Fault::Fail) if kind == OpKind::Store => Ok(None),
             Some(Fault::Fail) => Err(io::Error::other("a simulated error")),
-            Some(Fault::Kill) if kind == OpKind::Write => Ok(Some(Fault::Kill)),
+            Some(Fault::Kill) if matches!(kind, OpKind::Write | OpKind::Store) => Ok(Some(Fault::Kill)),
             Some(Fault::Kill) => {
                 self.kill();
                 Err(io::Error::other("the simulated process died"))
@@ -310,7 +316,12 @@ pub(super) struct SimRange {
 impl SimRange {
     /// What was appended at `at` reaches the page cache.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_buffered_at(bytes, self.offset + at as u64)
+        self.file.put(OpKind::Store, bytes, self.offset + at as u64)
+    }
+
+    /// Bytes are made ready to be appended to: what can fail of appending fails here.
+    pub(super) fn make_ready(&self) -> io::Result<()> {
+        self.file.state.lock().begin(self.file.life, OpKind::Ready).map(drop)
     }
 }
 
@@ -318,6 +329,30 @@ impl SimFile {
     fn with<T>(&self, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
         state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn put(&self, kind: OpKind, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let fault = state.begin(self.life, kind)?;
+        let end = offset as usize + bytes.len();
+        if !state.files.contains_key(&self.name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if end > state.files[&self.name].bytes.len() {
+            state.grow(&self.name, end)?;
+        }
+        let sectors = bytes.len() / SECTOR_BYTES;
+        let written = match fault {
+            None => bytes.len(),
+            Some(_) => state.rng.index(sectors + 1) * SECTOR_BYTES,
+        };
+        let contents = state.files.get_mut(&self.name).expect("looked up above");
+        contents.write(&bytes[..written], offset as usize);
+        if fault.is_some() {
+            state.kill();
+            return Err(io::Error::other("the simulated process died"));
+        }
+        Ok(())
     }
 }
 
@@ -346,27 +381,7 @@ impl File for SimFile {
     }
 
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut state = self.state.lock();
-        let fault = state.begin(self.life, OpKind::Write)?;
-        let end = offset as usize + bytes.len();
-        if !state.files.contains_key(&self.name) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        if end > state.files[&self.name].bytes.len() {
-            state.grow(&self.name, end)?;
-        }
-        let sectors = bytes.len() / SECTOR_BYTES;
-        let written = match fault {
-            None => bytes.len(),
-            Some(_) => state.rng.index(sectors + 1) * SECTOR_BYTES,
-        };
-        let contents = state.files.get_mut(&self.name).expect("looked up above");
-        contents.write(&bytes[..written], offset as usize);
-        if fault.is_some() {
-            state.kill();
-            return Err(io::Error::other("the simulated process died"));
-        }
-        Ok(())
+        self.put(OpKind::Write, bytes, offset)
     }
 
     fn map(&self, offset: u64, bytes: usize) -> io::Result<Option<Appender>> {
