@@ -217,8 +217,9 @@ fn a_failed_write_ends_all_writing_and_says_so() {
     let db = open(&disk, &options);
     db.put(b"before", b"1").unwrap();
     db.sync().unwrap();
+    db.put(b"unsynced", b"2").unwrap();
     disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
-    assert!(db.put(b"failed", b"2").is_err());
+    assert!(db.sync().is_err());
     let error = db.put(b"after", b"3").unwrap_err();
     assert!(matches!(error, Error::VolumeFailed { .. }), "{error}");
     assert_eq!(db.get(b"before").unwrap().as_deref(), Some(&b"1"[..]), "reads go on");

@@ -105,7 +105,7 @@ impl Ledger {
             let right = match (found, entry.outcome) {
                 (Some(_), Outcome::NotDone) => false,
                 (Some(found), _) => *found == value(number, entry.bytes),
-                (None, Outcome::Acknowledged(at)) => self.may_be_lost(at),
+                (None, Outcome::Acknowledged(at)) => self.takers(entry.called, at).next().is_some(),
                 (None, _) => true,
             };
             if !right {
@@ -115,21 +115,24 @@ impl Ledger {
         self.check_prefix(&found)
     }
 
-    fn may_be_lost(&self, acknowledged: Nanos) -> bool {
-        self.losses.iter().any(|loss| acknowledged <= *loss && acknowledged + self.window > *loss)
+    /// The losses of power that may have taken a write: those up to a window after it was acknowledged, and those while its
+    /// answer was under way.
+    fn takers(&self, called: Nanos, acknowledged: Nanos) -> impl Iterator<Item = Nanos> + '_ {
+        self.losses.iter().copied().filter(move |loss| called <= *loss && acknowledged + self.window > *loss)
     }
 
     /// No write is gone while a later one of the same region, made before the power loss that took it, is there.
     fn check_prefix(&self, found: &[Option<Bytes>]) -> Result<(), String> {
         for (lost, lost_at) in self.acknowledged_entries().filter(|(number, _)| found[*number].is_none()) {
-            let Some(loss) = self.losses.iter().copied().find(|loss| *loss >= lost_at) else { continue };
-            let later = self.acknowledged_entries().find(|(number, at)| {
-                found[*number].is_some()
-                    && self.entries[*number].called > lost_at
-                    && *at < loss
-                    && self.side(*number) == self.side(lost)
-            });
-            if let Some((later, at)) = later {
+            // Whichever loss took it, it must have taken what came after.
+            let mut survivor = None;
+            for loss in self.takers(self.entries[lost].called, lost_at) {
+                survivor = self.survivor(found, lost, lost_at, loss).map(|later| (later, loss));
+                if survivor.is_none() {
+                    break;
+                }
+            }
+            if let Some(((later, at), loss)) = survivor {
                 return Err(format!(
                     "{:?}, acknowledged at {}, is gone, and {:?}, called at {} and acknowledged at {}, is there: the power was lost at {}",
                     key(lost),
@@ -142,6 +145,16 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    /// A write of the same region that was made between this one and `loss`, and is there.
+    fn survivor(&self, found: &[Option<Bytes>], lost: usize, lost_at: Nanos, loss: Nanos) -> Option<(usize, Nanos)> {
+        self.acknowledged_entries().find(|(number, at)| {
+            found[*number].is_some()
+                && self.entries[*number].called > lost_at
+                && *at < loss
+                && self.side(*number) == self.side(lost)
+        })
     }
 
     fn acknowledged_entries(&self) -> impl Iterator<Item = (usize, Nanos)> {

@@ -52,6 +52,15 @@ fn writes_after_the_loss_do_not_follow_on_those_before() {
 }
 
 #[test]
+fn a_loss_while_the_answer_is_under_way_may_take_the_write_too() {
+    let mut ledger = ledger(25);
+    ledger.power_lost(Nanos::from_millis(35));
+    // Acknowledged at 40; the third was made after the power was back, and another loss comes later.
+    ledger.power_lost(Nanos::from_millis(64));
+    assert_eq!(ledger.check(&mut content(&[0, 2])), Ok(()));
+}
+
+#[test]
 fn a_write_that_was_not_done_is_not_there() {
     let mut ledger = ledger(0);
     ledger.not_done(2);
