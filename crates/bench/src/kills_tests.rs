@@ -39,14 +39,19 @@ fn server(member: Member) -> ServerInfo {
 #[test]
 fn the_busiest_primary_is_killed() {
     let regions = vec![group(1, "", Some("b"), 1, &[]), group(2, "b", Some("c"), 2, &[]), group(3, "c", None, 2, &[])];
-    assert_eq!(victim(&RegionMap { version: 1, regions, servers: Vec::new() }), Some(2));
+    assert_eq!(victim(&RegionMap { version: 1, tables: Vec::new(), regions, servers: Vec::new() }), Some(2));
     assert_eq!(victim(&RegionMap::default()), None);
 }
 
 #[test]
 fn a_cluster_is_whole_by_members_that_live_now() {
     let regions = vec![group(1, "", None, 1, &[member(2, 1), member(3, 1)])];
-    let mut map = RegionMap { version: 1, regions, servers: vec![server(member(1, 1)), server(member(2, 1))] };
+    let mut map = RegionMap {
+        version: 1,
+        tables: Vec::new(),
+        regions,
+        servers: vec![server(member(1, 1)), server(member(2, 1))],
+    };
     assert_eq!(members_in_sync(&map), 2, "the third is dead, though nobody has removed it yet");
     map.servers.push(server(member(3, 2)));
     assert_eq!(members_in_sync(&map), 2, "another life is another member");

@@ -9,7 +9,7 @@ use crate::meter::Meter;
 use crate::phase;
 use crate::report::Report;
 use crate::verify;
-use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
+use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session, TableName};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
@@ -149,6 +149,8 @@ impl FromStr for Distribution {
 pub struct Options {
     /// Native addresses of one or more nodes.
     pub seeds: Vec<String>,
+    /// The table that is measured.
+    pub table: TableName,
     /// The phases, in order. Load comes first by itself where the records are not there.
     pub workloads: Vec<Workload>,
     /// Sizes of the pairs.
@@ -179,6 +181,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             seeds: vec!["127.0.0.1:7479".into()],
+            table: TableName::default(),
             workloads: vec![Workload::Load, Workload::A],
             mix: Mix::SD,
             records: 100_000,
@@ -349,5 +352,10 @@ fn is_loaded(session: &mut Session, options: &Options) -> Result<bool, BenchErro
 }
 
 pub(crate) fn client_options(options: &Options) -> ClientOptions {
-    ClientOptions { name: "leeward-bench".into(), deadline: options.deadline, ..ClientOptions::default() }
+    ClientOptions {
+        name: "leeward-bench".into(),
+        table: options.table.clone(),
+        deadline: options.deadline,
+        ..ClientOptions::default()
+    }
 }

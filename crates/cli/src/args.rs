@@ -3,7 +3,11 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
+
+mod table;
+pub(crate) use table::{CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
 
 #[cfg(test)]
 #[path = "args_tests.rs"]
@@ -48,6 +52,8 @@ pub(crate) enum Command {
     Del(DelArgs),
     /// Print keys and values in order
     Scan(ScanArgs),
+    /// Make tables, and show those there are
+    Table(TableCommands),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it
@@ -139,9 +145,9 @@ pub(crate) struct ServeArgs {
     pub(crate) stop_with_stdin: bool,
 }
 
-/// Options of the table of a cluster that is made.
+/// Options of a table that is made, alone or as the first of a cluster.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Table, when the cluster is made")]
+#[command(next_help_heading = "Options of the table that is made")]
 pub(crate) struct TableArgs {
     /// Where values are kept: `hybrid` (pairs from 1000 bytes in the large log, from 100 in runs on their way to the last
     /// level, smaller ones in leaves), `separated` (all in the large log), `in-place` (all in leaves), one size in bytes
@@ -173,16 +179,30 @@ impl TableArgs {
     pub(crate) fn options(&self, nodes: u32) -> TableOptions {
         let default = TableOptions::default();
         let replicas = nodes.min(default.replicas);
+        self.over(TableOptions { replicas, min_in_sync: replicas / 2 + 1, ..default })
+    }
+
+    /// `base` with the options that were given.
+    pub(crate) fn over(&self, base: TableOptions) -> TableOptions {
         TableOptions {
-            replicas,
-            min_in_sync: replicas / 2 + 1,
-            placement: self.placement.unwrap_or(default.placement),
-            l0_bytes: self.l0_kib.map_or(default.l0_bytes, |kib| kib << 10),
-            growth_factor: self.growth_factor.unwrap_or(default.growth_factor),
-            garbage_percent: self.garbage_percent.unwrap_or(default.garbage_percent),
-            max_space_percent: self.max_space_percent.unwrap_or(default.max_space_percent),
-            ..default
+            placement: self.placement.unwrap_or(base.placement),
+            l0_bytes: self.l0_kib.map_or(base.l0_bytes, |kib| kib << 10),
+            growth_factor: self.growth_factor.unwrap_or(base.growth_factor),
+            garbage_percent: self.garbage_percent.unwrap_or(base.garbage_percent),
+            max_space_percent: self.max_space_percent.unwrap_or(base.max_space_percent),
+            ..base
         }
+    }
+}
+
+/// A placement as [`placement`] reads it.
+pub(crate) fn placement_text(placement: Placement) -> String {
+    match placement {
+        Placement::HYBRID => "hybrid".into(),
+        Placement::SEPARATED => "separated".into(),
+        Placement::IN_PLACE => "in-place".into(),
+        Placement { medium_from, large_from } if medium_from == large_from => large_from.to_string(),
+        Placement { medium_from, large_from } => format!("{medium_from},{large_from}"),
     }
 }
 
@@ -218,6 +238,16 @@ pub(crate) struct Connect {
         default_value = "127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481"
     )]
     pub(crate) connect: Vec<String>,
+}
+
+/// A table of a cluster.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InTable {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The table
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_TABLE)]
+    pub(crate) table: TableName,
 }
 
 #[derive(Args, Debug)]
@@ -293,6 +323,9 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "NODES", conflicts_with = "connect",
         value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) dev: Option<u32>,
+    /// The table of the cluster that is measured
+    #[arg(long = "table", value_name = "NAME", default_value = DEFAULT_TABLE, conflicts_with = "dev")]
+    pub(crate) table_name: TableName,
     /// With --dev: directory for its data, which must be new or empty [default: a temporary one]
     #[arg(long, value_name = "DIR", requires = "dev")]
     pub(crate) data: Option<PathBuf>,
@@ -350,10 +383,12 @@ pub(crate) struct YcsbArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  leeward get hello\nExit code 1: there is no such key.")]
+#[command(
+    after_help = "Examples:\n  leeward get hello\n  leeward get --table orders 4711\nExit code 1: there is no such key."
+)]
 pub(crate) struct GetArgs {
     #[command(flatten)]
-    pub(crate) connect: Connect,
+    pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
 }
@@ -362,7 +397,7 @@ pub(crate) struct GetArgs {
 #[command(after_help = "Example:\n  leeward put hello world")]
 pub(crate) struct PutArgs {
     #[command(flatten)]
-    pub(crate) connect: Connect,
+    pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
     /// Its new value
@@ -373,7 +408,7 @@ pub(crate) struct PutArgs {
 #[command(after_help = "Example:\n  leeward del hello\nExit code 1: there was no such key.")]
 pub(crate) struct DelArgs {
     #[command(flatten)]
-    pub(crate) connect: Connect,
+    pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
 }
@@ -386,7 +421,7 @@ Examples:
 Bytes that are not printable ASCII are escaped, as is the tab between key and value.")]
 pub(crate) struct ScanArgs {
     #[command(flatten)]
-    pub(crate) connect: Connect,
+    pub(crate) place: InTable,
     /// First key [default: the first of all]
     pub(crate) start: Option<String>,
     /// Key after the last [default: none]

@@ -35,6 +35,7 @@ Commands:
   put     Set a key
   del     Remove a key
   scan    Print keys and values in order
+  table   Make tables, and show those there are
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum
@@ -69,6 +70,9 @@ fn every_page_has_an_example() {
         "put",
         "del",
         "scan",
+        "table create",
+        "table list",
+        "table describe",
         "accept-loss",
         "inspect",
         "verify",
@@ -100,6 +104,9 @@ fn the_command_lines_of_the_readme_are_understood() {
         "leeward bench idle --dev 3 --seconds 30",
         "leeward serve --config node.toml --set server_id=2",
         "leeward scan --reverse --limit 10",
+        "leeward table create orders --preset tebis",
+        "leeward get --table orders 4711",
+        "leeward table describe orders",
     ] {
         if let Err(error) = Cli::try_parse_from(line.split(' ')) {
             panic!("{line}: {error}");
@@ -123,6 +130,11 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("bench ycsb --kills 5 --dev 3", "--kill-primary-every"),
         ("bench ycsb --dev 3 --connect 127.0.0.1:1", "cannot be used with"),
         ("get", "<KEY>"),
+        ("get --table 7 k", "begins with a letter"),
+        ("table create Orders", "begins with a letter"),
+        ("table create a --preset x", "possible values: default, anthus, tebis"),
+        ("table create a --regions 2 --split-at m", "cannot be used with"),
+        ("bench ycsb --dev 3 --table a", "cannot be used with"),
         ("fly", "unrecognized subcommand"),
     ] {
         let text = refused(args);

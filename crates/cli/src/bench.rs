@@ -100,6 +100,7 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
         |name: &str, seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|error| format!("--{name}: {error}"));
     Ok(Options {
         seeds: args.connect.connect.clone(),
+        table: args.table_name.clone(),
         workloads: args.workload.clone(),
         mix: args.mix,
         records: args.records,

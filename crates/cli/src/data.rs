@@ -1,7 +1,7 @@
 //! `leeward get`, `put`, `del`, `scan` and `accept-loss`: the native client by hand.
 
 use crate::Outcome;
-use crate::args::{AcceptLossArgs, Connect, DelArgs, GetArgs, PutArgs, ScanArgs};
+use crate::args::{AcceptLossArgs, Connect, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
 use leeward_client::{Client, ClientError, ClientOptions, Range};
 use leeward_format::{RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
@@ -10,13 +10,17 @@ use std::time::Duration;
 /// How long a command by hand may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-fn connect(connect: &Connect) -> Result<Client, ClientError> {
+pub(crate) fn connect(connect: &Connect) -> Result<Client, ClientError> {
     let options = ClientOptions { name: "leeward-cli".into(), deadline: DEADLINE, ..ClientOptions::default() };
     Client::connect(&connect.connect, options)
 }
 
+fn open(place: &InTable) -> Result<Client, ClientError> {
+    Ok(connect(&place.connect)?.table(place.table.clone()))
+}
+
 pub(crate) fn get(args: &GetArgs) -> Outcome {
-    let Some(value) = connect(&args.connect)?.get(args.key.clone())? else {
+    let Some(value) = open(&args.place)?.get(args.key.clone())? else {
         eprintln!("there is no such key");
         return Ok(false);
     };
@@ -27,12 +31,12 @@ pub(crate) fn get(args: &GetArgs) -> Outcome {
 }
 
 pub(crate) fn put(args: &PutArgs) -> Outcome {
-    connect(&args.connect)?.put(args.key.clone(), args.value.clone())?;
+    open(&args.place)?.put(args.key.clone(), args.value.clone())?;
     Ok(true)
 }
 
 pub(crate) fn del(args: &DelArgs) -> Outcome {
-    let existed = connect(&args.connect)?.delete(args.key.clone())?.is_some();
+    let existed = open(&args.place)?.delete(args.key.clone())?.is_some();
     if !existed {
         eprintln!("there is no such key");
     }
@@ -54,7 +58,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Outcome {
         keys_only: args.keys,
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    for entry in connect(&args.connect)?.scan(range) {
+    for entry in open(&args.place)?.scan(range) {
         let (key, value) = entry?;
         let written = if args.keys {
             writeln!(out, "{}", key.escape_ascii())

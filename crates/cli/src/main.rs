@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`]: small
+//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`], [`table`]: small
 //!   clients. - [`inspect`]: a volume that nothing runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -19,6 +19,7 @@ mod serve;
 mod signals;
 mod status;
 mod supervisor;
+mod table;
 mod text;
 
 use args::{Cli, Command};
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Put(args) => data::put(&args),
         Command::Del(args) => data::del(&args),
         Command::Scan(args) => data::scan(&args),
+        Command::Table(args) => table::run(&args.command),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => inspect::verify(&args),

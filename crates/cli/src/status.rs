@@ -192,6 +192,7 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let node = nodes.iter().find(|node| ServerId(node.server) == primary)?;
         node.regions.iter().find(|region| region.region == group.region)
     };
+    let has_tables = map.regions.iter().any(|group| group.table != map.regions[0].table);
     let row = |group: &GroupConfig| {
         let status = of_primary(group);
         let range = range(
@@ -208,13 +209,19 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
             Some(status) => status.state.clone(),
             None => "unknown".into(),
         };
-        let mut cells = vec![group.region.to_string(), range, or_dash(primary), members(&group.backups)];
+        let mut cells = vec![group.region.to_string()];
+        cells.extend(has_tables.then(|| group.table.clone()));
+        cells.extend([range, or_dash(primary), members(&group.backups)]);
         cells.extend([members(&group.learners), group.epoch.to_string(), state]);
         cells.extend(figures(status));
         cells
     };
-    let head =
-        ["region", "range", "primary", "in sync", "building", "epoch", "state", "last LSN", "commit", "lag", "levels"];
+    let mut head = vec![
+        "region", "range", "primary", "in sync", "building", "epoch", "state", "last LSN", "commit", "lag", "levels",
+    ];
+    if has_tables {
+        head.insert(1, "table");
+    }
     let mut text = table(&head, map.regions.iter().map(row).collect());
     for group in &map.regions {
         for awaited in waits_for(map, group) {

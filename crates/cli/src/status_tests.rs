@@ -82,7 +82,8 @@ fn regions_are_listed_with_members_and_lag() {
         former: Vec::new(),
     };
     let regions = vec![group(1, Some(1)), group(2, None)];
-    let mut map = RegionMap { version: 1, regions, servers: vec![live(member(1)), live(member(2))] };
+    let mut map =
+        RegionMap { version: 1, tables: Vec::new(), regions, servers: vec![live(member(1)), live(member(2))] };
     let text = region_table(&map, &[&primary(), &backup()]);
     let lines: Vec<&str> = text.lines().collect();
     let cells =
@@ -91,6 +92,10 @@ fn regions_are_listed_with_members_and_lag() {
     assert_eq!(cells(lines[1]), expected);
     assert_eq!(cells(lines[2])[6..], ["unknown", "-", "-", "-", "-"]);
     assert_eq!(lines.len(), 3, "nobody is awaited: {text}");
+    let mut several = map.clone();
+    several.regions[1].table = "orders".into();
+    let text = region_table(&several, &[&primary(), &backup()]);
+    assert_eq!(cells(text.lines().nth(2).unwrap())[..2], ["2", "orders"], "{text}");
     // All are gone, and the primary's server is back with another volume.
     map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
     let text = region_table(&map, &[&primary()]);

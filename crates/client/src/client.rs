@@ -6,6 +6,7 @@ use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpResult, PutIf};
+use leeward_format::table::{NewTable, TableName};
 use leeward_format::{RegionId, ServerId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
+    table: TableName,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,13 @@ impl Client {
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Client, ClientError> {
         let session = Session::connect(seeds, options.clone())?;
         let seeds = seeds.iter().map(|seed| seed.as_ref().to_string()).collect();
-        Ok(Client { inner: Arc::new(Inner { seeds, options, idle: Mutex::new(vec![session]) }) })
+        let table = options.table.clone();
+        Ok(Client { inner: Arc::new(Inner { seeds, options, idle: Mutex::new(vec![session]) }), table })
+    }
+
+    /// A handle on another table, which shares this one's connections. That there is no such table is told by operations.
+    pub fn table(&self, table: TableName) -> Client {
+        Client { inner: Arc::clone(&self.inner), table }
     }
 
     /// The value at `key`, or `None` where the key does not exist.
@@ -110,6 +118,19 @@ impl Client {
         }
     }
 
+    /// Makes a table with its regions, whole or not at all. They are served a moment later; until then operations on them
+    /// are retried.
+    ///
+    /// # Errors
+    /// There is such a table, what is asked for cannot be, or the cluster does not answer in time; after `OpError::Unknown`
+    /// it may have been made.
+    pub fn create_table(&self, table: NewTable) -> Result<(), ClientError> {
+        match self.one(Op::CreateTable { table: Box::new(table) })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
     /// The entries of `range`, fetched as they are consumed. Each region answers as of one instant.
     pub fn scan(&self, range: Range) -> Scan {
         Scan::new(self.clone(), range)
@@ -120,7 +141,7 @@ impl Client {
     /// # Errors
     /// No connection could be made. What the cluster refuses is among the results.
     pub fn execute(&self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
-        self.with_session(|session| session.execute(ops))
+        self.with_session(|session| session.execute_in(&self.table, ops))
     }
 
     /// The region map, freshly asked for.

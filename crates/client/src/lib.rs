@@ -38,8 +38,9 @@ mod session;
 
 pub use client::Client;
 pub use introduction::{Introduction, introduce};
-pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo};
+pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo, TableOptions};
 pub use leeward_format::op::{Op, OpError, OpResult, PutIf};
+pub use leeward_format::table::{NewTable, TableName};
 pub use options::{ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};
 pub use session::{Done, Session, Ticket};

@@ -6,6 +6,7 @@
 use crate::options::{ClientError, Traffic};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
+use leeward_format::table::TableName;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use std::collections::VecDeque;
@@ -25,6 +26,8 @@ pub(crate) struct Pending {
     pub(crate) ticket: u64,
     /// Position in its batch.
     pub(crate) slot: usize,
+    /// The table that it is on.
+    pub(crate) table: TableName,
     pub(crate) op: Op,
     pub(crate) deadline: Instant,
     /// Attempts that were answered or broken.
@@ -151,16 +154,18 @@ impl Link {
         }
         while !self.waiting.is_empty() {
             let mut bytes = 0;
+            let table = self.waiting[0].table.clone();
             let fits = |pending: &Pending| {
                 bytes += op_bytes(&pending.op);
-                bytes < REQUEST_BYTES
+                bytes < REQUEST_BYTES && pending.table == table
             };
             let count = self.waiting.iter().take(REQUEST_OPS).take_while(fits_first(fits)).count();
-            let ops: Vec<Pending> = self.waiting.drain(..count).collect();
+            let pendings: Vec<Pending> = self.waiting.drain(..count).collect();
             let id = self.next_id;
             self.next_id += 1;
-            self.push(&Request::Ops { id, direct: true, ops: ops.iter().map(|pending| pending.op.clone()).collect() });
-            let ops = ops.into_iter().map(Some).collect();
+            let ops = pendings.iter().map(|pending| pending.op.clone()).collect();
+            self.push(&Request::Ops { id, direct: true, table, ops });
+            let ops = pendings.into_iter().map(Some).collect();
             self.flights.push_back((id, Flight { end: self.queued, sent: now, ops }));
         }
         self.write()
@@ -277,6 +282,7 @@ fn op_bytes(op: &Op) -> usize {
         Op::Put { key, value, .. } => key.len() + value.len(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
         Op::Scan { start, end, .. } => start.len() + end.as_ref().map_or(0, |end| end.len()),
+        Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),
         Op::Count { .. } | Op::AcceptLoss { .. } => 0,
     }
 }

@@ -1,6 +1,7 @@
 //! Options and errors of the client. Plain data; any thread.
 
 use leeward_format::op::{OpError, OpResult};
+use leeward_format::table::TableName;
 use std::time::Duration;
 
 /// How a client behaves. The defaults suit an application on the same network as the cluster.
@@ -8,6 +9,8 @@ use std::time::Duration;
 pub struct ClientOptions {
     /// Name that the nodes show in their lists and logs.
     pub name: String,
+    /// The table that operations are on.
+    pub table: TableName,
     /// How long an operation may take, retries included.
     pub deadline: Duration,
     /// How long connecting may take until some node has answered. Nothing listening at any address is no reason to
@@ -23,6 +26,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
             name: "leeward-client".into(),
+            table: TableName::default(),
             deadline: Duration::from_secs(30),
             connect_within: Duration::from_secs(2),
             retry_pause: Duration::from_millis(5),

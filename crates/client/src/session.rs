@@ -8,6 +8,7 @@ use crate::link::{Failed, Link, Pending};
 use crate::options::{ClientError, ClientOptions, Traffic};
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
+use leeward_format::table::TableName;
 use mio::{Events, Poll, Token};
 use std::collections::HashMap;
 use std::io;
@@ -161,8 +162,15 @@ impl Session {
     }
 
     /// Takes a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
-    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait.
+    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are on
+    /// the table of [`ClientOptions::table`].
     pub fn submit(&mut self, ops: Vec<Op>) -> Ticket {
+        let table = self.options.table.clone();
+        self.submit_in(&table, ops)
+    }
+
+    /// As [`Session::submit`], on another table.
+    pub fn submit_in(&mut self, table: &TableName, ops: Vec<Op>) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         if ops.is_empty() {
@@ -173,7 +181,8 @@ impl Session {
         let deadline = now + self.options.deadline;
         self.batches.insert(ticket, Batch { results: vec![None; ops.len()], missing: ops.len() });
         for (slot, op) in ops.into_iter().enumerate() {
-            let pending = Pending { ticket, slot, op, deadline, attempts: 0, doubtful: false, last: None };
+            let table = table.clone();
+            let pending = Pending { ticket, slot, table, op, deadline, attempts: 0, doubtful: false, last: None };
             self.route(pending, now);
         }
         Ticket(ticket)
@@ -206,9 +215,18 @@ impl Session {
     /// # Errors
     /// As [`Session::poll`].
     pub fn execute(&mut self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
+        let table = self.options.table.clone();
+        self.execute_in(&table, ops)
+    }
+
+    /// As [`Session::execute`], on another table.
+    ///
+    /// # Errors
+    /// As [`Session::poll`].
+    pub fn execute_in(&mut self, table: &TableName, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
         // Learns of connections that broke while nobody looked, before something is sent into them.
         self.wait(Duration::ZERO)?;
-        let ticket = self.submit(ops);
+        let ticket = self.submit_in(table, ops);
         let mut others = Vec::new();
         loop {
             let mut done = self.poll(self.options.deadline)?;
@@ -247,7 +265,7 @@ impl Session {
 
     /// Sends `pending` towards the primary of its region, or parks it.
     fn route(&mut self, pending: Pending, now: Instant) {
-        let Some(address) = primary_address(&self.map, &pending.op).map(str::to_string) else {
+        let Some(address) = primary_address(&self.map, &pending.table, &pending.op).map(str::to_string) else {
             return self.park(pending, now);
         };
         match self.link_to(&address, now) {
@@ -476,7 +494,7 @@ impl Session {
         let map = Arc::clone(&self.map);
         let deposed: Vec<Token> = (self.links.iter())
             .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > self.options.patience))
-            .filter(|(_, link)| link.pendings().any(|p| primary_address(&map, &p.op) != Some(&link.address)))
+            .filter(|(_, link)| link.pendings().any(|p| primary_address(&map, &p.table, &p.op) != Some(&link.address)))
             .map(|(token, _)| *token)
             .collect();
         for token in deposed {
@@ -527,23 +545,15 @@ impl Session {
     }
 }
 
-/// Native address of the node that `op` goes to: the primary of its region.
-fn primary_address<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a str> {
-    let region = match op {
-        Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
-            map.region_of(key)
-        }
-        Op::Scan { start, reverse: false, .. } => map.region_of(start),
-        Op::Scan { end: None, .. } => map.regions.last(),
-        // The region of the greatest key before the bound.
-        Op::Scan { end: Some(end), .. } => {
-            map.regions.iter().rfind(|region| region.start < *end).or(map.regions.first())
-        }
-        Op::Count { region } => map.regions.iter().find(|group| group.region == *region),
-        // Any node will do.
-        Op::AcceptLoss { .. } => return map.servers.first().map(|server| &*server.native_address),
+/// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
+/// so does an operation on a table that the map does not know: a node knows better, or says that there is none.
+fn primary_address<'a>(map: &'a RegionMap, table: &str, op: &Op) -> Option<&'a str> {
+    let is_for_any = matches!(op, Op::AcceptLoss { .. } | Op::CreateTable { .. });
+    let server = match op.region_in(map, table) {
+        Some(region) => map.server(region.primary?.server),
+        None if is_for_any || map.table(table).is_none() => map.servers.first(),
+        None => None,
     }?;
-    let server = map.server(region.primary?.server)?;
     Some(&server.native_address)
 }
 

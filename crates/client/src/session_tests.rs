@@ -2,7 +2,7 @@
 
 use super::{check_address, primary_address};
 use bytes::Bytes;
-use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
 use leeward_format::op::Op;
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
@@ -43,7 +43,8 @@ fn map() -> RegionMap {
         region(3, "p", Some("t"), None),
         region(4, "t", None, Some(9)),
     ];
-    RegionMap { version: 1, regions, servers: vec![server(1), server(2)] }
+    let tables = vec![TableOptions::default()];
+    RegionMap { version: 1, tables, regions, servers: vec![server(1), server(2)] }
 }
 
 fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
@@ -53,7 +54,7 @@ fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
 #[test]
 fn an_operation_goes_to_the_primary_of_its_region() {
     let map = map();
-    let to = |op: &Op| primary_address(&map, op);
+    let to = |op: &Op| primary_address(&map, "default", op);
     assert_eq!(to(&Op::Get { key: "a".into() }), Some("host:1"));
     assert_eq!(to(&Op::Get { key: "h".into() }), Some("host:2"), "the start of a region is its own");
     assert_eq!(to(&Op::Delete { key: "q".into() }), None, "no primary yet");
@@ -63,13 +64,38 @@ fn an_operation_goes_to_the_primary_of_its_region() {
 }
 
 #[test]
+fn each_table_has_its_own_regions() {
+    let mut map = map();
+    let mut add = |region: GroupConfig| map.regions.push(GroupConfig { table: "orders".into(), ..region });
+    add(region(5, "", Some("p"), Some(2)));
+    add(region(6, "p", None, Some(1)));
+    map.tables.push(TableOptions { name: "orders".into(), ..TableOptions::default() });
+    let to = |table, op: &Op| primary_address(&map, table, op);
+    assert_eq!(to("default", &Op::Get { key: "a".into() }), Some("host:1"));
+    assert_eq!(to("orders", &Op::Get { key: "a".into() }), Some("host:2"));
+    assert_eq!(to("orders", &scan("a", None, true)), Some("host:1"), "from the end of its own table");
+    assert_eq!(to("orders", &scan("", Some(""), true)), Some("host:2"), "an empty range is asked somewhere");
+    assert_eq!(to("default", &scan("a", None, true)), None, "the last region of the default table has no primary");
+    assert_eq!(to("new", &Op::Get { key: "a".into() }), Some("host:1"), "any node may know it");
+    assert_eq!(to("orders", &Op::Count { region: RegionId(2) }), Some("host:2"), "a region is named by its number");
+}
+
+#[test]
 fn a_scan_goes_to_the_region_of_the_bound_it_starts_from() {
     let map = map();
-    assert_eq!(primary_address(&map, &scan("", Some("z"), false)), Some("host:1"));
-    assert_eq!(primary_address(&map, &scan("i", None, false)), Some("host:2"));
-    assert_eq!(primary_address(&map, &scan("a", Some("i"), true)), Some("host:2"));
-    assert_eq!(primary_address(&map, &scan("a", Some("h"), true)), Some("host:1"), "the end itself is excluded");
-    assert_eq!(primary_address(&map, &scan("a", None, true)), None, "the last region's primary is not alive");
+    assert_eq!(primary_address(&map, "default", &scan("", Some("z"), false)), Some("host:1"));
+    assert_eq!(primary_address(&map, "default", &scan("i", None, false)), Some("host:2"));
+    assert_eq!(primary_address(&map, "default", &scan("a", Some("i"), true)), Some("host:2"));
+    assert_eq!(
+        primary_address(&map, "default", &scan("a", Some("h"), true)),
+        Some("host:1"),
+        "the end itself is excluded"
+    );
+    assert_eq!(
+        primary_address(&map, "default", &scan("a", None, true)),
+        None,
+        "the last region's primary is not alive"
+    );
 }
 
 #[test]

@@ -19,6 +19,9 @@ use leeward_platform::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+mod creation;
+use creation::Creation;
+
 /// How a master goes about its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterOptions {
@@ -36,18 +39,20 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Names a proposal of a primary.
+/// Names a proposal of a primary, or a wish of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProposalId(pub u64);
 
 /// What became of a proposal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The configuration was made. The view has held it; it may hold a newer one already.
+    /// The configuration, or the table, was made. The view has held it; it may hold a newer one already.
     Accepted,
     /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here
     /// on; if the connection was lost, it may have been made and replaced since.
     Rejected,
+    /// The table was not made, for this reason.
+    Refused(String),
 }
 
 /// Why a server is not part of the cluster.
@@ -95,6 +100,8 @@ enum Purpose {
     Decision(GroupConfig),
     /// A primary's proposal.
     Proposal(Box<Proposal>),
+    /// An operator's table.
+    Creation(Box<Creation>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +120,7 @@ pub struct Agent {
     /// Paths that are left alone until then, or until they change.
     paused: BTreeMap<ClusterPath, Nanos>,
     proposals: VecDeque<Proposal>,
+    creations: VecDeque<Creation>,
     outcomes: Vec<(ProposalId, Outcome)>,
     ops: Vec<(u64, CoordinatorOp)>,
     next_op: u64,
@@ -135,6 +143,7 @@ impl Agent {
             outstanding: BTreeMap::new(),
             paused: BTreeMap::new(),
             proposals: VecDeque::new(),
+            creations: VecDeque::new(),
             outcomes: Vec::new(),
             ops: Vec::new(),
             next_op: 1,
@@ -219,10 +228,15 @@ impl Agent {
     }
 
     fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
-        let id = ProposalId(self.next_proposal);
-        self.next_proposal += 1;
+        let id = self.new_proposal();
         self.proposals.push_back(Proposal { id, old, new });
         self.advance(now);
+        id
+    }
+
+    fn new_proposal(&mut self) -> ProposalId {
+        let id = ProposalId(self.next_proposal);
+        self.next_proposal += 1;
         id
     }
 
@@ -291,7 +305,10 @@ impl Agent {
             Err(CoordinatorError::Refused(reason)) => {
                 if self.refusal.as_ref() != Some(&reason) {
                     tracing::error!(%path, reason, "the coordinator refuses an operation");
-                    self.refusal = Some(reason);
+                    self.refusal = Some(reason.clone());
+                }
+                if let Purpose::Creation(creation) = &mut outstanding.purpose {
+                    creation.refusal = Some(reason);
                 }
                 Some(Answer { done: false, version: 0 })
             }
@@ -316,7 +333,11 @@ impl Agent {
 
     /// Ends an operation: a proposal gets its outcome if it has been answered, or waits to be judged by the view.
     fn settle(&mut self, outstanding: Outstanding) {
-        let Purpose::Proposal(proposal) = outstanding.purpose else { return };
+        let proposal = match outstanding.purpose {
+            Purpose::Proposal(proposal) => proposal,
+            Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
+            Purpose::Presence | Purpose::Decision(_) => return,
+        };
         match outstanding.answer {
             Some(Answer { done: true, .. }) => self.outcomes.push((proposal.id, Outcome::Accepted)),
             Some(Answer { done: false, .. }) => self.judge(&proposal),
@@ -340,6 +361,7 @@ impl Agent {
         self.register();
         self.campaign();
         self.carry_proposals();
+        self.carry_creations();
         self.rule(now);
     }
 
@@ -486,7 +508,7 @@ impl Agent {
         let outstanding = self.outstanding.values().filter_map(|outstanding| match &outstanding.purpose {
             Purpose::Decision(config) => Some(config),
             Purpose::Proposal(proposal) => Some(&proposal.new),
-            Purpose::Presence => None,
+            Purpose::Presence | Purpose::Creation(_) => None,
         });
         outstanding.map(|config| (config.region, config.clone())).collect()
     }

@@ -27,11 +27,11 @@ const MASTER: &str = "/leeward/master";
 const REGION: &str = "/leeward/region/1";
 
 /// An agent in its second life and the coordinator's side of it.
-struct Fixture {
-    agent: Agent,
-    now: Nanos,
-    version: u64,
-    asked: Vec<(u64, CoordinatorOp)>,
+pub(super) struct Fixture {
+    pub(super) agent: Agent,
+    pub(super) now: Nanos,
+    pub(super) version: u64,
+    pub(super) asked: Vec<(u64, CoordinatorOp)>,
 }
 
 impl Fixture {
@@ -44,17 +44,17 @@ impl Fixture {
         fixture
     }
 
-    fn tell(&mut self, event: CoordinatorEvent) {
+    pub(super) fn tell(&mut self, event: CoordinatorEvent) {
         self.agent.handle(self.now, event);
         self.asked.extend(self.agent.take_ops());
     }
 
-    fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
+    pub(super) fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
         self.version += 1;
         self.tell(CoordinatorEvent::Changed(Change { path: path.into(), version: self.version, value }));
     }
 
-    fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
+    pub(super) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
         self.tell(CoordinatorEvent::Up { session: SessionId(1) });
         for (path, value) in tree {
             self.change(path, value.clone());
@@ -69,25 +69,29 @@ impl Fixture {
         self.asked.extend(self.agent.take_ops());
     }
 
-    fn ask(&mut self) -> (u64, CoordinatorOp) {
+    pub(super) fn ask(&mut self) -> (u64, CoordinatorOp) {
         assert_eq!(self.asked.len(), 1, "{:?}", self.asked);
         self.asked.remove(0)
     }
 
     /// The coordinator does what was asked: the change, then the answer.
-    fn grant(&mut self) {
+    pub(super) fn grant(&mut self) {
         let (id, op) = self.ask();
+        self.apply(op);
+        self.tell(CoordinatorEvent::Reply { id, result: Ok(self.version) });
+    }
+
+    pub(super) fn apply(&mut self, op: CoordinatorOp) {
         match op {
             CoordinatorOp::Create { path, value, .. } | CoordinatorOp::Set { path, value, .. } => {
                 self.change(&path, Some(value))
             }
             CoordinatorOp::Delete { path, .. } => self.change(&path, None),
-            CoordinatorOp::All(_) => unreachable!("agents ask for one thing at a time"),
+            CoordinatorOp::All(ops) => ops.into_iter().for_each(|op| self.apply(op)),
         }
-        self.tell(CoordinatorEvent::Reply { id, result: Ok(self.version) });
     }
 
-    fn outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
+    pub(super) fn outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
         self.agent.take_outcomes()
     }
 }
@@ -107,7 +111,7 @@ fn config(epoch: u32, primary: Option<Member>, backups: &[Member], learners: &[M
 }
 
 /// A cluster in which another server is master, and this one is registered and primary of region 1.
-fn primary() -> (Fixture, GroupConfig) {
+pub(super) fn primary() -> (Fixture, GroupConfig) {
     let config = config(3, Some(member(ME, 2)), &[member(2, 1)], &[member(3, 1)]);
     let fixture = Fixture::new(&[
         (SERVER, Some(encode_value(&info(member(ME, 2))))),

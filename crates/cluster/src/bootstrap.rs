@@ -1,4 +1,4 @@
-//! The first content of a new cluster: a table and its regions, made in one step. Pure.
+//! A new table and its regions, made in one step: the first content of a new cluster, or more of it later. Pure.
 
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
@@ -9,7 +9,7 @@ use leeward_format::{Epoch, RegionId};
 /// region. Regions are numbered from `first` and wait for the master to assign them.
 ///
 /// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the table was
-/// made before, and is no failure to whoever starts a cluster.
+/// made before, or that a region has one of the numbers; to whoever starts a cluster it is no failure.
 ///
 /// # Panics
 /// The splits are not strictly ascending, or one is the empty key.

@@ -105,14 +105,15 @@ impl View {
             ClusterPath::Table(_) => None,
         }
     }
-    /// Regions sorted by table and start, and live servers: what routing needs. Built once a change.
+    /// Tables, regions sorted by table and start, and live servers: what routing needs. Built once a change.
     pub fn region_map(&mut self) -> Arc<RegionMap> {
         let map = self.map.get_or_insert_with(|| {
             let mut regions: Vec<GroupConfig> =
                 self.current.regions.values().map(|(_, config)| config.clone()).collect();
             regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
             let servers = self.current.servers.values().map(|(_, info)| info.clone()).collect();
-            Arc::new(RegionMap { version: self.current.version, regions, servers })
+            let tables = self.current.tables.values().cloned().collect();
+            Arc::new(RegionMap { version: self.current.version, tables, regions, servers })
         });
         map.clone()
     }
@@ -136,7 +137,12 @@ impl Content {
             (ClusterPath::Server(id), None) => drop(self.servers.remove(&id)),
             (ClusterPath::Master, None) => self.master = None,
             (ClusterPath::Table(name), Some(value)) => {
-                self.tables.insert(name, decode_value("table", value)?);
+                self.tables.remove(&name);
+                let options: TableOptions = decode_value("table", value)?;
+                if options.name != name {
+                    return Err(DecodeError::invalid("table", format!("{:?} stored as {name:?}", options.name)));
+                }
+                self.tables.insert(name, options);
             }
             (ClusterPath::Region(id), Some(value)) => {
                 self.regions.remove(&id);

@@ -48,7 +48,7 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
     let bounds: Vec<(&[u8], Option<&[u8]>)> =
         map.regions.iter().map(|region| (&region.start[..], region.end.as_deref())).collect();
     assert_eq!(bounds, [(&b""[..], Some(&b"g"[..])), (b"g", Some(b"p")), (b"p", None)]);
-    assert_eq!(map.region_of(b"h").map(|region| region.region), Some(RegionId(2)));
+    assert_eq!(map.region_of("default", b"h").map(|region| region.region), Some(RegionId(2)));
     assert!(Arc::ptr_eq(&map, &view.region_map()), "built once a change");
 }
 

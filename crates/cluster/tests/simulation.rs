@@ -395,6 +395,7 @@ impl Cluster {
                 match outcome {
                     Outcome::Accepted => assert!(made, "seed {}: {config:?}", self.seed),
                     Outcome::Rejected => assert!(!seen, "seed {}: {config:?}", self.seed),
+                    Outcome::Refused(reason) => unreachable!("nobody makes tables here: {reason}"),
                 }
             }
             for (id, op) in ops {

@@ -1,13 +1,14 @@
 //! What the coordinator keeps: servers, regions and their replica groups, tables.
 //!
 //! ```text
-//! /leeward/table/<name>    TableOptions                       written by whoever creates the table
+//! /leeward/table/<name>    TableOptions                       made with its regions, by whoever creates the table
 //! /leeward/region/<id>     GroupConfig                        compare-and-set only
 //! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
 //! /leeward/master          Member          ephemeral          whoever created it is the master
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
+use crate::table::DEFAULT_TABLE;
 use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -170,7 +171,7 @@ pub struct TableOptions {
 impl Default for TableOptions {
     fn default() -> Self {
         TableOptions {
-            name: "default".into(),
+            name: DEFAULT_TABLE.into(),
             placement: Placement::HYBRID,
             replicas: 3,
             min_in_sync: 2,
@@ -301,11 +302,13 @@ pub struct ServerInfo {
     pub copies: Vec<CopyFound>,
 }
 
-/// Everything a client or node needs to route: regions in key order and live servers.
+/// Everything a client or node needs to route: tables, their regions in key order, and live servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionMap {
     /// Version of the coordinator's state that this was read from.
     pub version: u64,
+    /// Tables, sorted by name.
+    pub tables: Vec<TableOptions>,
     /// Regions, sorted by table and start.
     pub regions: Vec<GroupConfig>,
     /// Live servers.
@@ -313,10 +316,20 @@ pub struct RegionMap {
 }
 
 impl RegionMap {
-    /// The region that holds `key`.
-    pub fn region_of(&self, key: &[u8]) -> Option<&GroupConfig> {
-        let after = self.regions.partition_point(|region| &region.start[..] <= key);
-        self.regions[..after].last().filter(|region| region.contains(key))
+    /// The region of `table` that holds `key`.
+    pub fn region_of(&self, table: &str, key: &[u8]) -> Option<&GroupConfig> {
+        let after = self.regions.partition_point(|region| (&region.table[..], &region.start[..]) <= (table, key));
+        self.regions[..after].last().filter(|region| region.table == table && region.contains(key))
+    }
+    /// The regions of `table`, in key order; none if there is no such table.
+    pub fn regions_of(&self, table: &str) -> &[GroupConfig] {
+        let from = self.regions.partition_point(|region| &region.table[..] < table);
+        let regions = &self.regions[from..];
+        &regions[..regions.partition_point(|region| region.table == table)]
+    }
+    /// Options of the table `name`.
+    pub fn table(&self, name: &str) -> Option<&TableOptions> {
+        self.tables.binary_search_by(|table| table.name[..].cmp(name)).ok().map(|at| &self.tables[at])
     }
     /// Who lives as server `id`.
     pub fn member(&self, id: ServerId) -> Option<Member> {

@@ -8,6 +8,7 @@
 use crate::cluster::{Member, TableOptions};
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
+use crate::table::TableName;
 use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,8 @@ pub enum Control {
     Forward {
         /// Chosen by the sender, echoed.
         id: u64,
+        /// The table that it is on.
+        table: TableName,
         /// The operation.
         op: Op,
     },

@@ -19,6 +19,7 @@ pub mod op;
 pub mod record;
 pub mod segment;
 pub mod superblock;
+pub mod table;
 
 pub use frame::DecodeError;
 pub use ids::*;

@@ -1,9 +1,12 @@
 //! What a client asks of the store and what it answers: the operations of the native protocol, which the RESP
 //! commands are translated into and which nodes forward to each other.
 //!
-//! Every operation names keys of one region; what spans regions (MGET, KRANGE) is several operations.
+//! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
+//! spans regions (MGET, KRANGE) is several operations.
 
-use crate::{Epoch, RegionId, ServerId, cluster::RegionMap};
+use crate::cluster::{GroupConfig, RegionMap};
+use crate::table::{NewTable, TableName};
+use crate::{Epoch, RegionId, ServerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +90,13 @@ pub enum Op {
         /// The server whose volumes are given up.
         server: ServerId,
     },
+    /// An operator's: makes a table with its regions, whole or not at all. Any node carries it out. Answers
+    /// [`OpResult::Done`] once the regions are configured, before they are served; or [`OpError::Invalid`] if there is
+    /// such a table already, or what is asked for cannot be.
+    CreateTable {
+        /// The table.
+        table: Box<NewTable>,
+    },
 }
 
 impl Op {
@@ -95,7 +105,35 @@ impl Op {
         match self {
             Op::Get { .. } | Op::Scan { .. } | Op::Count { .. } => true,
             Op::Put { when, want_old, .. } => *when == PutIf::Always && !want_old,
-            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::AcceptLoss { .. } => false,
+            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } => false,
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
+        }
+    }
+    /// The key that it is about, if it is about one.
+    pub fn key(&self) -> Option<&Bytes> {
+        match self {
+            Op::Get { key }
+            | Op::Put { key, .. }
+            | Op::Delete { key }
+            | Op::Add { key, .. }
+            | Op::Append { key, .. } => Some(key),
+            Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
+        }
+    }
+    /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
+    /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
+    pub fn region_in<'a>(&self, map: &'a RegionMap, table: &str) -> Option<&'a GroupConfig> {
+        match self {
+            Op::Scan { start, reverse: false, .. } => map.region_of(table, start),
+            Op::Scan { end: None, .. } => map.regions_of(table).last(),
+            Op::Scan { end: Some(end), .. } => {
+                // The end is exclusive: the region of the greatest key below it.
+                let regions = map.regions_of(table);
+                let below = regions.partition_point(|region| region.start < *end);
+                regions[..below].last().or(regions.first())
+            }
+            Op::Count { region } => map.regions.iter().find(|config| config.region == *region),
+            op => map.region_of(table, op.key()?),
         }
     }
     /// The operation may change the store.
@@ -186,6 +224,8 @@ pub enum Request {
         id: u64,
         /// Answer [`OpError::NotPrimary`] for keys whose primary is another server, instead of forwarding.
         direct: bool,
+        /// The table that they are on.
+        table: TableName,
         /// The batch.
         ops: Vec<Op>,
     },
@@ -199,7 +239,8 @@ pub enum Request {
 /// Node to native client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The region map as this node knows it; also sent before results that hold [`OpError::NotPrimary`].
+    /// Tables, regions and servers as this node knows them; also sent before results that hold
+    /// [`OpError::NotPrimary`].
     Map(RegionMap),
     /// Answers in the order of the operations.
     Results {

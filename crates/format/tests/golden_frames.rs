@@ -2,9 +2,11 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
+use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, PutIf, Reply, Request};
+use leeward_format::table::{NewTable, TableName};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -26,6 +28,19 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: FrameKind, v
     assert_eq!(read, Some((value, expected.len())));
 }
 
+fn options() -> TableOptions {
+    TableOptions {
+        name: "orders".into(),
+        placement: Placement::HYBRID,
+        replicas: 3,
+        min_in_sync: 2,
+        l0_bytes: 1 << 20,
+        growth_factor: 8,
+        garbage_percent: 10,
+        max_space_percent: 130,
+    }
+}
+
 #[test]
 fn requests() {
     let hello = Request::Hello { client: "bench".into() };
@@ -41,8 +56,10 @@ fn requests() {
         Op::Scan { start: key, end: None, reverse: false, limit: 300, keys_only: true },
         Op::Count { region: RegionId(7) },
         Op::AcceptLoss { region: RegionId(7), server: ServerId(2) },
+        Op::CreateTable { table: Box::new(NewTable { options: options(), splits: vec![Bytes::from_static(b"m")] }) },
     ];
-    check(FrameKind::Request, Request::Ops { id: 1, direct: true, ops }, include_str!("golden/request-ops.hex"));
+    let table = "orders".parse().expect("a name");
+    check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
 }
 
 #[test]
@@ -68,6 +85,9 @@ fn replies() {
 fn control_messages() {
     let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: vec![(RegionId(1), Epoch(2))] };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
+    let op = Op::Get { key: Bytes::from_static(b"key") };
+    let forward = Control::Forward { id: 9, table: TableName::default(), op };
+    check(FrameKind::Control, forward, include_str!("golden/control-forward.hex"));
     let body = ToBackup::Flush {
         log: LogKind::Large,
         index: 5,

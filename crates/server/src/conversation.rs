@@ -4,12 +4,15 @@
 use crate::commands::Context;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};
+use leeward_format::table::TableName;
 
 /// An operation that a connection wants carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// Its number on this connection, by which [`Conversation::complete`] names it.
     pub number: u64,
+    /// The table that it is on.
+    pub table: TableName,
     /// The operation.
     pub op: Op,
     /// Answer that another node is the primary instead of forwarding.

@@ -24,6 +24,7 @@ use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{GroupConfig, Member, decode_value};
 use leeward_format::op::OpResult;
+use leeward_format::table::TableName;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
@@ -299,7 +300,8 @@ impl World {
             return self.push(self.now + Nanos::from_millis(50), Event::Client { client });
         };
         self.push(self.now + self.load.patience(), Event::Patience { client, token: request.token });
-        self.input(request.node, Input::Submit { token: request.token, op: request.op, direct: false });
+        let table = TableName::default();
+        self.input(request.node, Input::Submit { token: request.token, table, op: request.op, direct: false });
     }
 
     fn answered(&mut self, token: Token, result: OpResult) {

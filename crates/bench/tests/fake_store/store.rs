@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use leeward_bench::DevCluster;
-use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ServerInfo};
+use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ServerInfo, TableOptions};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
@@ -104,6 +104,7 @@ impl Store {
         };
         RegionMap {
             version: life,
+            tables: vec![TableOptions::default()],
             regions: vec![group(1, "", Some("user1")), group(2, "user1", None)],
             servers: vec![server],
         }

@@ -2,6 +2,7 @@
 //! nothing is left running.
 
 mod running;
+mod tables;
 
 use running::{Dev, Resp, leeward, wait_for};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! A node by script: a TCP server that answers each request of the native protocol as the test says.
 
 use bytes::Bytes;
-use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo};
+use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName, TableOptions};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
@@ -27,12 +27,15 @@ pub(crate) enum Act {
 
 type Script = Box<dyn FnMut(&[Op]) -> Act + Send>;
 
+/// A request's operations, and the table that they were on.
+type Batch = (TableName, Vec<Op>);
+
 /// A scripted node.
 #[derive(Clone)]
 pub(crate) struct FakeNode {
     pub(crate) address: String,
     /// Batches that reached it, in order.
-    pub(crate) seen: Arc<Mutex<Vec<Vec<Op>>>>,
+    pub(crate) seen: Arc<Mutex<Vec<Batch>>>,
     map: Arc<Mutex<RegionMap>>,
 }
 
@@ -69,7 +72,12 @@ impl FakeNode {
 
     /// Every operation that reached the node.
     pub(crate) fn ops(&self) -> Vec<Op> {
-        self.seen.lock().expect("no panic").concat()
+        self.seen.lock().expect("no panic").iter().flat_map(|(_, ops)| ops.clone()).collect()
+    }
+
+    /// The table and the size of every request that reached the node.
+    pub(crate) fn requests(&self) -> Vec<(String, usize)> {
+        self.seen.lock().expect("no panic").iter().map(|(table, ops)| (table.to_string(), ops.len())).collect()
     }
 
     fn connection(&self, mut stream: TcpStream, script: &Mutex<Script>) {
@@ -87,10 +95,10 @@ impl FakeNode {
                         let node = Reply::Node { server: ServerId(1), admin_address: "admin:1".into() };
                         write_frame(FrameKind::Reply, &node, &mut out);
                     }
-                    Request::Ops { id, direct, ops } => {
+                    Request::Ops { id, direct, table, ops } => {
                         assert!(direct, "the client routes by itself");
                         let act = script.lock().expect("no panic")(&ops);
-                        self.seen.lock().expect("no panic").push(ops);
+                        self.seen.lock().expect("no panic").push((table, ops));
                         match act {
                             Act::Results(results) => {
                                 write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
@@ -148,6 +156,7 @@ pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&s
     };
     RegionMap {
         version,
+        tables: vec![TableOptions::default()],
         regions: regions.iter().zip(ends).enumerate().map(group).collect(),
         servers: addresses.iter().enumerate().map(server).collect(),
     }
@@ -168,6 +177,6 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
         Op::Count { .. } => OpResult::Integer(0),
-        Op::AcceptLoss { .. } => OpResult::Done,
+        Op::AcceptLoss { .. } | Op::CreateTable { .. } => OpResult::Done,
     }
 }

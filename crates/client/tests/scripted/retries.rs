@@ -1,7 +1,9 @@
 //! What the client retries, what it never retries, and what it says when it gives up: against nodes by script.
 
 use crate::fake::{Act, FakeNode, map, succeed, success};
-use leeward_client::{Client, ClientError, ClientOptions, Op, OpError, OpResult, Session};
+use leeward_client::{
+    Client, ClientError, ClientOptions, NewTable, Op, OpError, OpResult, Session, TableName, TableOptions,
+};
 use leeward_format::{Epoch, RegionId};
 use std::time::{Duration, Instant};
 
@@ -250,7 +252,7 @@ fn what_is_submitted_together_travels_together() {
         done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
     }
     assert_eq!(done.len(), 102);
-    let batches: Vec<usize> = node.seen.lock().expect("no panic").iter().map(Vec::len).collect();
+    let batches: Vec<usize> = node.requests().iter().map(|(_, size)| *size).collect();
     assert_eq!(batches, [100, 1, 1, 1], "the large ones have requests of their own");
     let deltas: Vec<OpResult> = node.ops()[..100].iter().map(success).collect();
     assert_eq!(deltas, (0..100).map(OpResult::Integer).collect::<Vec<_>>(), "in order");
@@ -260,4 +262,37 @@ fn what_is_submitted_together_travels_together() {
 
 fn success_free_get() -> Op {
     Op::Get { key: "big".into() }
+}
+
+#[test]
+fn each_request_names_one_table_and_an_unknown_one_is_asked_for_anyway() {
+    let (node, client) = lone_node(options(), succeed);
+    let orders: TableName = "orders".parse().expect("a name");
+    client.put("a", "1").expect("a put");
+    client.table(orders.clone()).put("a", "2").expect("a put, since the node does not mind");
+    client.put("b", "1").expect("a put");
+    let requests = [("default".to_owned(), 1), ("orders".to_owned(), 1), ("default".to_owned(), 1)];
+    assert_eq!(node.requests(), requests);
+
+    let mut session = Session::connect(&[&node.address], options()).expect("the node answers");
+    let get = || Op::Get { key: "a".into() };
+    session.submit(vec![get(), get()]);
+    session.submit_in(&orders, vec![get()]);
+    session.submit(vec![get()]);
+    while session.outstanding() > 0 {
+        session.poll(Duration::from_secs(1)).expect("it waits");
+    }
+    let sizes: Vec<usize> = node.requests()[3..].iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes, [2, 1, 1], "a request holds operations on one table");
+    let options = TableOptions { name: "orders".into(), ..TableOptions::default() };
+    client.create_table(NewTable { options, splits: Vec::new() }).expect("the node does it");
+}
+
+#[test]
+fn a_creation_whose_outcome_is_unknown_is_not_repeated() {
+    let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
+    let table = NewTable { options: TableOptions::default(), splits: Vec::new() };
+    let error = client.create_table(table).expect_err("nobody knows");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error}");
+    assert_eq!(node.ops().len(), 1);
 }

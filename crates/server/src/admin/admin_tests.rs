@@ -28,7 +28,10 @@ fn snapshot() -> Snapshot {
     };
     let status =
         NodeStatus { server: ServerId(2), coordinator_up: true, regions: vec![region], ..NodeStatus::default() };
-    Snapshot { status, map: Arc::new(RegionMap { version: 8, regions: vec![group], servers: Vec::new() }) }
+    Snapshot {
+        status,
+        map: Arc::new(RegionMap { version: 8, tables: Vec::new(), regions: vec![group], servers: Vec::new() }),
+    }
 }
 
 #[test]

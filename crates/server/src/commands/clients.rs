@@ -1,6 +1,7 @@
 //! Who is connected: what `CLIENT LIST` and `INFO clients` tell.
 
 use crate::resp::Protocol;
+use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,6 +27,8 @@ pub struct Client {
     pub command: &'static str,
     /// RESP version; `None` for the native protocol.
     pub protocol: Option<Protocol>,
+    /// The table that it has selected; `None` for the native protocol, in which each request names one.
+    pub table: Option<TableName>,
 }
 
 /// All connections of a node, by id.
@@ -89,6 +92,9 @@ impl Clients {
             client.library_version,
         )
         .expect("writing to a string cannot fail");
+        if let Some(table) = &client.table {
+            write!(out, " table={table}").expect("writing to a string cannot fail");
+        }
         out
     }
 

@@ -6,6 +6,7 @@ use super::{Context, table};
 use crate::conversation::Conversation;
 use crate::resp::{Protocol, Reply, parse_integer};
 use bytes::Bytes;
+use leeward_format::table::{TableName, unknown_table};
 
 const NO_USERS: &str = "AUTH was sent, but this server has no users: connect without a user name and a password";
 
@@ -36,6 +37,7 @@ pub(super) fn quit(session: &mut Session) -> Work {
 /// `RESET`
 pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
     session.protocol = Protocol::Resp2;
+    session.select(TableName::default(), context);
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.name.clear();
     }
@@ -47,13 +49,22 @@ pub(super) fn auth(args: &[Bytes]) -> Work {
     if args.len() > 3 { error("syntax error") } else { error(NO_USERS) }
 }
 
-/// `SELECT index`
-pub(super) fn select(args: &[Bytes]) -> Work {
-    match parse_integer(&args[1]) {
-        Some(0) => Work::Ready(Reply::OK),
-        Some(_) => error("DB index is out of range"),
-        None => error("value is not an integer or out of range"),
-    }
+/// `SELECT 0 | table`
+pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    let table = match parse_integer(&args[1]) {
+        Some(0) => TableName::default(),
+        Some(_) => return error("DB index is out of range"),
+        None => match String::from_utf8_lossy(&args[1]).parse::<TableName>() {
+            Ok(table) if context.map.table(&table).is_some() => table,
+            Ok(_) if context.map.tables.is_empty() => {
+                return Work::Ready(Reply::Error("LOADING the cluster has no tables yet; try again".into()));
+            }
+            Ok(table) => return error(unknown_table(&table)),
+            Err(reason) => return error(reason),
+        },
+    };
+    session.select(table, context);
+    Work::Ready(Reply::OK)
 }
 
 /// `HELLO [version [AUTH username password] [SETNAME name]]`

@@ -3,9 +3,10 @@
 //! Redis clients insist on integer cursors, an ordered store goes on from a key. This table maps one to the other. It
 //! is bounded in bytes: when it is full the oldest cursor is forgotten, and whoever still uses it gets an error that
 //! says to start again. A cursor may be used more than once, as a client does that repeats a call. Cursors belong to
-//! the node that gave them.
+//! the node that gave them, and go on in the table in which they began.
 
 use bytes::Bytes;
+use leeward_format::table::TableName;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What the table may hold, in bytes of keys and their upkeep.
@@ -17,7 +18,7 @@ const ENTRY_BYTES: usize = 96;
 #[derive(Debug)]
 pub struct Cursors {
     next: u64,
-    keys: BTreeMap<u64, Bytes>,
+    keys: BTreeMap<u64, (TableName, Bytes)>,
     oldest_first: VecDeque<u64>,
     bytes: usize,
 }
@@ -29,24 +30,24 @@ impl Cursors {
         Cursors { next: (life % (1 << 20)) << 32 | 1, keys: BTreeMap::new(), oldest_first: VecDeque::new(), bytes: 0 }
     }
 
-    /// A cursor that goes on from `key`.
-    pub(super) fn open(&mut self, key: &[u8]) -> u64 {
+    /// A cursor that goes on in `table` from `key`.
+    pub(super) fn open(&mut self, table: &TableName, key: &[u8]) -> u64 {
         let cursor = self.next;
         self.next += 1;
         self.bytes += key.len() + ENTRY_BYTES;
-        self.keys.insert(cursor, Bytes::copy_from_slice(key));
+        self.keys.insert(cursor, (table.clone(), Bytes::copy_from_slice(key)));
         self.oldest_first.push_back(cursor);
         while self.bytes > MAX_BYTES {
             let oldest = self.oldest_first.pop_front().expect("what takes memory is in the queue");
-            let key = self.keys.remove(&oldest).expect("what is in the queue is in the table");
+            let (_, key) = self.keys.remove(&oldest).expect("what is in the queue is in the table");
             self.bytes -= key.len() + ENTRY_BYTES;
         }
         cursor
     }
 
-    /// Where `cursor` goes on.
-    pub(super) fn key(&self, cursor: u64) -> Option<Bytes> {
-        self.keys.get(&cursor).cloned()
+    /// Where `cursor` goes on, if it is one of `table`.
+    pub(super) fn key(&self, table: &TableName, cursor: u64) -> Option<Bytes> {
+        self.keys.get(&cursor).filter(|(of, _)| of == table).map(|(_, key)| key.clone())
     }
 }
 
@@ -54,22 +55,34 @@ impl Cursors {
 mod tests {
     use super::*;
 
+    fn table() -> TableName {
+        TableName::default()
+    }
+
     #[test]
     fn the_oldest_cursor_is_forgotten_when_memory_runs_out() {
         let mut cursors = Cursors::new(7);
-        let first = cursors.open(b"first");
-        assert_eq!(cursors.key(first).as_deref(), Some(&b"first"[..]));
+        let first = cursors.open(&table(), b"first");
+        assert_eq!(cursors.key(&table(), first).as_deref(), Some(&b"first"[..]));
         let long = vec![b'k'; 4096];
-        let all: Vec<u64> = (0..5000).map(|_| cursors.open(&long)).collect();
-        assert_eq!(cursors.key(first), None);
-        assert_eq!(cursors.key(all[4999]).as_deref(), Some(&long[..]));
+        let all: Vec<u64> = (0..5000).map(|_| cursors.open(&table(), &long)).collect();
+        assert_eq!(cursors.key(&table(), first), None);
+        assert_eq!(cursors.key(&table(), all[4999]).as_deref(), Some(&long[..]));
         assert!(cursors.bytes <= MAX_BYTES);
         assert!(all[4999] < 1 << 53);
     }
 
     #[test]
     fn cursors_of_another_life_are_unknown() {
-        let cursor = Cursors::new(1).open(b"a");
-        assert_eq!(Cursors::new(2).key(cursor), None);
+        let cursor = Cursors::new(1).open(&table(), b"a");
+        assert_eq!(Cursors::new(2).key(&table(), cursor), None);
+    }
+
+    #[test]
+    fn a_cursor_belongs_to_its_table() {
+        let mut cursors = Cursors::new(1);
+        let cursor = cursors.open(&table(), b"a");
+        assert_eq!(cursors.key(&"orders".parse().expect("a name"), cursor), None);
+        assert_eq!(cursors.key(&table(), cursor).as_deref(), Some(&b"a"[..]));
     }
 }

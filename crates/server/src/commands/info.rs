@@ -6,6 +6,7 @@ use super::{Context, glob, strings};
 use crate::node::status::{NodeStatus, Role};
 use crate::resp::Reply;
 use bytes::Bytes;
+use leeward_format::table::DEFAULT_TABLE;
 use leeward_format::{MAX_VALUE_BYTES, RegionId};
 use std::fmt::Write;
 
@@ -36,10 +37,18 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
         return Work::Ready(Reply::Verbatim(text));
     }
     // A region that cannot answer must not fail INFO, which is what one looks at when something fails.
-    Work::many_with_errors(strings::counts(context).unwrap_or_default(), move |counts| {
+    let tables = context.map.tables.iter().map(|table| (table.name.clone(), context.map.regions_of(&table.name)));
+    let counts: Vec<_> = tables.map(|(name, regions)| (name, strings::counts(regions))).collect();
+    let lengths: Vec<(String, usize)> = counts.iter().map(|(name, ops)| (name.clone(), ops.len())).collect();
+    Work::many_with_errors(counts.into_iter().flat_map(|(_, ops)| ops).collect(), move |mut counts| {
         heading("keyspace", &mut text);
-        if let Some(keys) = strings::sum(&counts).filter(|keys| *keys > 0) {
-            line(&mut text, "db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
+        for (table, regions) in lengths {
+            let rest = counts.split_off(regions);
+            if let Some(keys) = strings::sum(&counts).filter(|keys| *keys > 0) {
+                let name = if table == DEFAULT_TABLE { "db0".into() } else { format!("table_{table}") };
+                line(&mut text, &name, format_args!("keys={keys},expires=0,avg_ttl=0"));
+            }
+            counts = rest;
         }
         Reply::Verbatim(text)
     })

@@ -146,6 +146,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
             }
             Ok(())
         }
+        Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
         Op::Count { .. } | Op::AcceptLoss { .. } => Ok(()),
     }
 }

@@ -3,11 +3,13 @@
 //! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on.
 //! Every region is seen at one instant; different regions may be seen at different ones.
 
+use super::session::Session;
 use super::work::{Work, too_long, unexpected};
 use super::{Context, MAX_REPLY_BYTES, check_op, error_reply, glob};
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::table::TableName;
 
 /// Most entries asked for in one operation.
 const STEP_ENTRIES: u64 = 1024;
@@ -29,12 +31,12 @@ pub(super) struct ScanWork {
 }
 
 /// What the reply looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
     Entries,
     Keys,
-    /// Keys and the cursor to go on from.
-    Cursor,
+    /// Keys and the cursor to go on from, in this table.
+    Cursor(TableName),
 }
 
 impl ScanWork {
@@ -95,8 +97,8 @@ impl ScanWork {
             let reason = "the primary's answer to a scan does not advance".into();
             return Some(error_reply(&OpError::Unavailable(reason)));
         }
-        match resume {
-            Some(next) if self.remaining > 0 => {
+        match (resume, &self.shape) {
+            (Some(next), _) if self.remaining > 0 => {
                 if self.reverse {
                     self.end = Some(next);
                 } else {
@@ -104,8 +106,8 @@ impl ScanWork {
                 }
                 None
             }
-            Some(next) if self.shape == Shape::Cursor => {
-                let cursor = context.shared.cursors.open(&next);
+            (Some(next), Shape::Cursor(table)) => {
+                let cursor = context.shared.cursors.open(table, &next);
                 Some(cursor_reply(cursor, std::mem::take(&mut self.found)))
             }
             _ => Some(self.take_reply()),
@@ -117,7 +119,7 @@ impl ScanWork {
         match self.shape {
             Shape::Entries => Reply::Entries(found),
             Shape::Keys => Reply::Keys(found.into_iter().map(|(key, _)| key).collect()),
-            Shape::Cursor => cursor_reply(0, found),
+            Shape::Cursor(_) => cursor_reply(0, found),
         }
     }
 
@@ -197,7 +199,7 @@ pub(super) fn keys(args: &[Bytes]) -> Work {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`
-pub(super) fn scan(args: &[Bytes], context: &mut Context) -> Work {
+pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> Work {
     let Some(cursor) = std::str::from_utf8(&args[1]).ok().and_then(|text| text.parse::<u64>().ok()) else {
         return Work::Ready(Reply::err("invalid cursor"));
     };
@@ -218,13 +220,15 @@ pub(super) fn scan(args: &[Bytes], context: &mut Context) -> Work {
             return Work::Ready(Reply::err("syntax error"));
         }
     }
-    let mut scan = with_prefix(pattern.as_ref().map_or(b"", |pattern| glob::literal_prefix(pattern)), Shape::Cursor);
+    let shape = Shape::Cursor(session.table.clone());
+    let mut scan = with_prefix(pattern.as_ref().map_or(b"", |pattern| glob::literal_prefix(pattern)), shape);
     if cursor != 0 {
-        match context.shared.cursors.key(cursor) {
+        match context.shared.cursors.key(&session.table, cursor) {
             Some(key) => scan.start = scan.start.max(key),
             None => {
                 return Work::Ready(Reply::err(
-                    "this cursor is unknown to this node (cursors end when the node restarts): start again at 0",
+                    "this cursor is unknown to this node, or of another table (cursors end when the node restarts): start \
+                     again at 0",
                 ));
             }
         }

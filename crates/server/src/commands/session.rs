@@ -20,6 +20,7 @@ use crate::conversation::{Conversation, Submission};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
 use bytes::{Bytes, BytesMut};
 use leeward_format::op::OpResult;
+use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
@@ -36,6 +37,7 @@ const HELD_BYTES: usize = 16 * 1024 * 1024;
 pub struct Session {
     id: u64,
     pub(super) protocol: Protocol,
+    pub(super) table: TableName,
     parser: Parser,
     input: BytesMut,
     output: BytesMut,
@@ -62,6 +64,8 @@ struct Command {
     /// Position in the table; `None` for one that is not in it.
     spec: Option<usize>,
     protocol: Protocol,
+    /// The table that its operations are on.
+    table: TableName,
     begun: Nanos,
     work: Work,
     /// Bytes of its arguments.
@@ -87,12 +91,14 @@ impl Session {
             active: context.now,
             command: "NULL",
             protocol: Some(Protocol::Resp2),
+            table: Some(TableName::default()),
             ..Client::default()
         };
         context.shared.clients.add(id, client);
         Session {
             id,
             protocol: Protocol::Resp2,
+            table: TableName::default(),
             parser: Parser::default(),
             input: BytesMut::new(),
             output: BytesMut::new(),
@@ -113,6 +119,14 @@ impl Session {
     /// Id of the connection.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Later commands are on `table`.
+    pub(super) fn select(&mut self, table: TableName, context: &mut Context) {
+        if let Some(client) = context.shared.clients.get_mut(self.id) {
+            client.table = Some(table.clone());
+        }
+        self.table = table;
     }
 
     fn parse(&mut self, context: &mut Context) {
@@ -157,7 +171,8 @@ impl Session {
     fn push(&mut self, spec: Option<usize>, taken: usize, work: Work, begun: Nanos) {
         self.taken += taken;
         // HELLO was carried out by now: it answers in the version that it chose.
-        self.commands.push_back(Command { spec, protocol: self.protocol, begun, work, taken, held: 0 });
+        let (protocol, table) = (self.protocol, self.table.clone());
+        self.commands.push_back(Command { spec, protocol, table, begun, work, taken, held: 0 });
     }
 
     fn submit(&mut self, submit: &mut Vec<Submission>) {
@@ -182,7 +197,7 @@ impl Session {
                     Kind::Read => {}
                 }
                 let number = self.first_op + self.ops.len() as u64;
-                submit.push(Submission { number, op, direct: false });
+                submit.push(Submission { number, table: command.table.clone(), op, direct: false });
                 self.ops.push_back(InFlight { command: self.next_command, position, kind, answered: false });
             }
             self.next_command += 1;
@@ -194,7 +209,7 @@ impl Session {
             && let Some(head) = self.commands.front_mut()
         {
             if let Work::InTurn(reply) = &head.work {
-                head.work = Work::Ready(reply(context));
+                head.work = Work::Ready(reply(context, &head.table));
             }
             let Work::Ready(reply) = &head.work else { return };
             reply.encode(head.protocol, &mut self.output);

@@ -1,9 +1,11 @@
 //! Commands on single keys and lists of keys.
 
+use super::session::Session;
 use super::work::{Work, unexpected};
 use super::{Context, check_op, error_reply};
 use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
+use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpResult, PutIf};
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
@@ -178,18 +180,17 @@ pub(super) fn append(args: &[Bytes]) -> Work {
     one(Op::Append { key: args[1].clone(), suffix: args[2].clone() }, integer)
 }
 
-/// `DBSIZE`: the regions' estimates, added up.
-pub(super) fn dbsize(context: &Context) -> Work {
-    match counts(context) {
-        Some(ops) => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
-        None => Work::Ready(Reply::Error("LOADING the cluster has no regions yet; try again".into())),
+/// `DBSIZE`: the estimates of the table's regions, added up.
+pub(super) fn dbsize(session: &Session, context: &Context) -> Work {
+    match counts(context.map.regions_of(&session.table)) {
+        ops if ops.is_empty() => Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into())),
+        ops => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
     }
 }
 
-/// One [`Op::Count`] a region; `None` while the node knows of no region.
-pub(super) fn counts(context: &Context) -> Option<Vec<Op>> {
-    let regions = &context.map.regions;
-    (!regions.is_empty()).then(|| regions.iter().map(|group| Op::Count { region: group.region }).collect())
+/// One [`Op::Count`] a region.
+pub(super) fn counts(regions: &[GroupConfig]) -> Vec<Op> {
+    regions.iter().map(|group| Op::Count { region: group.region }).collect()
 }
 
 /// Sum of integers; `None` if one of them is missing.
@@ -209,8 +210,8 @@ pub(super) fn wait(args: &[Bytes]) -> Work {
     match parse_integer(&args[2]) {
         None => Work::Ready(Reply::err("timeout is not an integer or out of range")),
         Some(timeout) if timeout < 0 => Work::Ready(Reply::err("timeout is negative")),
-        Some(_) => Work::InTurn(|context| {
-            let backups = context.map.regions.iter().map(|group| group.backups.len()).min();
+        Some(_) => Work::InTurn(|context, table| {
+            let backups = context.map.regions_of(table).iter().map(|group| group.backups.len()).min();
             Reply::Integer(backups.unwrap_or(0) as i64)
         }),
     }

@@ -86,7 +86,7 @@ commands! {
     "client" "subcommand [argument ...]" -2 Other NO_KEY Session(connection::client) "SETINFO, SETNAME, GETNAME, ID, INFO, LIST";
     "command" "[subcommand [name ...]]" -1 Other NO_KEY Args(info::command) "Tells of commands: COUNT, INFO, DOCS, LIST";
     "config" "GET pattern [pattern ...]" -2 Other NO_KEY Context(info::config) "Tells the settings that Redis tools ask for";
-    "dbsize" "" 1 Read NO_KEY Context(|_, context| strings::dbsize(context)) "Estimates the number of keys";
+    "dbsize" "" 1 Read NO_KEY Session(|_, session, context| strings::dbsize(session, context)) "Estimates the number of keys";
     "decr" "key" 2 Write ONE_KEY Args(strings::decr) "Subtracts 1 from an integer";
     "decrby" "key decrement" 3 Write ONE_KEY Args(strings::decrby) "Subtracts from an integer";
     "del" "key [key ...]" -2 Write KEYS Args(strings::del) "Removes keys; answers how many there were";
@@ -106,8 +106,8 @@ commands! {
     "ping" "[message]" -1 Other NO_KEY Args(connection::ping) "Answers PONG, or the message";
     "quit" "" -1 Other NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
     "reset" "" 1 Other NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
-    "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Context(scan::scan) "Goes through the keys, in order";
-    "select" "index" 2 Other NO_KEY Args(connection::select) "Accepts database 0, the only one";
+    "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
+    "select" "0 | table" 2 Other NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
     "set" "key value [NX | XX] [GET]" -3 Write ONE_KEY Args(strings::set) "Sets a key";
     "setnx" "key value" 3 Write ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
     "strlen" "key" 2 Read ONE_KEY Args(strings::strlen) "Answers the length of a value";

@@ -16,7 +16,8 @@ pub(super) enum Work {
     /// A scan: one operation after the other.
     Scan(Box<ScanWork>),
     /// Its reply is made when all earlier commands are answered.
-    InTurn(fn(&mut Context) -> Reply),
+    /// It is about the table that was selected.
+    InTurn(fn(&mut Context, &str) -> Reply),
 }
 
 /// One operation and what to make of its result.

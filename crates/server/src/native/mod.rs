@@ -123,7 +123,7 @@ impl Session {
                     &format!("{} operations in one request, the limit is {MAX_OPERATIONS}", ops.len()),
                 );
             }
-            Request::Ops { id, direct, ops } => {
+            Request::Ops { id, direct, table, ops } => {
                 context.shared.metrics.native_request(ops.len());
                 let request = self.first_request + self.requests.len() as u64;
                 let count = ops.len();
@@ -136,7 +136,7 @@ impl Session {
                     }
                     let number = self.first_op + self.ops.len() as u64;
                     self.ops.push_back(Some(Place { request, position, is_write: op.is_write() }));
-                    submit.push(Submission { number, op, direct });
+                    submit.push(Submission { number, table: table.clone(), op, direct });
                 }
                 self.reply_if_complete(request, context);
             }

@@ -7,6 +7,7 @@ use crate::node::status::NodeStatus;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, PutIf};
+use leeward_format::table::TableName;
 use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
@@ -85,7 +86,7 @@ fn get(key: &str) -> Op {
 }
 
 fn ops(id: u64, direct: bool, ops: Vec<Op>) -> Request {
-    Request::Ops { id, direct, ops }
+    Request::Ops { id, direct, table: TableName::default(), ops }
 }
 
 fn value(text: &str) -> OpResult {

@@ -32,20 +32,10 @@ enum Decision {
     Answer(OpResult),
 }
 
-/// The key that an operation is about, if it is about one.
-pub(super) fn key_of(op: &Op) -> Option<&Bytes> {
-    match op {
-        Op::Get { key } | Op::Put { key, .. } | Op::Delete { key } | Op::Add { key, .. } | Op::Append { key, .. } => {
-            Some(key)
-        }
-        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } => None,
-    }
-}
-
 /// Refuses what no region could hold.
 pub(super) fn check(op: &Op) -> Result<(), OpError> {
     let invalid = |message: String| Err(OpError::Invalid(message));
-    match key_of(op) {
+    match op.key() {
         Some(key) if key.is_empty() => return invalid("the key is empty; a key has 1 to 4096 bytes".into()),
         Some(key) if key.len() > MAX_KEY_BYTES => {
             return invalid(format!("the key has {} bytes; a key has 1 to {MAX_KEY_BYTES} bytes", key.len()));
@@ -76,7 +66,7 @@ impl Serving {
                 return self.refuse(to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
             }
         }
-        if let Some(queue) = key_of(&op).and_then(|key| self.locked.get_mut(key)) {
+        if let Some(queue) = op.key().and_then(|key| self.locked.get_mut(key)) {
             queue.push_back(Pending { to, op, since: now });
             return;
         }
@@ -97,7 +87,7 @@ impl Serving {
             }
             Op::Put { when: PutIf::Always, want_old: false, .. } => self.decided(now, to, op, (Lsn(0), None)),
             _ => {
-                let key = key_of(&op).expect("scans and counts are dealt with above");
+                let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory) {
                     Ok(Lookup::NotInMemory) => self.look_up(now, to, op),
                     Ok(found) => self.decided(now, to, op, current(found)),
@@ -113,7 +103,7 @@ impl Serving {
     }
 
     fn look_up(&mut self, now: Nanos, to: ReplyTo, op: Op) {
-        let key = key_of(&op).expect("only an operation on a key is looked up").clone();
+        let key = op.key().expect("only an operation on a key is looked up").clone();
         let snapshot = self.region.snapshot(self.region.last_lsn());
         // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
         if op.is_write() {
@@ -145,13 +135,13 @@ impl Serving {
     /// The device answered.
     pub(super) fn looked_up(&mut self, now: Nanos, ticket: u64, result: Result<Lookup, Error>) {
         let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let key = key_of(&op).expect("only an operation on a key is looked up").clone();
+        let key = op.key().expect("only an operation on a key is looked up").clone();
         let is_write = op.is_write();
         match result {
             Ok(found) => self.decided(now, to, op, current(found)),
             Err(error) => self.failed_read(to, &error),
         }
-        if is_write && !self.stalled.iter().any(|stalled| key_of(&stalled.op) == Some(&key)) {
+        if is_write && !self.stalled.iter().any(|stalled| stalled.op.key() == Some(&key)) {
             self.unlock(now, &key);
         }
     }
@@ -171,8 +161,8 @@ impl Serving {
         let (read_lsn, value) = current;
         let (key, put, answer) = match decide(&op, value) {
             Decision::Answer(answer) => return self.hold(now, read_lsn, to, false, answer),
-            Decision::Put(value, answer) => (key_of(&op).expect("a put has a key"), Some(value), answer),
-            Decision::Delete(answer) => (key_of(&op).expect("a delete has a key"), None, answer),
+            Decision::Put(value, answer) => (op.key().expect("a put has a key"), Some(value), answer),
+            Decision::Delete(answer) => (op.key().expect("a delete has a key"), None, answer),
         };
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
         match self.region.append(&[Write { key, value: put.as_deref() }]) {
@@ -201,7 +191,7 @@ impl Serving {
 
     fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {
         self.stalled_since.get_or_insert((now, l0_full));
-        self.locked.entry(key_of(&op).expect("only writes stall").clone()).or_default();
+        self.locked.entry(op.key().expect("only writes stall").clone()).or_default();
         self.stalled.push_back(Pending { to, op, since: now });
     }
 
@@ -214,7 +204,7 @@ impl Serving {
         let waited = (now - since).0;
         *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
         for Pending { to, op, since } in std::mem::take(&mut self.stalled) {
-            let key = key_of(&op).expect("only writes stall").clone();
+            let key = op.key().expect("only writes stall").clone();
             if self.stalled.is_empty() {
                 self.start(now, to, op);
                 self.stalled.iter_mut().for_each(|stalled| stalled.since = since);
@@ -228,7 +218,7 @@ impl Serving {
     }
 
     fn is_looking_up(&self, key: &Bytes) -> bool {
-        self.pending.values().any(|pending| pending.op.is_write() && key_of(&pending.op) == Some(key))
+        self.pending.values().any(|pending| pending.op.is_write() && pending.op.key() == Some(key))
     }
 
     fn start_scan(&mut self, now: Nanos, to: ReplyTo, op: Op) {
@@ -320,7 +310,9 @@ fn decide(op: &Op, current: Option<Bytes>) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), OpResult::Integer(length))
         }
-        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } => unreachable!("an operation on a key"),
+        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => {
+            unreachable!("an operation on a key")
+        }
     }
 }
 

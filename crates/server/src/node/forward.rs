@@ -6,6 +6,7 @@
 
 use super::serving::{Answer, ReplyTo};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::table::TableName;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ const PATIENCE: Nanos = Nanos::from_secs(5);
 
 pub(super) struct Forwarded {
     pub(super) to: ReplyTo,
+    pub(super) table: TableName,
     pub(super) op: Op,
     pub(super) since: Nanos,
     server: ServerId,
@@ -37,10 +39,10 @@ pub(super) struct Forwarding {
 
 impl Forwarding {
     /// An operation goes to `server`; answers the id of its message.
-    pub(super) fn send(&mut self, since: Nanos, to: ReplyTo, op: Op, server: ServerId) -> u64 {
+    pub(super) fn send(&mut self, since: Nanos, to: ReplyTo, table: TableName, op: Op, server: ServerId) -> u64 {
         self.next += 1;
         self.total += 1;
-        self.sent.insert(self.next, Forwarded { to, op, since, server });
+        self.sent.insert(self.next, Forwarded { to, table, op, since, server });
         self.next
     }
 

@@ -22,9 +22,9 @@ fn to(token: u64) -> ReplyTo {
 #[test]
 fn only_a_read_is_retried_when_its_answer_was_lost() {
     let mut forwarding = Forwarding::default();
-    forwarding.send(Nanos(0), to(1), get(), THERE);
-    forwarding.send(Nanos(0), to(2), add(), THERE);
-    forwarding.send(Nanos(0), to(3), get(), ServerId(3));
+    forwarding.send(Nanos(0), to(1), TableName::default(), get(), THERE);
+    forwarding.send(Nanos(0), to(2), TableName::default(), add(), THERE);
+    forwarding.send(Nanos(0), to(3), TableName::default(), get(), ServerId(3));
     let next = forwarding.lost(THERE);
     assert!(matches!(&next[0], Next::Again(forwarded) if forwarded.to == to(1)));
     assert!(matches!(&next[1], Next::Answer((_, OpResult::Error(OpError::Unknown(_))))));
@@ -35,10 +35,10 @@ fn only_a_read_is_retried_when_its_answer_was_lost() {
 fn not_done_is_routed_again_until_its_time_is_over() {
     let mut forwarding = Forwarding::default();
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
-    let id = forwarding.send(Nanos(0), to(1), add(), THERE);
+    let id = forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     let again = forwarding.answered(Nanos::from_secs(1), THERE, id, not_primary());
     assert!(matches!(again, Some(Next::Again(_))));
-    let id = forwarding.send(Nanos(0), to(1), add(), THERE);
+    let id = forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     let late = forwarding.answered(Nanos::from_secs(9), THERE, id, not_primary());
     assert!(matches!(late, Some(Next::Answer((_, OpResult::Error(OpError::Recovering(_)))))));
 }
@@ -46,7 +46,7 @@ fn not_done_is_routed_again_until_its_time_is_over() {
 #[test]
 fn answers_count_once_and_only_from_where_they_were_asked() {
     let mut forwarding = Forwarding::default();
-    let id = forwarding.send(Nanos(0), to(1), add(), THERE);
+    let id = forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
     assert!(matches!(
         forwarding.answered(Nanos(1), THERE, id, OpResult::Integer(1)),
@@ -58,8 +58,8 @@ fn answers_count_once_and_only_from_where_they_were_asked() {
 #[test]
 fn what_is_not_answered_in_time_is_unknown() {
     let mut forwarding = Forwarding::default();
-    forwarding.send(Nanos(0), to(1), add(), THERE);
-    forwarding.send(Nanos::from_secs(4), to(2), add(), THERE);
+    forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
+    forwarding.send(Nanos::from_secs(4), to(2), TableName::default(), add(), THERE);
     let expired = forwarding.expire(Nanos::from_secs(6));
     assert_eq!(expired.len(), 1);
     assert!(matches!(expired[0].1, OpResult::Error(OpError::Unknown(_))));

@@ -9,6 +9,7 @@ use leeward_cluster::{Absence, Outcome};
 use leeward_fabric::LinkEvent;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{OpError, OpResult};
+use leeward_format::table::{NewTable, unknown_table};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -119,6 +120,24 @@ impl Node {
         }
     }
 
+    /// Why an operation on `table` finds no region. A node that does not hear the coordinator cannot know that there is no
+    /// such table.
+    pub(super) fn no_region(&self, table: &str) -> OpError {
+        let knows_all = self.context.agent.view().is_synced() && !self.map.tables.is_empty();
+        match knows_all && self.map.table(table).is_none() {
+            true => OpError::Invalid(unknown_table(table)),
+            false => self.not_serving(RegionId(0)),
+        }
+    }
+
+    /// An operator wants a table.
+    pub(super) fn create_table(&mut self, now: Nanos, to: ReplyTo, table: NewTable) {
+        match self.context.agent.create_table(now, table) {
+            Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
+            Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
+        }
+    }
+
     /// An operator gives up volumes of `server` that `region` waits for.
     pub(super) fn accept_loss(&mut self, now: Nanos, to: ReplyTo, region: RegionId, server: ServerId) {
         match self.context.agent.accept_loss(now, region, server) {
@@ -131,6 +150,7 @@ impl Node {
 fn accepted(outcome: Outcome) -> OpResult {
     match outcome {
         Outcome::Accepted => OpResult::Done,
+        Outcome::Refused(reason) => OpResult::Error(OpError::Invalid(reason)),
         Outcome::Rejected => OpResult::Error(OpError::Invalid(
             "the region's configuration changed meanwhile, and nothing was given up: look at `leeward status` again"
                 .into(),

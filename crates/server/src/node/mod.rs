@@ -34,6 +34,7 @@ use leeward_format::cluster::{CopyFound, GroupConfig, Member, RegionMap, ServerI
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::table::TableName;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
@@ -60,6 +61,8 @@ pub enum Input {
     Submit {
         /// Its name.
         token: Token,
+        /// The table that it is on.
+        table: TableName,
         /// The operation.
         op: Op,
         /// Answer [`OpError::NotPrimary`] instead of forwarding.
@@ -216,7 +219,7 @@ impl Node {
         self.context.now = now;
         match input {
             Input::Tick => self.tick(now),
-            Input::Submit { token, op, direct } => self.submit(now, ReplyTo::Client(token), op, direct),
+            Input::Submit { token, table, op, direct } => self.submit(now, ReplyTo::Client(token), table, op, direct),
             Input::Link(from, event) => self.link_event(now, from, event),
             Input::Coordinator(event) => {
                 self.context.agent.handle(now, event);
@@ -282,7 +285,7 @@ impl Node {
         }
         self.answers.extend(self.forwarding.expire(now));
         for forwarded in std::mem::take(&mut self.again) {
-            self.route(now, forwarded.since, forwarded.to, forwarded.op, false);
+            self.route(now, forwarded.since, forwarded.to, forwarded.table, forwarded.op, false);
         }
     }
 
@@ -353,7 +356,7 @@ impl Node {
                     }
                 }
             }
-            Control::Forward { id, op } => self.submit(now, ReplyTo::Peer(from, id), op, true),
+            Control::Forward { id, table, op } => self.submit(now, ReplyTo::Peer(from, id), table, op, true),
             Control::Forwarded { id, result } => {
                 if let Some(next) = self.forwarding.answered(now, from, id, result) {
                     self.next(next);
@@ -391,18 +394,19 @@ impl Node {
 
     // ---- operations ----------------------------------------------------------------------------------------------
 
-    fn submit(&mut self, now: Nanos, to: ReplyTo, op: Op, direct: bool) {
+    fn submit(&mut self, now: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
         match (execute::check(&op), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
-            (Ok(()), op) => self.route(now, now, to, op, direct),
+            (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
+            (Ok(()), op) => self.route(now, now, to, table, op, direct),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }
     }
 
-    fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, op: Op, direct: bool) {
+    fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
         let map = self.map.clone();
-        let Some(config) = region_of(&map, &op) else {
-            self.answers.push((to, OpResult::Error(self.not_serving(RegionId(0)))));
+        let Some(config) = op.region_in(&map, &table) else {
+            self.answers.push((to, OpResult::Error(self.no_region(&table))));
             return;
         };
         if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
@@ -413,8 +417,8 @@ impl Node {
             Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
             Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
             Some(primary) if self.context.links.get(&primary.server).is_some_and(|link| link.up) => {
-                let id = self.forwarding.send(since, to, op.clone(), primary.server);
-                self.context.send(primary.server, &Control::Forward { id, op });
+                let id = self.forwarding.send(since, to, table.clone(), op.clone(), primary.server);
+                self.context.send(primary.server, &Control::Forward { id, table, op });
                 return;
             }
             _ => self.not_serving(config.region),
@@ -443,26 +447,6 @@ impl Node {
     pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
         let holding = self.slots.get(&region).map(|slot| &slot.holding);
         matches!(holding, Some(Holding::Serving(serving)) if serving.open && serving.term == term)
-    }
-
-    /// Members in sync of the region that holds `key`, its primary included.
-    pub fn in_sync(&self, key: &[u8]) -> u32 {
-        self.map.region_of(key).map_or(0, |config| config.in_sync().count() as u32)
-    }
-}
-
-/// The region that an operation goes to: that of its key, or of the bound that a scan starts from.
-fn region_of<'a>(map: &'a RegionMap, op: &Op) -> Option<&'a GroupConfig> {
-    match op {
-        Op::Scan { start, reverse: false, .. } => map.region_of(start),
-        Op::Scan { end: Some(end), .. } => {
-            // The end is exclusive: the region below it.
-            let below = map.regions.partition_point(|region| region.start < *end);
-            map.regions[..below].last()
-        }
-        Op::Scan { .. } => map.regions.last(),
-        Op::Count { region } => map.regions.iter().find(|config| config.region == *region),
-        op => map.region_of(execute::key_of(op)?),
     }
 }
 

@@ -259,7 +259,7 @@ impl Serving {
             let stalled = self.stalled.pop_front().expect("just seen");
             let why = format!("region {id}: no room for writes; is the volume full?");
             out.push((stalled.to, OpResult::Error(OpError::Unavailable(why))));
-            let key = super::execute::key_of(&stalled.op).expect("only writes stall").clone();
+            let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
     }

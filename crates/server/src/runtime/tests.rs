@@ -1,6 +1,7 @@
 //! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
 
 mod identity;
+mod tables;
 
 use super::*;
 use leeward_cluster::bootstrap_op;
@@ -9,6 +10,7 @@ use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, PutIf, Reply, Request};
+use leeward_format::table::TableName;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -198,7 +200,8 @@ fn a_native_client_gets_the_map_and_its_results() {
     write_frame(FrameKind::Request, &Request::Hello { client: "test".into() }, &mut bytes);
     let put = Op::Put { key: "b".into(), value: "2".into(), when: PutIf::Absent, want_old: false };
     let ops = vec![Op::Get { key: "a".into() }, put];
-    write_frame(FrameKind::Request, &Request::Ops { id: 9, direct: true, ops }, &mut bytes);
+    let request = Request::Ops { id: 9, direct: true, table: TableName::default(), ops };
+    write_frame(FrameKind::Request, &request, &mut bytes);
     stream.write_all(&bytes).expect("the node reads");
     let mut received = Vec::new();
     let mut replies = Vec::new();

@@ -5,6 +5,7 @@
 use super::{NodeId, World, node_of};
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
+use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_server::node::{Input, Node, Token};
 use std::collections::BTreeMap;
@@ -142,7 +143,8 @@ impl World {
                 self.next_question += 1;
                 self.questions.insert(token, None);
                 asked.push((position, token));
-                self.input(node, Input::Submit { token, op: op.clone(), direct: false });
+                let table = TableName::default();
+                self.input(node, Input::Submit { token, table, op: op.clone(), direct: false });
             }
             let end = self.now + Nanos::from_secs(8);
             while self.questions.values().any(Option::is_none) && self.turn(end) {}

@@ -5,15 +5,20 @@ use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use bytes::{Buf, Bytes};
-use leeward_format::cluster::{GroupConfig, Member, RegionMap};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap, TableOptions};
 use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// A table beside the default one.
+const ORDERS: &str = "orders";
+
 pub(super) struct FakeNode {
-    pub(super) keys: BTreeMap<Bytes, Bytes>,
+    /// Of each table.
+    pub(super) tables: BTreeMap<TableName, BTreeMap<Bytes, Bytes>>,
     pub(super) map: RegionMap,
     /// Instead of carrying the next operation out.
     pub(super) error: Option<OpError>,
@@ -32,7 +37,8 @@ impl FakeNode {
             [Bytes::new()].into_iter().chain(splits.iter().map(|s| Bytes::copy_from_slice(s.as_bytes()))).collect();
         let member =
             |server| Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
-        let regions = starts.iter().enumerate().map(|(index, start)| GroupConfig {
+        let mut regions: Vec<GroupConfig> = Vec::new();
+        regions.extend(starts.iter().enumerate().map(|(index, start)| GroupConfig {
             region: RegionId(index as u32 + 1),
             table: "default".into(),
             start: start.clone(),
@@ -43,68 +49,91 @@ impl FakeNode {
             backups: vec![member(2), member(3)],
             learners: Vec::new(),
             former: Vec::new(),
-        });
-        let map = RegionMap { version: 1, regions: regions.collect(), servers: Vec::new() };
-        FakeNode { keys: BTreeMap::new(), map, error: None }
+        }));
+        // Another table of one region, with a backup less.
+        let (table, region) = (String::from(ORDERS), RegionId(100));
+        let (start, end, backups) = (Bytes::new(), None, vec![member(2)]);
+        regions.push(GroupConfig { table, region, start, end, backups, ..regions[0].clone() });
+        let tables = [DEFAULT_TABLE, ORDERS].map(|name| TableOptions { name: name.into(), ..TableOptions::default() });
+        let map = RegionMap { version: 1, tables: tables.to_vec(), regions, servers: Vec::new() };
+        FakeNode { tables: BTreeMap::new(), map, error: None }
     }
 
-    pub(super) fn execute(&mut self, op: Op) -> OpResult {
+    /// Keys of the default table.
+    pub(super) fn keys(&mut self) -> &mut BTreeMap<Bytes, Bytes> {
+        self.tables.entry(TableName::default()).or_default()
+    }
+
+    pub(super) fn execute(&mut self, table: TableName, op: Op) -> OpResult {
         assert_eq!(check_op(&op), Ok(()), "commands check before they submit");
         if let Some(error) = self.error.take() {
             return OpResult::Error(error);
         }
+        let keys = self.tables.entry(table.clone()).or_default();
         match op {
-            Op::Get { key } => OpResult::Value(self.keys.get(&key).cloned()),
+            Op::Get { key } => OpResult::Value(keys.get(&key).cloned()),
             Op::Put { key, value, when, want_old } => {
-                let old = self.keys.get(&key).cloned();
+                let old = keys.get(&key).cloned();
                 let done = match when {
                     PutIf::Always => true,
                     PutIf::Absent => old.is_none(),
                     PutIf::Present => old.is_some(),
                 };
                 if done {
-                    self.keys.insert(key, value);
+                    keys.insert(key, value);
                 }
                 OpResult::Put { done, old: old.filter(|_| want_old) }
             }
-            Op::Delete { key } => OpResult::Deleted { old: self.keys.remove(&key) },
+            Op::Delete { key } => OpResult::Deleted { old: keys.remove(&key) },
             Op::Add { key, delta } => {
-                let old =
-                    self.keys.get(&key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
+                let old = keys.get(&key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
                 match old.and_then(|old| old.checked_add(delta)) {
                     Some(sum) => {
-                        self.keys.insert(key, sum.to_string().into());
+                        keys.insert(key, sum.to_string().into());
                         OpResult::Integer(sum)
                     }
                     None => OpResult::Error(OpError::Invalid("value is not an integer or out of range".into())),
                 }
             }
             Op::Append { key, suffix } => {
-                let value = [&self.keys.get(&key).cloned().unwrap_or_default()[..], &suffix].concat();
+                let value = [&keys.get(&key).cloned().unwrap_or_default()[..], &suffix].concat();
                 let len = value.len() as i64;
-                self.keys.insert(key, value.into());
+                keys.insert(key, value.into());
                 OpResult::Integer(len)
             }
             Op::Count { region } => {
                 let group = self.map.regions.iter().find(|group| group.region == region).expect("a region");
-                OpResult::Integer(self.keys.keys().filter(|key| group.contains(key)).count() as i64)
+                let of = group.table.parse().expect("a name");
+                OpResult::Integer(
+                    self.tables.entry(of).or_default().keys().filter(|key| group.contains(key)).count() as i64
+                )
             }
-            Op::AcceptLoss { .. } => OpResult::Done,
-            Op::Scan { start, end, reverse, limit, keys_only } => self.scan(start, end, reverse, limit, keys_only),
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } => unreachable!("no Redis command does that"),
+            Op::Scan { start, end, reverse, limit, keys_only } => {
+                self.scan(&table, start, end, reverse, limit, keys_only)
+            }
         }
     }
 
-    fn scan(&self, start: Bytes, end: Option<Bytes>, reverse: bool, limit: u32, keys_only: bool) -> OpResult {
-        let regions = &self.map.regions;
+    fn scan(
+        &self,
+        table: &TableName,
+        start: Bytes,
+        end: Option<Bytes>,
+        reverse: bool,
+        limit: u32,
+        keys_only: bool,
+    ) -> OpResult {
+        let regions = self.map.regions_of(table);
         let group = if reverse {
             let below = end.as_ref().map_or(regions.len(), |end| regions.partition_point(|group| group.start < *end));
             &regions[below - 1]
         } else {
-            self.map.region_of(&start).expect("regions cover all keys")
+            self.map.region_of(table, &start).expect("regions cover all keys")
         };
         let wanted = |key: &Bytes| group.contains(key) && *key >= start && end.as_ref().is_none_or(|end| key < end);
         let mut entries: Vec<(Bytes, Bytes)> =
-            self.keys.iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+            self.tables[table].iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         if reverse {
             entries.reverse();
         }
@@ -165,9 +194,9 @@ impl Fake {
 
     /// Carries out the waiting operation at `index` and answers it.
     pub(super) fn answer(&mut self, index: usize) {
-        let Submission { number, op, direct } = self.waiting.remove(index);
+        let Submission { number, table, op, direct } = self.waiting.remove(index);
         assert!(!direct, "a Redis client's operations are forwarded");
-        let result = self.node.execute(op);
+        let result = self.node.execute(table, op);
         self.complete(number, result);
     }
 

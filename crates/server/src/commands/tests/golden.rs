@@ -164,7 +164,7 @@ fn scan_goes_on_from_its_cursor() {
             ("SCAN x", "-ERR invalid cursor|"),
             (
                 "SCAN 12345",
-                "-ERR this cursor is unknown to this node (cursors end when the node restarts): start again at 0|",
+                "-ERR this cursor is unknown to this node, or of another table (cursors end when the node restarts): start again at 0|",
             ),
         ],
     );
@@ -187,7 +187,7 @@ fn the_connection() {
             ("ECHO hey", "$3|hey|"),
             ("SELECT 0", "+OK|"),
             ("SELECT 1", "-ERR DB index is out of range|"),
-            ("SELECT x", "-ERR value is not an integer or out of range|"),
+            ("SELECT x", "-ERR there is no table x; `leeward table list` shows those there are|"),
             ("AUTH secret", no_users),
             ("AUTH user secret", no_users),
             ("AUTH a b c", "-ERR syntax error|"),
@@ -213,7 +213,7 @@ fn the_connection() {
 #[test]
 fn clients() {
     let line = "id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:7379 name=me age=0 idle=0 flags=N db=0 sub=0 psub=0 multi=-1 \
-                cmd=client user=default resp=2 lib-name=tester lib-ver=1.2\\n";
+                cmd=client user=default resp=2 lib-name=tester lib-ver=1.2 table=default\\n";
     let bulk = format!("${}|{line}|", line.len() - 1);
     let mut fake = fake();
     check(
@@ -343,5 +343,59 @@ fn errors_say_what_to_do_and_keep_the_connection() {
     fake.node.error = Some(OpError::Recovering(region));
     assert_eq!(fake.run("KEYS *"), "-LOADING region 3 is recovering; try again|");
     fake.node.map.regions.clear();
-    assert_eq!(fake.run("DBSIZE"), "-LOADING the cluster has no regions yet; try again|");
+    assert_eq!(fake.run("DBSIZE"), "-LOADING the table has no regions yet; try again|");
+}
+
+#[test]
+fn tables_are_kept_apart() {
+    let mut fake = Fake::new(&["m"]);
+    let long = "x".repeat(65);
+    let script = [
+        ("SET a default", "+OK|"),
+        ("SET z default", "+OK|"),
+        ("SELECT orders", "+OK|"),
+        ("GET a", "$-1|"),
+        ("SET a order", "+OK|"),
+        ("SET b order", "+OK|"),
+        ("SET z order", "+OK|"),
+        ("DBSIZE", ":3|"),
+        ("WAIT 1 0", ":1|"),
+        ("KRANGE - + KEYS", "*3|$1|a|$1|b|$1|z|"),
+        ("KRANGE - + REV KEYS LIMIT 1", "*1|$1|z|"),
+        ("KPREFIX b", "*2|$1|b|$5|order|"),
+        ("KEYS *", "*3|$1|a|$1|b|$1|z|"),
+        ("INFO keyspace", "$85|# Keyspace|db0:keys=2,expires=0,avg_ttl=0|table_orders:keys=3,expires=0,avg_ttl=0||"),
+        ("SELECT 0", "+OK|"),
+        ("DBSIZE", ":2|"),
+        ("WAIT 1 0", ":2|"),
+        ("KRANGE - + KEYS", "*2|$1|a|$1|z|"),
+        ("GET a", "$7|default|"),
+        (
+            "SELECT Orders",
+            "-ERR \\\"Orders\\\" is no name of a table: it has 1 to 64 of the characters a-z, 0-9, _ and -, and begins with a letter|",
+        ),
+        ("SELECT nothing", "-ERR there is no table nothing; `leeward table list` shows those there are|"),
+        ("GET a", "$7|default|"),
+        ("SELECT orders", "+OK|"),
+        ("RESET", "+RESET|"),
+        ("GET a", "$7|default|"),
+    ];
+    for (command, reply) in script {
+        assert_eq!(fake.run(command), reply, "{command}");
+    }
+    assert!(fake.run(&format!("SELECT {long}")).contains("no name of a table"));
+}
+
+#[test]
+fn a_cursor_goes_on_in_its_own_table_only() {
+    let mut fake = Fake::new(&[]);
+    for key in ["a", "b", "c"] {
+        assert_eq!(fake.run(&format!("SET {key} 1")), "+OK|");
+    }
+    let reply = fake.run("SCAN 0 COUNT 1");
+    let cursor = reply.split('|').nth(2).expect("a cursor").to_owned();
+    assert_eq!(fake.run("SELECT orders"), "+OK|");
+    assert!(fake.run(&format!("SCAN {cursor} COUNT 1")).contains("of another table"));
+    assert_eq!(fake.run("SELECT 0"), "+OK|");
+    assert!(fake.run(&format!("SCAN {cursor} COUNT 5")).ends_with("*2|$1|b|$1|c|"));
 }

@@ -15,7 +15,7 @@ fn a_pipeline_is_submitted_whole_and_answered_in_order() {
     assert_eq!(fake.take_output(), "");
     // The node carries them out in order and answers them in any.
     let results: Vec<(u64, OpResult)> =
-        std::mem::take(&mut fake.waiting).into_iter().map(|s| (s.number, fake.node.execute(s.op))).collect();
+        std::mem::take(&mut fake.waiting).into_iter().map(|s| (s.number, fake.node.execute(s.table, s.op))).collect();
     for index in [3, 1, 0] {
         let (number, result) = results[index].clone();
         fake.complete(number, result);
@@ -93,7 +93,7 @@ fn the_end_of_the_stream_lets_what_was_asked_be_answered() {
 fn a_client_that_does_not_read_is_not_read_from() {
     let mut fake = Fake::new(&[]);
     let value = "v".repeat(100_000);
-    fake.node.keys.insert("k".into(), value.clone().into());
+    fake.node.keys().insert("k".into(), value.clone().into());
     fake.feed("GET k\r\n".repeat(1000).as_bytes());
     let mut most_waiting = 0;
     let mut held = 0;
@@ -126,7 +126,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
 #[test]
 fn results_that_wait_for_an_earlier_reply_are_bounded() {
     let mut fake = Fake::new(&[]);
-    fake.node.keys.insert("k".into(), Bytes::from(vec![b'v'; 1 << 20]));
+    fake.node.keys().insert("k".into(), Bytes::from(vec![b'v'; 1 << 20]));
     fake.feed("GET k\r\n".repeat(1000).as_bytes());
     // The first is not answered; how many others can be?
     let mut answered = 0;
@@ -169,7 +169,7 @@ fn commands_with_long_arguments_are_not_all_taken_at_once() {
 #[test]
 fn a_reply_beyond_the_limit_is_an_error_and_lets_its_memory_go() {
     let mut fake = Fake::new(&[]);
-    fake.node.keys.insert("k".into(), Bytes::from(vec![b'v'; 1 << 20]));
+    fake.node.keys().insert("k".into(), Bytes::from(vec![b'v'; 1 << 20]));
     let keys = " k".repeat(MAX_REPLY_BYTES / (1 << 20) + 40);
     let reply = fake.run(&format!("MGET{keys}"));
     assert_eq!(reply, "-ERR the reply would be longer than 67108864 bytes: ask for less (LIMIT, SCAN)|");
@@ -243,7 +243,7 @@ proptest! {
             fake.feed(piece.unwrap_or_default());
             // The node carries operations out in the order of their submission ...
             for submission in std::mem::take(&mut fake.waiting) {
-                done.push((submission.number, fake.node.execute(submission.op)));
+                done.push((submission.number, fake.node.execute(submission.table, submission.op)));
             }
             // ... and answers them in any order.
             if !done.is_empty() {
@@ -263,4 +263,11 @@ proptest! {
     fn random_bytes_never_panic_a_session(stream in prop::collection::vec(any::<u8>(), 0..400)) {
         Fake::new(&["m"]).run_bytes(&stream);
     }
+}
+
+#[test]
+fn a_pipeline_stays_in_the_table_that_was_selected_when_each_command_came() {
+    let mut fake = Fake::new(&["m"]);
+    let line = b"SET k 1\r\nSELECT orders\r\nSET k 2\r\nGET k\r\nSELECT 0\r\nGET k\r\n";
+    assert_eq!(fake.run_bytes(line), "+OK|+OK|+OK|$1|2|+OK|$1|1|");
 }

@@ -21,10 +21,11 @@ fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
 }
 
 /// One operation over a native connection.
-fn ask(address: &str, op: Op) -> OpResult {
+pub(super) fn ask(address: &str, op: Op) -> OpResult {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let mut bytes = Vec::new();
-    write_frame(FrameKind::Request, &Request::Ops { id: 1, direct: false, ops: vec![op] }, &mut bytes);
+    let request = Request::Ops { id: 1, direct: false, table: TableName::default(), ops: vec![op] };
+    write_frame(FrameKind::Request, &request, &mut bytes);
     stream.write_all(&bytes).expect("a request");
     let mut input = Vec::new();
     loop {

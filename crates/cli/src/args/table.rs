@@ -1,0 +1,137 @@
+//! Arguments of `leeward table`, and what the presets stand for.
+
+use super::{Connect, TableArgs};
+use clap::{Args, Subcommand, ValueEnum};
+use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::table::{NewTable, TableName};
+
+#[derive(Args, Debug)]
+pub(crate) struct TableCommands {
+    #[command(subcommand)]
+    pub(crate) command: TableCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TableCommand {
+    /// Make a table, and wait until all of its regions are served
+    Create(Box<CreateTableArgs>),
+    /// Show all tables
+    List(ListTablesArgs),
+    /// Show the options and regions of a table
+    Describe(DescribeTableArgs),
+}
+
+/// A named set of options, as far as the engine has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preset {
+    /// What suits most: today the same as `anthus`
+    Default,
+    /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log
+    Anthus,
+    /// Every value in the large log
+    #[value(alias = "talos")]
+    Tebis,
+}
+
+impl Preset {
+    /// The one place that says what a preset is.
+    fn placement(self) -> Placement {
+        match self {
+            Preset::Default => TableOptions::default().placement,
+            Preset::Anthus => Placement::HYBRID,
+            Preset::Tebis => Placement::SEPARATED,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward table create orders
+  leeward table create logs --preset tebis --regions 8
+  leeward table create users --split-at g,n,t --replicas 2
+  redis-cli -p 7379 select users               commands of this connection are on `users` from now on
+
+A name has 1 to 64 of the characters a-z, 0-9, _ and -, and begins with a letter. Options that are given win over those of
+the preset. docs/tables.md says more.")]
+pub(crate) struct CreateTableArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// Its name
+    name: TableName,
+    /// Options that go together
+    #[arg(long, value_enum, default_value = "default")]
+    preset: Preset,
+    /// Copies of each region, the primary's included [default: as the table `default` has]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
+    replicas: Option<u32>,
+    /// Copies in sync without which writes are refused [default: more than half of the replicas]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
+    min_in_sync: Option<u32>,
+    /// Number of regions, each with the same part of all keys by their first bytes [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with = "split_at")]
+    regions: Option<u32>,
+    /// First keys of the regions after the first, ascending
+    #[arg(long, value_delimiter = ',', value_name = "KEYS")]
+    split_at: Vec<String>,
+    // Last, because its heading would be that of the options after it, too.
+    #[command(flatten)]
+    table: TableArgs,
+}
+
+impl CreateTableArgs {
+    pub(crate) fn connect(&self) -> &Connect {
+        &self.connect
+    }
+
+    pub(crate) fn name(&self) -> &TableName {
+        &self.name
+    }
+
+    /// The table to make, in a cluster whose default table has `replicas` copies.
+    pub(crate) fn new_table(&self, replicas: u32) -> NewTable {
+        let replicas = self.replicas.unwrap_or(replicas);
+        let options = self.table.over(TableOptions {
+            name: self.name.to_string(),
+            placement: self.preset.placement(),
+            replicas,
+            min_in_sync: self.min_in_sync.unwrap_or(replicas / 2 + 1),
+            ..TableOptions::default()
+        });
+        let splits = match self.regions {
+            Some(regions) => even_splits(regions),
+            None => self.split_at.iter().map(|key| key.clone().into()).collect(),
+        };
+        NewTable { options, splits }
+    }
+}
+
+/// First keys that part all keys into `regions` by their first two bytes.
+fn even_splits(regions: u32) -> Vec<bytes::Bytes> {
+    let split = |part: u32| {
+        let [.., high, low] = (part * (1 << 16) / regions).to_be_bytes();
+        // A last byte of zero would only make the key longer.
+        if low == 0 { vec![high].into() } else { vec![high, low].into() }
+    };
+    (1..regions).map(split).collect()
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leeward table list")]
+pub(crate) struct ListTablesArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  leeward table describe orders")]
+pub(crate) struct DescribeTableArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// Its name
+    pub(crate) name: TableName,
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

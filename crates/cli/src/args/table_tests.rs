@@ -1,0 +1,34 @@
+//! What the arguments of `leeward table create` come to.
+
+use super::super::{Cli, Command};
+use super::*;
+use clap::Parser;
+
+fn create(args: &str) -> NewTable {
+    let args = ["leeward", "table", "create"].into_iter().chain(args.split_whitespace());
+    let cli = Cli::try_parse_from(args).expect("they are well-formed");
+    let Command::Table(TableCommands { command: TableCommand::Create(args) }) = cli.command else { panic!("{cli:?}") };
+    args.new_table(3)
+}
+
+#[test]
+fn options_win_over_the_preset() {
+    let plain = create("orders");
+    assert_eq!(plain.options, TableOptions { name: "orders".into(), ..TableOptions::default() });
+    assert!(plain.splits.is_empty());
+    assert_eq!(create("a --preset tebis").options.placement, create("a --preset talos").options.placement);
+    let mixed = create("a --preset tebis --placement in-place --replicas 5 --l0-kib 128 --growth-factor 4").options;
+    assert_eq!(mixed.placement, create("a --placement in-place").options.placement);
+    assert_eq!((mixed.replicas, mixed.min_in_sync, mixed.l0_bytes, mixed.growth_factor), (5, 3, 128 << 10, 4));
+}
+
+#[test]
+fn splits_are_given_or_even() {
+    assert_eq!(create("a --split-at g,n").splits, ["g", "n"]);
+    assert_eq!(create("a --regions 4").splits, [&b"\x40"[..], b"\x80", b"\xc0"]);
+    for regions in [1, 2, 3, 7, 256, 1000, 1024] {
+        let table = create(&format!("a --regions {regions}"));
+        assert_eq!(table.splits.len(), regions - 1);
+        assert_eq!(table.check(), Ok(()), "{regions}");
+    }
+}

@@ -1,0 +1,63 @@
+//! `leeward table` against real processes.
+
+use crate::running::{Dev, Resp, leeward, wait_for};
+
+/// A command that must fail; answers what it said.
+fn fails(dev: &Dev, args: &[&str]) -> String {
+    let native = format!("127.0.0.1:{}", dev.base + 100);
+    let output = leeward().args(args).args(["--connect", &native]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
+    let mut dev = Dev::start(3, &["--restart"]);
+    let made = dev.leeward(&["table", "create", "orders", "--preset", "tebis", "--split-at", "g,n", "--l0-kib", "256"]);
+    assert!(made.contains("table orders is made and served: 3 regions"), "{made}");
+    // Every node knows it by then.
+    for node in 1..=3 {
+        let mut client = Resp::connect(dev.resp(node));
+        assert_eq!(client.call(&["SELECT", "orders"]), "+OK");
+        assert_eq!(client.call(&["SET", &format!("key{node}"), "order"]), "+OK");
+    }
+    dev.leeward(&["put", "--table", "orders", "apple", "1"]);
+    dev.leeward(&["put", "apple", "default"]);
+    assert_eq!(dev.leeward(&["get", "--table", "orders", "apple"]), "1\n");
+    assert_eq!(dev.leeward(&["get", "apple"]), "default\n");
+    assert_eq!(dev.leeward(&["scan", "--table", "orders", "--keys"]), "apple\nkey1\nkey2\nkey3\n");
+    assert_eq!(dev.leeward(&["scan", "--keys"]), "apple\n");
+
+    let list = dev.leeward(&["table", "list"]);
+    let row = |name: &str| list.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+    assert!(row("default").is_some() && row("orders").expect("a row").contains("separated"), "{list}");
+    let described = dev.leeward(&["table", "describe", "orders"]);
+    assert!(described.contains("256 KiB") && described.contains("first") && described.contains('n'), "{described}");
+    assert!(dev.leeward(&["status"]).contains("orders"));
+    let bench = ["bench", "ycsb", "--table", "orders", "--workload", "load,a", "--records", "300", "--ops", "300"];
+    dev.leeward(&[&bench[..], &["--verify"]].concat());
+    assert_eq!(dev.leeward(&["scan", "--keys"]), "apple\n", "the benchmark was in its table");
+
+    assert!(fails(&dev, &["table", "create", "orders"]).contains("there is a table orders already"));
+    assert!(fails(&dev, &["table", "create", "a", "--split-at", "b,a"]).contains("must ascend"));
+    assert!(fails(&dev, &["table", "describe", "nothing"]).contains("`leeward table list`"));
+    assert!(fails(&dev, &["get", "--table", "nothing", "a"]).contains("there is no table nothing"));
+
+    for node in 1..=3 {
+        dev.kill(node);
+    }
+    for _ in 1..=3 {
+        dev.wait_for_line("started again");
+    }
+    let mut client = None;
+    wait_for("a node listens", || {
+        client = Resp::try_connect(dev.resp(1));
+        client.is_some()
+    });
+    let mut client = client.expect("it listens");
+    assert_eq!(client.call(&["SELECT", "orders"]), "+OK");
+    assert_eq!(client.call(&["GET", "key2"]), "order");
+    assert_eq!(client.call(&["SELECT", "0"]), "+OK");
+    assert_eq!(client.call(&["GET", "apple"]), "default");
+    dev.stop();
+}

@@ -1,0 +1,166 @@
+//! Names of tables, and what a new one is made of. Plain data; any thread.
+//!
+//! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
+
+use crate::MAX_KEY_BYTES;
+use crate::cluster::TableOptions;
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::ops::{Deref, RangeInclusive};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The table that is made with the cluster, and that operations go to which name none.
+pub const DEFAULT_TABLE: &str = "default";
+/// Longest name, in bytes.
+pub const MAX_TABLE_NAME_BYTES: usize = 64;
+/// Most regions that a table can be made with.
+pub const MAX_NEW_REGIONS: usize = 1024;
+/// What a table's `l0_bytes` may be.
+pub const L0_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
+/// What a table's `growth_factor` may be.
+pub const GROWTH_FACTOR: RangeInclusive<u32> = 2..=64;
+/// What a table's `garbage_percent` may be.
+pub const GARBAGE_PERCENT: RangeInclusive<u32> = 1..=90;
+/// What a table's `max_space_percent` may be.
+pub const MAX_SPACE_PERCENT: RangeInclusive<u32> = 105..=1000;
+/// What a table's `replicas` may be.
+pub const REPLICAS: RangeInclusive<u32> = 1..=32;
+
+/// Why `name` cannot be that of a table; `None` if it can.
+pub fn check_table_name(name: &str) -> Option<String> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
+    // A first letter keeps names apart from numbers and from options of a command line.
+    let is_name = name.len() <= MAX_TABLE_NAME_BYTES
+        && name.bytes().all(fits)
+        && name.bytes().next().is_some_and(|first| first.is_ascii_lowercase());
+    let shown: String = name.chars().take(MAX_TABLE_NAME_BYTES + 1).collect();
+    (!is_name).then(|| {
+        format!(
+            "{shown:?} is no name of a table: it has 1 to {MAX_TABLE_NAME_BYTES} of the characters a-z, 0-9, _ and -, \
+             and begins with a letter"
+        )
+    })
+}
+
+/// What to tell whoever names a table that is not there.
+pub fn unknown_table(name: &str) -> String {
+    format!("there is no table {name}; `leeward table list` shows those there are")
+}
+
+/// Name of a table, cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName(Arc<str>);
+
+impl Default for TableName {
+    fn default() -> Self {
+        TableName(DEFAULT_TABLE.into())
+    }
+}
+
+impl Deref for TableName {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for TableName {
+    type Err = String;
+    fn from_str(name: &str) -> Result<TableName, String> {
+        check_table_name(name).map_or_else(|| Ok(TableName(name.into())), Err)
+    }
+}
+
+impl Serialize for TableName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TableName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TableName, D::Error> {
+        struct Name;
+        impl de::Visitor<'_> for Name {
+            type Value = TableName;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a table")
+            }
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<TableName, E> {
+                name.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}
+
+/// A table to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewTable {
+    /// Its name and options.
+    pub options: TableOptions,
+    /// First keys of its regions after the first, ascending.
+    pub splits: Vec<Bytes>,
+}
+
+impl NewTable {
+    /// First keys of all regions.
+    pub fn starts(&self) -> Vec<Bytes> {
+        std::iter::once(Bytes::new()).chain(self.splits.iter().cloned()).collect()
+    }
+
+    /// Refuses what cannot be made.
+    ///
+    /// # Errors
+    /// What is wrong and what it may be, for whoever asked.
+    pub fn check(&self) -> Result<(), String> {
+        let TableOptions {
+            name,
+            placement,
+            replicas,
+            min_in_sync,
+            l0_bytes,
+            growth_factor,
+            garbage_percent,
+            max_space_percent,
+        } = &self.options;
+        if let Some(reason) = check_table_name(name) {
+            return Err(reason);
+        }
+        if self.splits.len() >= MAX_NEW_REGIONS {
+            return Err(format!("{} regions: a table is made with at most {MAX_NEW_REGIONS}", self.splits.len() + 1));
+        }
+        let is_ascending = self.starts().is_sorted_by(|left, right| left < right);
+        if !is_ascending || self.splits.iter().any(|key| key.len() > MAX_KEY_BYTES) {
+            return Err(format!(
+                "the first keys of regions must ascend, each must differ from the one before, and each has 1 to \
+                 {MAX_KEY_BYTES} bytes"
+            ));
+        }
+        within("replicas", *replicas, &REPLICAS)?;
+        within("min_in_sync", *min_in_sync, &(1..=*replicas))?;
+        within("l0_bytes", *l0_bytes, &L0_BYTES)?;
+        within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;
+        within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
+        within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;
+        within("medium_from", placement.medium_from, &(0..=placement.large_from))
+    }
+}
+
+fn within<T: PartialOrd + fmt::Display>(name: &str, value: T, range: &RangeInclusive<T>) -> Result<(), String> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{name} is {value}: it must be from {} to {}", range.start(), range.end())),
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

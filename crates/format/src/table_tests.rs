@@ -1,0 +1,53 @@
+//! Which names and which new tables are taken.
+
+use super::*;
+
+#[test]
+fn names_begin_with_a_letter_and_are_plain() {
+    for good in ["a", "default", "orders-2026_q1", &"x".repeat(64)] {
+        assert_eq!(good.parse::<TableName>().expect(good).to_string(), good);
+    }
+    for bad in ["", "0", "1st", "-1", "_a", "Orders", "a b", "a/b", "tête", &"x".repeat(65)] {
+        let reason = bad.parse::<TableName>().expect_err(bad);
+        assert!(reason.contains("begins with a letter"), "{reason}");
+    }
+}
+
+#[test]
+fn a_decoded_name_is_checked() {
+    let good = postcard::to_stdvec("orders").expect("it is written");
+    assert_eq!(postcard::from_bytes::<TableName>(&good), Ok("orders".parse().expect("a name")));
+    let bad = postcard::to_stdvec("/leeward/server/1").expect("it is written");
+    assert!(postcard::from_bytes::<TableName>(&bad).is_err());
+}
+
+fn table(change: impl FnOnce(&mut NewTable)) -> Result<(), String> {
+    let options = TableOptions { name: "orders".into(), ..TableOptions::default() };
+    let mut table = NewTable { options, splits: vec!["g".into(), "p".into()] };
+    change(&mut table);
+    table.check()
+}
+
+#[test]
+fn a_new_table_is_checked() {
+    assert_eq!(table(|_| {}), Ok(()));
+    assert_eq!(table(|table| table.splits.clear()), Ok(()));
+    let refused = |change: fn(&mut NewTable), part: &str| {
+        let reason = table(change).expect_err(part);
+        assert!(reason.contains(part), "{reason}");
+    };
+    refused(|table| table.options.name = "7".into(), "no name of a table");
+    refused(|table| table.splits.reverse(), "must ascend");
+    refused(|table| table.splits = vec!["g".into(), "g".into()], "must ascend");
+    refused(|table| table.splits = vec![Bytes::new()], "must ascend");
+    refused(|table| table.splits = vec![vec![b'x'; MAX_KEY_BYTES + 1].into()], "4096 bytes");
+    refused(|table| table.splits = (0..1024).map(|n| format!("{n:06}").into()).collect(), "at most 1024");
+    refused(|table| table.options.replicas = 0, "replicas is 0: it must be from 1 to 32");
+    refused(|table| table.options.min_in_sync = 4, "min_in_sync is 4: it must be from 1 to 3");
+    refused(|table| table.options.min_in_sync = 0, "min_in_sync is 0");
+    refused(|table| table.options.l0_bytes = 1, "l0_bytes is 1: it must be from 65536");
+    refused(|table| table.options.growth_factor = 1, "growth_factor is 1");
+    refused(|table| table.options.garbage_percent = 0, "garbage_percent is 0");
+    refused(|table| table.options.max_space_percent = 100, "max_space_percent is 100: it must be from 105");
+    refused(|table| table.options.placement.medium_from = 1001, "medium_from is 1001: it must be from 0 to 1000");
+}

@@ -1,0 +1,114 @@
+//! Several tables on real nodes: made by any node, at the same time, while a node is down, and there after a restart.
+
+use super::identity::ask;
+use super::*;
+use leeward_format::op::OpError;
+use leeward_format::table::NewTable;
+
+fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -> OpResult {
+    let replicas = 3;
+    let options = TableOptions { name: name.into(), replicas, min_in_sync: 2, ..TableOptions::default() };
+    let splits = splits.iter().map(|key| (*key).into()).collect();
+    let table = Box::new(NewTable { options, splits });
+    ask(&cluster.servers[node].info().native_address, Op::CreateTable { table })
+}
+
+/// A client that has selected `table`, as soon as its node has heard of it.
+fn select(cluster: &Cluster, node: usize, table: &str) -> Client {
+    let begun = Instant::now();
+    let mut client = cluster.client(node);
+    loop {
+        let reply = client.run(&format!("SELECT {table}"));
+        if reply == "+OK" || begun.elapsed() > Duration::from_secs(30) {
+            assert_eq!(reply, "+OK");
+            return client;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn tables_are_made_by_any_node_and_keep_their_pairs_apart() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET key default"), "+OK");
+    assert!(cluster.client(0).run("SELECT orders").starts_with("-ERR there is no table orders;"));
+    assert_eq!(create(&cluster, 0, "orders", &["g", "p"]), OpResult::Done);
+    let again = create(&cluster, 1, "orders", &[]);
+    assert_eq!(again, OpResult::Error(OpError::Invalid("there is a table orders already".into())));
+    for node in 0..3 {
+        let mut client = select(&cluster, node, "orders");
+        for key in ["apple", "key", "zebra"] {
+            assert_eq!(client.run_until_served(&format!("SET {key}{node} order")), "+OK");
+        }
+    }
+    let mut orders = select(&cluster, 1, "orders");
+    assert_eq!(orders.run("GET key"), "$-1");
+    assert_eq!(orders.run("SET key order"), "+OK");
+    let all = "apple0 apple1 apple2 key key0 key1 key2 zebra0 zebra1 zebra2";
+    assert_eq!(orders.run("KRANGE - + KEYS"), all);
+    assert_eq!(orders.run("KRANGE - + REV KEYS LIMIT 2"), "zebra2 zebra1");
+    assert_eq!(cluster.client(2).run("KRANGE - + KEYS"), "key", "a scan stops at its table's end");
+    assert_eq!(cluster.client(2).run("GET key"), "default");
+
+    // One node is down: the others are enough to make a table and to write to it.
+    cluster.servers.pop().expect("node 3").stop();
+    let begun = Instant::now();
+    // Until then a region of the new table could be given to it.
+    while cluster.servers[0].snapshot().expect("the node answers").map.servers.len() > 2 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "its session ends");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(create(&cluster, 0, "late", &["m"]), OpResult::Done);
+    let mut late = select(&cluster, 1, "late");
+    assert_eq!(late.run_until_served("SET a 1"), "+OK");
+    assert_eq!(late.run_until_served("SET z 2"), "+OK");
+
+    // All stop and start again.
+    drop((orders, late));
+    std::mem::take(&mut cluster.servers).into_iter().for_each(Server::stop);
+    for id in 1..=3 {
+        let server = start(&cluster.config(id, 3)).expect("the node again");
+        cluster.servers.push(server);
+    }
+    let mut late = select(&cluster, 2, "late");
+    assert_eq!((late.run_until_served("GET a"), late.run_until_served("GET z")), ("1".into(), "2".into()));
+    let mut orders = select(&cluster, 2, "orders");
+    for key in ["apple0", "key0", "zebra0"] {
+        assert_eq!(orders.run_until_served(&format!("GET {key}")), "order");
+    }
+    assert_eq!(orders.run("KRANGE - + KEYS"), all);
+}
+
+#[test]
+fn of_creations_at_the_same_time_each_name_is_made_once() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    for node in 1..3 {
+        assert_eq!(cluster.client(node).run_until_served("GET a"), "1", "the node is part of the cluster");
+    }
+    let cluster = &cluster;
+    let results: Vec<(String, OpResult)> = std::thread::scope(|scope| {
+        let wishes = (0..9).map(|wish| {
+            let name = format!("t{}", wish % 6);
+            scope.spawn(move || (name.clone(), create(cluster, wish % 3, &name, &["m"])))
+        });
+        let threads: Vec<_> = wishes.collect();
+        threads.into_iter().map(|thread| thread.join().expect("it is answered")).collect()
+    });
+    for table in 0..6 {
+        let of_table = results.iter().filter(|(name, _)| *name == format!("t{table}"));
+        let (made, refused): (Vec<_>, Vec<_>) = of_table.partition(|(_, result)| *result == OpResult::Done);
+        assert_eq!(made.len(), 1, "t{table}: {results:?}");
+        let exists = OpResult::Error(OpError::Invalid(format!("there is a table t{table} already")));
+        assert!(refused.iter().all(|(_, result)| *result == exists), "t{table}: {results:?}");
+        let mut client = select(cluster, 0, &format!("t{table}"));
+        assert_eq!(client.run_until_served(&format!("SET a {table}")), "+OK");
+        assert_eq!(client.run_until_served(&format!("SET z {table}")), "+OK");
+        assert_eq!(client.run("DBSIZE"), ":2");
+    }
+    let map = cluster.servers[0].snapshot().expect("the node answers").map;
+    assert_eq!(map.tables.len(), 7);
+    let mut numbers: Vec<u32> = map.regions.iter().map(|config| config.region.0).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=14).collect::<Vec<_>>(), "each region has a number of its own");
+}
