@@ -2,14 +2,14 @@
 //!
 //! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of the budget they stay for as long
 //!   as their segment lives; beyond it they are objects like any other.
-//! - *Records*, pairs of key and value, are what the levels answer about a key, packed ([`records`]). The owner (a
+//! - *Records*, pairs of key and value, are what the levels answer about a key, packed (`records`). The owner (a
 //!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
-//!   it overwrites ([`Cache::replace_record`]).
-//! - *Objects*, leaves above all ([`objects`]): one serves all of its keys, and of a large value spares the read that
+//!   it overwrites (`Cache::replace_record`).
+//! - *Objects*, leaves above all (`objects`): one serves all of its keys, and of a large value spares the read that
 //!   finds its place. Once memory is short, a leaf is admitted when it is missed for the second
 //!   time in a while.
 //!
-//! Records and objects share what indexes leave. What was let go of lately is remembered ([`ghosts`]); a miss of it says
+//! Records and objects share what indexes leave. What was let go of lately is remembered (`ghosts`); a miss of it says
 //! which of the two should have had more, and moves the bound between them a little (Megiddo and Modha, FAST'03).
 //!
 //! Leaves and indexes are filed under numbers that never come back with other bytes ([`Segment::serial`]). Hashing and
@@ -253,7 +253,7 @@ impl Cache {
         self.0.shard(hash).lock().get(hash, owner, key, at)
     }
 
-    /// Keeps what the levels know of an owner's key. `is_current` is asked under the lock that [`Cache::replace_record`]
+    /// Keeps what the levels know of an owner's key. `is_current` is asked under the lock that `Cache::replace_record`
     /// takes: whether they still know nothing newer.
     pub(crate) fn insert_record(
         &self,

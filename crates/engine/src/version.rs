@@ -65,7 +65,7 @@ pub trait ValueLog: Send + Sync {
     /// Values of many records, for a merge that moves them.
     ///
     /// # Errors
-    /// As [`ValueLog::value`].
+    /// As [`ValueLog::values`].
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
     /// Identity of a segment that leaves point to.
     fn segment_id(&self, no: SegmentNo) -> Option<SegmentId>;
