@@ -1,7 +1,7 @@
 //! `leeward bench`: runs the benchmark, with a cluster of its own if asked, and writes its report.
 
 use crate::Outcome;
-use crate::args::{BenchArgs, Benchmark, IdleArgs, TableArgs, YcsbArgs};
+use crate::args::{BenchArgs, Benchmark, Fabric, IdleArgs, TableArgs, YcsbArgs};
 use crate::ports::Ports;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
@@ -29,16 +29,7 @@ fn run_idle(args: &IdleArgs) -> Outcome {
     let mut temporary = None;
     let events = signals::listen(false)?;
     let directory = directory(None, &mut temporary)?;
-    let plan = Plan {
-        nodes: args.dev,
-        directory,
-        ports: free_ports(args.dev)?,
-        splits: even_split_points(args.regions.unwrap_or(2 * args.dev)),
-        fabric: args.fabric.name(),
-        table: TableArgs::default().options(args.dev),
-        settings: Vec::new(),
-    };
-    let mut cluster = Cluster::start(plan)?;
+    let mut cluster = Cluster::start(plan(args.dev, args.regions, args.fabric, directory)?)?;
     cluster.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
     end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
     thread::sleep(REST);
@@ -71,7 +62,11 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     if let Some(nodes) = args.dev {
         let events = signals::listen(false)?;
         let directory = directory(args.data.as_ref(), &mut temporary)?;
-        let mut started = Cluster::start(plan(args, nodes, directory)?)?;
+        let mut started = Cluster::start(Plan {
+            table: args.table.options(nodes),
+            settings: args.settings.clone(),
+            ..plan(nodes, args.regions, args.fabric, directory)?
+        })?;
         started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
         options.seeds = started.addresses();
         cluster = Some(Box::new(started));
@@ -89,10 +84,6 @@ fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dy
         fs::write(path, json + "\n").map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
     Ok(())
-}
-
-fn free_ports(nodes: u32) -> Result<Ports, &'static str> {
-    Ports::free(nodes).ok_or("no free ports were found for the nodes")
 }
 
 fn options(args: &YcsbArgs) -> Result<Options, String> {
@@ -116,16 +107,16 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
     })
 }
 
-fn plan(args: &YcsbArgs, nodes: u32, directory: PathBuf) -> Result<Plan, String> {
-    let regions = args.regions.unwrap_or(2 * nodes);
+/// A cluster with the default table and no settings.
+fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: PathBuf) -> Result<Plan, String> {
     Ok(Plan {
         nodes,
         directory,
-        ports: free_ports(nodes)?,
-        splits: even_split_points(regions),
-        fabric: args.fabric.name(),
-        table: args.table.options(nodes),
-        settings: args.settings.clone(),
+        ports: Ports::free(nodes).ok_or("no free ports were found for the nodes")?,
+        splits: even_split_points(regions.unwrap_or(2 * nodes)),
+        fabric: fabric.name(),
+        table: TableArgs::default().options(nodes),
+        settings: Vec::new(),
     })
 }
 

@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::args::{InspectArgs, VerifyArgs};
 use crate::text::{bytes, table};
 use leeward_engine::VOLUME_NAME;
+use leeward_engine::error::RESTORE;
 use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
 use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState};
@@ -72,9 +73,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
         verification.damaged.len()
     );
     if !verification.damaged.is_empty() {
-        println!(
-            "restore the volume from a copy, or remove its directory so that the node is rebuilt from the other replicas"
-        );
+        println!("{RESTORE}");
     }
     Ok(verification.damaged.is_empty())
 }

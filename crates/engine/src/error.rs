@@ -102,7 +102,7 @@ pub enum Error {
 }
 
 /// What to do about damage that a replica can repair.
-pub(crate) const RESTORE: &str =
+pub const RESTORE: &str =
     "restore the volume from a backup, or remove its directory so that the node is rebuilt from the other replicas";
 
 impl Error {

@@ -3,15 +3,13 @@
 //! For `leeward inspect` and `leeward verify`, of volumes that nothing uses, also damaged ones. One thread.
 
 use crate::error::Result;
-use crate::verify::{Item, Verification, Walked, walk};
+use crate::verify::{Damage, Item, Verification, walk};
 use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock, zones};
 use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, RegionId, SegmentNo};
 use leeward_platform::File;
 use std::sync::Arc;
-
-pub use crate::verify::{Damage, DamagedSegment};
 
 /// What a volume's file holds.
 #[derive(Debug)]
@@ -85,25 +83,27 @@ impl Image {
 
     /// The live segment that lies at `no`, and the region that it belongs to.
     pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, &SegmentState)> {
-        let live = self.state.regions.values().flat_map(|r| r.segments.values().map(move |segment| (r, segment)));
-        live.into_iter().find(|(_, segment)| segment.no == no)
+        self.live().find(|(_, segment)| segment.no == no)
     }
 
     /// Shows every structure of a segment to `see`; answers the damage in it.
     pub fn walk(&self, region: RegionId, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
-        let Walked { damage, .. } = walk(&self.device, self.superblock.segment_bytes as usize, region, segment, see);
-        damage
+        walk(&self.device, self.superblock.segment_bytes as usize, region, segment, see).damage
     }
 
     /// Reads every live segment and checks all that has a checksum. `progress` is told how many of how many segments are
     /// done.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
-        let live = || self.state.regions.values().flat_map(|r| r.segments.values().map(move |s| (r.region, s)));
-        let (mut verification, all) = (Verification::default(), live().count() as u64);
-        for (region, segment) in live() {
-            verification.check(&self.device, self.superblock.segment_bytes as usize, region, segment);
+        let (mut verification, all) = (Verification::default(), self.live().count() as u64);
+        for (region, segment) in self.live() {
+            verification.check(&self.device, self.superblock.segment_bytes as usize, region.region, segment);
             progress(verification.segments, all);
         }
         verification
+    }
+
+    /// Every live segment, with its region.
+    fn live(&self) -> impl Iterator<Item = (&RegionState, &SegmentState)> {
+        self.state.regions.values().flat_map(|region| region.segments.values().map(move |segment| (region, segment)))
     }
 }

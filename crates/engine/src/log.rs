@@ -14,9 +14,25 @@ pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end}
 pub use tail::Tail;
 pub(crate) use tail::{OpenTail, Tails};
 
-use leeward_format::DecodeError;
 use leeward_format::record::{Record, RecordSeed, read_record, read_record_unchecked};
+use leeward_format::segment::LogHeader;
+use leeward_format::{DecodeError, LogKind, RegionId, SegmentId};
 use leeward_platform::{Bug, planted};
+
+/// The header at the start of a segment's `bytes`, which must be that of segment `id` of a log of `region`.
+pub(crate) fn read_header(
+    bytes: &[u8],
+    region: RegionId,
+    log: LogKind,
+    id: SegmentId,
+) -> Result<LogHeader, DecodeError> {
+    let header = LogHeader::decode(bytes)?;
+    if (header.region, header.log, header.id) != (region, log, id) {
+        let detail = format!("holds segment {} of region {}, not {id}", header.id, header.region);
+        return Err(DecodeError::invalid("log segment header", detail));
+    }
+    Ok(header)
+}
 
 /// The record at the start of `bytes`; `None` at the end of the records.
 fn decode_record(seed: RecordSeed, bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeError> {

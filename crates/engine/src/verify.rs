@@ -4,7 +4,8 @@
 //! behind damage where the place of the next structure is known. It reads the device, never a cache, and changes nothing.
 //! Any thread; a segment must be pinned, or its volume must not be in use.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
+use crate::log::read_header;
 use crate::volume::Device;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{Footer, LeafIndex};
@@ -123,7 +124,7 @@ pub(crate) fn walk(
         Ok(()) => match segment.kind {
             SegmentKind::Log(log) => walk.log(log, &bytes),
             SegmentKind::Leaf => walk.leaf(&Bytes::from(bytes)),
-            SegmentKind::Index => walk.nodes(&Bytes::from(bytes), 0..wanted, NodeKind::Index),
+            SegmentKind::Index => walk.index(&Bytes::from(bytes)),
         },
     }
     walk.walked
@@ -150,7 +151,7 @@ impl Walk<'_> {
     fn log(&mut self, log: LogKind, bytes: &[u8]) {
         let durable = self.segment.durable_bytes.max(self.segment.bytes.unwrap_or(0)) as usize;
         let is_untouched = bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0);
-        let fault = match self.log_header(log, bytes) {
+        let (end, error) = match read_header(bytes, self.region, log, self.segment.id) {
             Ok(header) => {
                 (self.see)(Item::LogHeader(header));
                 self.records(log, bytes)
@@ -158,22 +159,12 @@ impl Walk<'_> {
             Err(_) if is_untouched && durable == 0 => return,
             Err(error) => (0, Some(error)),
         };
-        let (end, error) = fault;
         self.walked.bytes += end as u64;
         let is_padding = self.segment.is_run() && bytes[end..].iter().all(|byte| *byte == 0);
         if end < durable && !(is_padding && durable - end < BLOCK_BYTES) {
             let detail = error.map_or_else(|| "the records end too early".into(), |error| error.to_string());
             self.note(end, format!("{detail}; records were durable up to byte {durable} of the segment"));
         }
-    }
-
-    fn log_header(&self, log: LogKind, bytes: &[u8]) -> Result<LogHeader, DecodeError> {
-        let header = LogHeader::decode(bytes)?;
-        if (header.region, header.log, header.id) != (self.region, log, self.segment.id) {
-            let detail = format!("holds segment {} of region {}", header.id, header.region);
-            return Err(DecodeError::invalid("log segment header", detail));
-        }
-        Ok(header)
     }
 
     /// Where the records end, and the error that ends them, if one does.
@@ -216,8 +207,11 @@ impl Walk<'_> {
                 self.keys_in_order(&node, leaf.offset, &mut last_key);
             }
         }
-        self.nodes(bytes, tree_at..footer.filter_at as usize, NodeKind::Index);
-        self.walked.bytes += u64::from(footer.end - footer.filter_at);
+        // The index has checked its nodes, its filter and the footer.
+        for (node, offset) in index.nodes().iter().zip((footer.tree_at..).step_by(NODE_BYTES)) {
+            (self.see)(Item::Node { offset, node });
+        }
+        self.walked.bytes += u64::from(footer.end - footer.tree_at);
     }
 
     fn keys_in_order(&mut self, node: &Node<Bytes>, offset: u32, last: &mut Vec<u8>) {
@@ -232,10 +226,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Nodes of the usual size, one after another.
-    fn nodes(&mut self, bytes: &Bytes, place: std::ops::Range<usize>, kind: NodeKind) {
-        for offset in place.clone().step_by(NODE_BYTES) {
-            self.node(bytes, offset..(offset + NODE_BYTES).min(place.end), kind);
+    /// Index nodes, one after another.
+    fn index(&mut self, bytes: &Bytes) {
+        for offset in (0..bytes.len()).step_by(NODE_BYTES) {
+            self.node(bytes, offset..(offset + NODE_BYTES).min(bytes.len()), NodeKind::Index);
         }
     }
 

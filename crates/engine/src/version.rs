@@ -288,10 +288,15 @@ impl Version {
             Found::InPlace(value) => Some(value),
             Found::Tombstone => None,
         };
+        Ok(self.in_leaf(key, hash, (lsn, value), is_kept))
+    }
+
+    /// The answer of an entry whose value, if any, a leaf has.
+    fn in_leaf(&self, key: &[u8], hash: u64, (lsn, value): (Lsn, Option<Bytes>), is_kept: bool) -> Lookup {
         if !is_kept {
             self.reads.keep(key, hash, lsn, value.as_deref(), self.generation);
         }
-        Ok(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }))
+        value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value })
     }
 
     /// The value of a record in the log.

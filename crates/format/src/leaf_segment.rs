@@ -233,6 +233,11 @@ impl LeafIndex {
         &self.footer
     }
 
+    /// The nodes above the leaves, in order of their offsets, the topmost last.
+    pub fn nodes(&self) -> &[Node<Bytes>] {
+        &self.nodes
+    }
+
     /// Leaves, in key order.
     pub fn leaves(&self) -> &Arc<[LeafPlace]> {
         &self.leaves

@@ -3,11 +3,11 @@
 //!
 //! Any thread may read. Only records that were written to the device are asked for.
 
-use super::{LogReader, decode_record};
+use super::LogReader;
 use crate::error::Result;
 use bytes::Bytes;
 use leeward_format::node::BLOCK_BYTES;
-use leeward_format::record::{RecordSeed, record_bytes};
+use leeward_format::record::record_bytes;
 use leeward_format::{Lsn, Pointer};
 
 /// Bytes between two records that are read along rather than skipped.
@@ -76,18 +76,12 @@ impl LogReader {
 
     /// The value of a record in `bytes`, which begin at `start` of its segment.
     fn value_within(&self, wanted: &Wanted, start: usize, bytes: &Bytes) -> Result<Bytes> {
-        let Some((log, id)) = self.segment(wanted.pointer.segment()) else {
-            return Err(self.damaged(wanted.pointer, "it lies in no log that leaves point to".into()));
-        };
         let at = wanted.pointer.offset() as usize - start;
         let end = at + wanted.bytes() as usize;
-        match decode_record(RecordSeed::new(self.region, log, id), &bytes[at..end]) {
-            Ok(Some(record)) if record.lsn == wanted.lsn && record.value.len() == wanted.value_bytes as usize => {
-                Ok(bytes.slice(end - record.value.len()..end))
-            }
-            Ok(_) => Err(self.damaged(wanted.pointer, "the record is not the one that a leaf points to".into())),
-            Err(error) => Err(self.damaged(wanted.pointer, error.to_string())),
-        }
+        self.record(wanted.pointer, &bytes[at..end], |record| {
+            record.lsn == wanted.lsn && record.value.len() == wanted.value_bytes as usize
+        })?;
+        Ok(bytes.slice(end - wanted.value_bytes as usize..end))
     }
 }
 

@@ -93,18 +93,28 @@ impl LogReader {
         Ok(bytes)
     }
 
+    /// The value of the record that `bytes` are.
     fn decode(&self, at: &ValueAt<'_>, bytes: Vec<u8>) -> Result<Bytes> {
-        let Some((log, id)) = self.segment(at.pointer.segment()) else {
-            let detail = format!("segment {} is not part of a log that leaves point to", at.pointer.segment());
-            return Err(self.damaged(at.pointer, detail));
+        self.record(at.pointer, &bytes, |record| is_wanted(record, at.key, at.value_bytes))?;
+        let start = bytes.len() - at.value_bytes as usize;
+        Ok(Bytes::from(bytes).slice(start..))
+    }
+
+    /// The record at `pointer`, which `bytes` begin with and which must be the wanted one; its CRC checked.
+    pub(super) fn record<'b>(
+        &self,
+        pointer: Pointer,
+        bytes: &'b [u8],
+        is_wanted: impl FnOnce(&Record<'_>) -> bool,
+    ) -> Result<Record<'b>> {
+        let Some((log, id)) = self.segment(pointer.segment()) else {
+            let detail = format!("segment {} is not part of a log that leaves point to", pointer.segment());
+            return Err(self.damaged(pointer, detail));
         };
-        match decode_record(RecordSeed::new(self.region, log, id), &bytes) {
-            Ok(Some(record)) if is_wanted(&record, at.key, at.value_bytes) => {
-                let start = bytes.len() - at.value_bytes as usize;
-                Ok(Bytes::from(bytes).slice(start..))
-            }
-            Ok(_) => Err(self.damaged(at.pointer, "the record is not of the key that points to it".into())),
-            Err(error) => Err(self.damaged(at.pointer, error.to_string())),
+        match decode_record(RecordSeed::new(self.region, log, id), bytes) {
+            Ok(Some(record)) if is_wanted(&record) => Ok(record),
+            Ok(_) => Err(self.damaged(pointer, "the record is not the one that the pointer was made for".into())),
+            Err(error) => Err(self.damaged(pointer, error.to_string())),
         }
     }
 

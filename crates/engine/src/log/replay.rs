@@ -3,13 +3,13 @@
 //! LSNs are dense over the two logs, so the merge knows the LSN that must come next: where neither log has it, the
 //! valid prefix ends, whatever either log holds beyond (DESIGN 4, Recovery). The prefix also ends with a whole batch.
 
-use super::decode_record;
+use super::{decode_record, read_header};
 use crate::error::Result;
 use crate::volume::Volume;
 use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordSeed, read_record_unchecked};
-use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_format::segment::LOG_HEADER_BYTES;
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use leeward_platform::{Bug, planted};
 use std::collections::{HashMap, VecDeque};
 
@@ -247,8 +247,8 @@ impl<'a> Source<'a> {
         self.current = Some(segment);
         self.seed = RecordSeed::new(self.region, self.log, segment.id);
         self.offset = LOG_HEADER_BYTES;
-        match self.check_header(&segment) {
-            Ok(()) => {}
+        match read_header(&self.bytes, self.region, self.log, segment.id) {
+            Ok(_) => {}
             // A segment that was opened and never written to.
             Err(_) if segment.bytes.is_none() && self.bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {
                 self.leave(None);
@@ -257,15 +257,6 @@ impl<'a> Source<'a> {
                 self.offset = 0;
                 self.leave(Some(error.to_string()));
             }
-        }
-        Ok(())
-    }
-
-    fn check_header(&self, segment: &SegmentState) -> Result<(), DecodeError> {
-        let header = LogHeader::decode(&self.bytes)?;
-        if (header.region, header.log, header.id) != (self.region, self.log, segment.id) {
-            let detail = format!("holds segment {} of region {}, not {}", header.id, header.region, segment.id);
-            return Err(DecodeError::invalid("log segment header", detail));
         }
         Ok(())
     }

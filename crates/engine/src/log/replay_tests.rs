@@ -5,6 +5,7 @@ use crate::volume::VolumeOptions;
 use leeward_format::VolumeId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::record::RecordKind;
+use leeward_format::segment::LogHeader;
 use leeward_platform::{Disk, SimDisk};
 use std::sync::Arc;
 

@@ -147,10 +147,7 @@ impl Version {
             Found::InPlace(value) => Some(value),
             Found::Tombstone => None,
         };
-        if !is_kept {
-            self.reads.keep(key, at.hash, lsn, value.as_deref(), self.generation);
-        }
-        Seen::Answer(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }))
+        Seen::Answer(self.in_leaf(key, at.hash, (lsn, value), is_kept))
     }
 }
 
