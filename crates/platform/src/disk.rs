@@ -6,14 +6,17 @@
 //! loss as well.
 
 mod append;
+mod background;
 mod real;
 mod ring;
 mod sim;
 
 pub use append::{AppendBuffer, Appender};
+pub use background::Pending;
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
+use bytes::Bytes;
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
@@ -87,12 +90,21 @@ pub trait File: Send + Sync + Debug {
     fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset))
     }
+    /// Begins [`File::read_at`] of so many bytes, beside the caller where the device is real.
+    fn begin_read(&self, bytes: usize, offset: u64) -> Pending {
+        let mut buffer = vec![0; bytes];
+        Pending::done(self.read_at(&mut buffer, offset).map(|()| buffer))
+    }
     /// Writes all of `bytes` at `offset`; direct where offset and length are multiples of [`DIRECT_ALIGN`] and the
     /// file system supports it.
     ///
     /// # Errors
     /// Whatever the operating system says.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Begins [`File::write_at`], beside the caller where the device is real.
+    fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
+        Pending::done(self.write_at(&bytes, offset).map(|()| Vec::new()))
+    }
     /// Writes all of `bytes` at `offset` to the page cache: survives `kill -9`, and power loss only after a sync.
     ///
     /// # Errors

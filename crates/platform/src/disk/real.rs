@@ -5,7 +5,10 @@
 //! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
 //! of the calling thread.
 
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
+use super::background::{Background, Pending};
+use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
+use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -13,8 +16,8 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Name of the file whose lock stands for the directory.
 const LOCK_NAME: &str = "lock";
@@ -67,8 +70,9 @@ impl Disk for RealDisk {
         }
         let direct = open_direct(&path)?;
         let maps = MAPPED_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&buffered)?.f_type);
-        let (buffered, counters) = (Arc::new(buffered), Arc::default());
-        Ok(Arc::new(RealFile { name: path.display().to_string(), buffered, direct, maps, counters }))
+        let handles = Arc::new(Handles { buffered, direct, counters: Counters::default() });
+        let name = path.display().to_string();
+        Ok(Arc::new(RealFile { handles, name, maps, mapped: Mutex::default(), background: OnceLock::new() }))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -131,28 +135,37 @@ struct Counters {
     written: AtomicU64,
 }
 
-/// A file, open in both ways.
+/// A file.
 #[derive(Debug)]
 struct RealFile {
+    handles: Arc<Handles>,
     name: String,
-    buffered: Arc<fs::File>,
-    direct: Option<fs::File>,
     /// Whether ranges may be mapped.
     maps: bool,
-    counters: Arc<Counters>,
+    /// What is mapped of it.
+    mapped: Mutex<Vec<Weak<AppendBuffer>>>,
+    /// Started when it is first used.
+    background: OnceLock<Background>,
+}
+
+/// A file, open in both ways.
+#[derive(Debug)]
+struct Handles {
+    buffered: fs::File,
+    direct: Option<fs::File>,
+    counters: Counters,
 }
 
 /// A range of a file that is mapped.
 #[derive(Debug)]
 pub(super) struct RealRange {
-    file: Arc<fs::File>,
+    handles: Arc<Handles>,
     offset: u64,
-    counters: Arc<Counters>,
 }
 
 impl RealRange {
     pub(super) fn file(&self) -> &fs::File {
-        &self.file
+        &self.handles.buffered
     }
 
     /// Where it begins in the file.
@@ -163,12 +176,12 @@ impl RealRange {
     /// Writes zeroes to whole pages of the page cache, which are not read for that. They count as written here: the
     /// device gets them once, with what was stored to them until then.
     pub(super) fn fill(&self, at: usize, bytes: usize) -> io::Result<()> {
-        self.counters.written.fetch_add(bytes as u64, Relaxed);
-        self.file.write_all_at(&ZEROES[..bytes], self.offset + at as u64)
+        self.handles.counters.written.fetch_add(bytes as u64, Relaxed);
+        self.handles.buffered.write_all_at(&ZEROES[..bytes], self.offset + at as u64)
     }
 }
 
-impl RealFile {
+impl Handles {
     /// Reads `buffer` through `direct`, rounding out to whole blocks.
     fn read_direct(&self, direct: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         const ALIGN: u64 = DIRECT_ALIGN as u64;
@@ -239,6 +252,32 @@ impl RealFile {
         Ok(())
     }
 
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) => self.read_direct(direct, buffer, offset),
+            None => {
+                self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
+                self.buffered.read_exact_at(buffer, offset)
+            }
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let whole_blocks = offset.is_multiple_of(DIRECT_ALIGN as u64) && bytes.len().is_multiple_of(DIRECT_ALIGN);
+        match &self.direct {
+            Some(direct) if whole_blocks => {
+                self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
+                self.write_direct(direct, bytes, offset)
+            }
+            _ => self.write_buffered_at(bytes, offset),
+        }
+    }
+
+    fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
+        self.buffered.write_all_at(bytes, offset)
+    }
+
     fn write_direct(&self, direct: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {
         if is_aligned(bytes) {
             return direct.write_all_at(bytes, offset);
@@ -269,40 +308,40 @@ impl File for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.buffered.metadata()?.len())
+        Ok(self.handles.buffered.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        match &self.direct {
-            Some(direct) => self.read_direct(direct, buffer, offset),
-            None => {
-                self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
-                self.buffered.read_exact_at(buffer, offset)
-            }
-        }
+        self.handles.read_at(buffer, offset)
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
-        match &self.direct {
-            Some(direct) if reads.len() > 1 => self.read_many_direct(direct, reads),
+        match &self.handles.direct {
+            Some(direct) if reads.len() > 1 => self.handles.read_many_direct(direct, reads),
             _ => reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset)),
         }
     }
 
+    fn begin_read(&self, bytes: usize, offset: u64) -> Pending {
+        let handles = Arc::clone(&self.handles);
+        self.in_background(move || {
+            let mut buffer = vec![0; bytes];
+            handles.read_at(&mut buffer, offset)?;
+            Ok(buffer)
+        })
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let whole_blocks = offset.is_multiple_of(DIRECT_ALIGN as u64) && bytes.len().is_multiple_of(DIRECT_ALIGN);
-        match &self.direct {
-            Some(direct) if whole_blocks => {
-                self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
-                self.write_direct(direct, bytes, offset)
-            }
-            _ => self.write_buffered_at(bytes, offset),
-        }
+        self.handles.write_at(bytes, offset)
+    }
+
+    fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
+        let handles = Arc::clone(&self.handles);
+        self.in_background(move || handles.write_at(&bytes, offset).map(|()| Vec::new()))
     }
 
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
-        self.buffered.write_all_at(bytes, offset)
+        self.handles.write_buffered_at(bytes, offset)
     }
 
     fn map(&self, offset: u64, bytes: usize) -> io::Result<Option<Appender>> {
@@ -312,30 +351,36 @@ impl File for RealFile {
         if !self.maps {
             return Ok(None);
         }
-        let range = RealRange { file: self.buffered.clone(), offset, counters: self.counters.clone() };
+        let range = RealRange { handles: Arc::clone(&self.handles), offset };
         let mut appender = Appender::real(range, bytes)?;
         match appender.reserve(1) {
-            Ok(()) => Ok(Some(appender)),
+            Ok(()) => {
+                self.mapped.lock().push(Arc::downgrade(appender.buffer()));
+                Ok(Some(appender))
+            }
             // Linux before 5.14 cannot make pages present.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    /// To write a page back, the kernel takes it out of every mapping and tells every processor, page by page. What is
+    /// filled is taken out at once before.
     fn sync(&self) -> io::Result<()> {
-        self.buffered.sync_data()
+        self.mapped.lock().retain(|buffer| buffer.upgrade().inspect(|buffer| buffer.detach()).is_some());
+        self.handles.buffered.sync_data()
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        let old = self.len()?;
+        let (old, buffered) = (self.len()?, &self.handles.buffered);
         if len <= old {
             return Ok(());
         }
-        let grown = retry(|| Ok(rustix::fs::fallocate(&self.buffered, FallocateFlags::empty(), old, len - old)?));
+        let grown = retry(|| Ok(rustix::fs::fallocate(buffered, FallocateFlags::empty(), old, len - old)?));
         match grown {
-            Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => self.buffered.set_len(len),
+            Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => buffered.set_len(len),
             Err(error) => {
-                self.buffered.set_len(old)?;
+                buffered.set_len(old)?;
                 Err(error)
             }
             Ok(()) => Ok(()),
@@ -344,8 +389,22 @@ impl File for RealFile {
 
     fn counters(&self) -> DeviceCounters {
         DeviceCounters {
-            bytes_read: self.counters.read.load(Relaxed),
-            bytes_written: self.counters.written.load(Relaxed),
+            bytes_read: self.handles.counters.read.load(Relaxed),
+            bytes_written: self.handles.counters.written.load(Relaxed),
+        }
+    }
+}
+
+impl RealFile {
+    /// Begins `io` on a thread of the file, or does it here if there can be none.
+    fn in_background(&self, io: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) -> Pending {
+        let started = self.background.get().or_else(|| {
+            let started = Background::start().ok()?;
+            Some(self.background.get_or_init(|| started))
+        });
+        match started {
+            Some(background) => background.begin(io),
+            None => Pending::done(io()),
         }
     }
 }

@@ -10,8 +10,9 @@
 //!   borrowed mutably.
 //! - `filled` never falls. What is below it is never written again.
 //! - A mapped buffer is a range of a file that the engine has for itself: the directory's lock keeps other processes out,
-//!   and nothing in this process writes to the range while it is mapped, but for [`Spare::fill`]'s zeroes beyond what was
-//!   handed out. The kernel reads the pages when it writes them back.
+//!   and nothing in this process writes to the range while it is mapped, but for the zeroes beyond what was handed out.
+//!   (The file's `sync` may hold a buffer for the moment of [`AppendBuffer::detach`] after all others have let go of it;
+//!   it touches none of its bytes.) The kernel reads the pages when it writes them back.
 //! - Every byte is initialised: the heap's by `alloc_zeroed`, a file's by the file.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -32,6 +33,8 @@ pub struct AppendBuffer {
     start: NonNull<u8>,
     capacity: usize,
     filled: AtomicUsize,
+    /// Of a mapped buffer, how far [`AppendBuffer::detach`] has come: a multiple of the page size.
+    detached: AtomicUsize,
     is_mapped: bool,
 }
 
@@ -59,6 +62,23 @@ impl AppendBuffer {
         // SAFETY: bytes below `filled` were written before the `Release` store that this `Acquire` load has seen, and
         // are never written again; the memory lives as long as `self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.filled()) }
+    }
+
+    /// Lets go of the filled pages of a mapped buffer; who reads them again finds them in the page cache.
+    pub(in crate::disk) fn detach(&self) {
+        let page_bytes = rustix::param::page_size();
+        let (from, to) = (self.detached.load(Ordering::Relaxed), self.filled() / page_bytes * page_bytes);
+        if !self.is_mapped || from >= to {
+            return;
+        }
+        self.detached.store(to, Ordering::Relaxed);
+        // SAFETY: the range lies within the mapping. Of a shared mapping of a file, the advice drops the entries of the page
+        // table and no byte of the file's pages: the next access finds what was stored before.
+        let advised = unsafe {
+            let start = self.start.as_ptr().add(from).cast();
+            rustix::mm::madvise(start, to - from, Advice::LinuxDontNeed)
+        };
+        debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
     }
 }
 
@@ -106,7 +126,15 @@ impl Spare {
     }
 
     fn new(start: NonNull<u8>, capacity: usize, is_mapped: bool) -> Spare {
-        Spare { buffer: Arc::new(AppendBuffer { start, capacity, filled: AtomicUsize::new(0), is_mapped }) }
+        Spare {
+            buffer: Arc::new(AppendBuffer {
+                start,
+                capacity,
+                filled: AtomicUsize::new(0),
+                detached: AtomicUsize::new(0),
+                is_mapped,
+            }),
+        }
     }
 
     pub(super) fn buffer(&self) -> &Arc<AppendBuffer> {

@@ -1,0 +1,122 @@
+//! Device I/O beside the thread that wants it: a compaction goes on while its last segment is written and its next leaves are
+//! read.
+//!
+//! [`Pending`] is the answer to come. What it writes from and reads to is its own, so that whoever loses interest may drop
+//! it; dropping waits, because what the bytes belong to may be given to somebody else then.
+
+use parking_lot::Mutex;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+
+/// Threads of a file.
+const THREADS: usize = 2;
+
+/// I/O that was begun.
+#[derive(Debug)]
+pub struct Pending(State);
+
+#[derive(Debug)]
+enum State {
+    Done(io::Result<Vec<u8>>),
+    Begun(Receiver<io::Result<Vec<u8>>>),
+    Taken,
+}
+
+impl Pending {
+    /// I/O that is over.
+    pub fn done(result: io::Result<Vec<u8>>) -> Pending {
+        Pending(State::Done(result))
+    }
+
+    /// Waits for its end; the bytes that were read, none if it wrote.
+    ///
+    /// # Errors
+    /// Those of the I/O.
+    pub fn wait(mut self) -> io::Result<Vec<u8>> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> io::Result<Vec<u8>> {
+        match mem::replace(&mut self.0, State::Taken) {
+            State::Done(result) => result,
+            State::Begun(answer) => answer.recv().unwrap_or_else(|_| Err(io::Error::other("an I/O thread is gone"))),
+            State::Taken => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Nobody wants to know whether it failed.
+        let _ = self.finish();
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of a file. They end when it is dropped and their work is done.
+#[derive(Debug)]
+pub(super) struct Background(Sender<Job>);
+
+impl Background {
+    pub(super) fn start() -> io::Result<Background> {
+        let (jobs, taken): (Sender<Job>, Receiver<Job>) = channel();
+        let taken = Arc::new(Mutex::new(taken));
+        for _ in 0..THREADS {
+            let taken = Arc::clone(&taken);
+            thread::Builder::new().name("disk".into()).spawn(move || run(&taken))?;
+        }
+        Ok(Background(jobs))
+    }
+
+    /// Begins `io`.
+    pub(super) fn begin(&self, io: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) -> Pending {
+        let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
+        let job = move || {
+            // There is room for it; if it is not awaited it was given up.
+            let _ = answer.send(io());
+        };
+        match self.0.send(Box::new(job)) {
+            Ok(()) => Pending(State::Begun(pending)),
+            Err(_) => Pending::done(Err(io::Error::other("the I/O threads are gone"))),
+        }
+    }
+}
+
+fn run(taken: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = taken.lock().recv();
+        let Ok(job) = job else { return };
+        job();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_begun_is_over_when_it_is_waited_for_or_dropped() {
+        let background = Background::start().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let io = {
+            let over = Arc::clone(&over);
+            move || {
+                thread::sleep(Duration::from_millis(20));
+                over.store(true, Ordering::SeqCst);
+                Ok(vec![7])
+            }
+        };
+        assert_eq!(background.begin(io.clone()).wait().unwrap(), [7]);
+        over.store(false, Ordering::SeqCst);
+        drop(background.begin(io));
+        assert!(over.load(Ordering::SeqCst), "dropping waits");
+        let failed = background.begin(|| Err(io::ErrorKind::StorageFull.into())).wait();
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}
