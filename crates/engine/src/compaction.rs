@@ -9,7 +9,8 @@
 //!  done      the edit and the new levels
 //! ```
 //! A [`Compaction`] is stepped by whoever drives the region; each step writes at most one segment and answers it, so that
-//! it can be shipped (send-index, Tebis 3.3) before the next. Inputs are bounded: segments of the lower level that
+//! it can be shipped (send-index, Tebis 3.3) before the next; it is written, and the next leaves are read, while the merge goes
+//! on. Inputs are bounded: segments of the lower level that
 //! nothing overlaps are reused, and where nothing at all overlaps the segments move down as they are. Of each key the
 //! newest version survives; that no snapshot needs an older one is so because every snapshot holds the L0s and levels that it
 //! reads. One compaction of a region at a time; each is used by one thread at a time. What an unfinished one has
@@ -19,11 +20,12 @@ use crate::error::Result;
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::Reads;
-use crate::volume::Segment;
+use crate::volume::{Segment, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::Placement;
 use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
 use leeward_format::{SegmentId, SegmentNo};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -56,9 +58,9 @@ pub type SegmentIds = Arc<dyn Fn() -> SegmentId + Send + Sync>;
 /// What one step did.
 #[derive(Debug)]
 pub enum Step {
-    /// Wrote a segment (not synced).
+    /// Built a segment, which is being written.
     Segment(BuiltSegment),
-    /// All is written.
+    /// All is written, and not synced.
     Finished(Box<CompactionDone>),
 }
 
@@ -165,9 +167,24 @@ struct Context {
     levels: Vec<Arc<Level>>,
     /// Levels of the version, which may have been one less.
     base: Vec<Arc<Level>>,
+    /// The segment that is written while the next is filled.
+    writing: Mutex<Option<Writing>>,
 }
 
 impl Context {
+    /// Begins to write a segment, once the one before is written.
+    fn write(&self, segment: &Arc<Segment>, bytes: &Bytes, counters: &mut Counters) -> Result<()> {
+        self.finish_writing()?;
+        counters.bytes_written += bytes.len() as u64;
+        *self.writing.lock() = Some(self.reads.volume.begin_write(segment, bytes.clone())?);
+        Ok(())
+    }
+
+    fn finish_writing(&self) -> Result<()> {
+        let writing = self.writing.lock().take();
+        writing.map_or(Ok(()), Writing::wait)
+    }
+
     /// Nothing lies below the target.
     fn is_into_last(&self) -> bool {
         self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
@@ -239,7 +256,10 @@ impl Compaction {
                         self.phase = Phase::Index(finish);
                         return Ok(Step::Segment(built));
                     }
-                    None => return Ok(Step::Finished(Box::new(finish.done(&self.context, &self.counters)))),
+                    None => {
+                        self.context.finish_writing()?;
+                        return Ok(Step::Finished(Box::new(finish.done(&self.context, &self.counters))));
+                    }
                 },
                 Phase::Over => panic!("a compaction that is over was stepped"),
             }

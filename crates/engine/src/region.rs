@@ -185,6 +185,11 @@ impl Region {
         Snapshot::new(view.version.clone(), lsn.max(view.floor))
     }
 
+    /// Whether an L0 waits to be compacted.
+    pub fn has_frozen_l0s(&self) -> bool {
+        !self.view.load().version.frozen().is_empty()
+    }
+
     /// Figures.
     pub fn stats(&self) -> RegionStats {
         let view = self.view.load_full();

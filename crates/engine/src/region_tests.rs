@@ -94,9 +94,9 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     };
     fill();
     assert_eq!(region.stats().frozen_l0s as usize, MAX_FROZEN_L0S);
-    assert!(region.next_compaction().is_none(), "nothing is committed");
+    assert!(region.next_compaction_now().is_none(), "nothing is committed");
     region.set_commit(region.last_lsn());
-    let mut compaction = region.next_compaction().unwrap();
+    let mut compaction = region.next_compaction_now().unwrap();
     let done = loop {
         if let crate::compaction::Step::Finished(done) = compaction.step().unwrap() {
             break done;

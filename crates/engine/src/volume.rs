@@ -10,11 +10,13 @@
 //! Any thread may call anything. No lock is held across a read. Manifest edits are serialised and hold a lock across
 //! their sync; only other edits wait for it.
 
+mod background;
 mod device;
 mod manifest;
 mod registry;
 mod space;
 
+pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub(crate) use manifest::{Durability, Manifest};
 pub(crate) use registry::Owner;

@@ -4,6 +4,7 @@ use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
 use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Source, Swept};
 use crate::error::Result;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
+use bytes::Bytes;
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
 use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind};
@@ -92,9 +93,9 @@ impl Finish {
     /// Writes the next index segment; `None` when all are written.
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<BuiltSegment>> {
         let Some(BuiltIndexSegment { id, segment, bytes }) = self.pending.next() else { return Ok(None) };
-        context.reads.volume.write(segment.no(), 0, &bytes)?;
-        counters.bytes_written += bytes.len() as u64;
-        let built = BuiltSegment { id, kind: SegmentKind::Index, segment, bytes: bytes.into() };
+        let bytes = Bytes::from(bytes);
+        context.write(&segment, &bytes, counters)?;
+        let built = BuiltSegment { id, kind: SegmentKind::Index, segment, bytes };
         self.added.push(built.added());
         Ok(Some(built))
     }

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::log::Wanted;
 use crate::tree::LeafSegment;
 use crate::version::Reads;
+use crate::volume::Reading;
 use bytes::Bytes;
 use leeward_format::leaf_segment::LeafPlace;
 use leeward_format::node::Entry;
@@ -29,6 +30,8 @@ pub(super) struct Run {
     /// Where the chunk begins in that segment.
     chunk_at: u32,
     chunk: Bytes,
+    /// The chunk after it, which is being read.
+    next_chunk: Option<(u32, Reading)>,
     /// Leaves of the chunk that were looked at for the values in `ahead`.
     parsed: VecDeque<Leaf>,
     here: Option<(Leaf, usize)>,
@@ -46,6 +49,7 @@ impl Run {
             open: None,
             chunk_at: 0,
             chunk: Bytes::new(),
+            next_chunk: None,
             parsed: VecDeque::new(),
             here: None,
             key: Vec::new(),
@@ -141,16 +145,26 @@ impl Run {
             let Some(segment) = self.segments.pop_front() else { return Ok(None) };
             let places = Arc::clone(segment.index_from_device(&self.reads)?.leaves());
             self.open = Some((segment, places, 0));
+            self.next_chunk = None;
             (self.chunk_at, self.chunk) = (0, Bytes::new());
         }
         let is_in_chunk = self.is_in_chunk();
         let (segment, places, next) = self.open.as_mut().expect("a segment is open");
         let place = places[*next];
         if !is_in_chunk {
-            let mut bytes = vec![0; chunk_bytes(&places[*next..])];
-            self.reads.volume.read(segment.segment().no(), place.offset, &mut bytes)?;
+            let volume = &self.reads.volume;
+            let begin = |places: &[LeafPlace]| {
+                let at = places.first()?.offset;
+                Some((at, volume.begin_read(segment.segment(), at, chunk_bytes(places))))
+            };
+            let chunk = self.next_chunk.take().filter(|(at, _)| *at == place.offset);
+            let (_, chunk) = chunk.or_else(|| begin(&places[*next..])).expect("a leaf is next");
+            let bytes = chunk.wait()?;
             counters.bytes_read += bytes.len() as u64;
             (self.chunk_at, self.chunk) = (place.offset, bytes.into());
+            let end = place.offset as usize + self.chunk.len();
+            let after = places.partition_point(|place| (place.offset as usize) < end);
+            self.next_chunk = begin(&places[after..]);
         }
         let at = (place.offset - self.chunk_at) as usize;
         let leaf = segment.parse_leaf(&self.reads, self.chunk.slice(at..at + place.bytes as usize), place)?;

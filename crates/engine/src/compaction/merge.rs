@@ -214,8 +214,8 @@ impl Filling {
     fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
-        context.reads.volume.write(segment.no(), 0, &bytes)?;
-        counters.bytes_written += bytes.len() as u64;
+        let bytes = Bytes::from(bytes);
+        context.write(&segment, &bytes, counters)?;
         let tree = Child {
             pointer: Pointer::new(segment.no(), footer.tree_at),
             blocks: (footer.index_bytes() / BLOCK_BYTES) as u32,
@@ -226,7 +226,7 @@ impl Filling {
         let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
         let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
         leaf.keep_index(Arc::new(index));
-        let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes: bytes.into() };
+        let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes };
         Ok((Output { leaf: Arc::new(leaf), footer }, built))
     }
 }

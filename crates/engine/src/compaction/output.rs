@@ -8,6 +8,7 @@ use super::{BuiltSegment, Context};
 use crate::error::Result;
 use crate::memtable::Entry;
 use crate::volume::Segment;
+use bytes::Bytes;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::{Record, RecordKind, RecordSeed, record_bytes};
@@ -110,14 +111,14 @@ impl Outbox {
         let OpenRun { log, id, segment, mut bytes, .. } = self.open.remove(at);
         let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
         bytes.resize(bytes.len() + padding, 0);
-        context.reads.volume.write(segment.no(), 0, &bytes)?;
-        counters.bytes_written += bytes.len() as u64;
+        let bytes = Bytes::from(bytes);
+        context.write(&segment, &bytes, counters)?;
         counters.run_bytes_written += bytes.len() as u64;
         if padding > 0 {
             counters.padding.push((id, padding as u32));
         }
         let kind = SegmentKind::Log(log);
-        self.ready.push_back(Built::Run(BuiltSegment { id, kind, segment, bytes: bytes.into() }));
+        self.ready.push_back(Built::Run(BuiltSegment { id, kind, segment, bytes }));
         self.release();
         Ok(())
     }

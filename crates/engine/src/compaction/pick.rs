@@ -7,6 +7,7 @@ use crate::version::Version;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::LogExtent;
 use leeward_format::{Lsn, SegmentId};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ impl Picker {
 
     /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
     /// is over its size, or a part of a sweep. `extents` are how far the logs had reached when each L0 froze, the oldest
-    /// first; those of the L0s compacted go into the edit. Touches no device.
+    /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. Touches no device.
     ///
     /// A sweep takes what time the others leave; every second compaction once there is half as much garbage again as
     /// there should be; and two of three where the space is beyond its limit.
@@ -75,6 +76,7 @@ impl Picker {
         commit: Lsn,
         extents: &[Vec<LogExtent>],
         logs: &Logs<'_>,
+        least: usize,
     ) -> Option<Compaction> {
         let accounts = &logs.accounts;
         let turns = match accounts.is_beyond(self.max_space_percent) {
@@ -85,13 +87,12 @@ impl Picker {
         let source = match swept {
             Some(swept) if self.swept_last < turns => Some(swept),
             swept => {
-                let share = self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2));
-                self.pick_merge(version, commit, extents, share).or(swept)
+                // Writers that wait for space get no second L0.
+                let least = if accounts.is_beyond(self.max_space_percent) { 1 } else { least };
+                self.pick_merge(version, commit, extents, least).or(swept)
             }
         };
-        // At leisure, levels take the proportions that waste least.
-        let leisure = 100 / self.growth_factor.max(2);
-        let source = source.or_else(|| self.pick_merge(version, commit, extents, leisure))?;
+        let source = source?;
         self.swept_last = if matches!(source, Source::Rewrite { .. }) { self.swept_last + 1 } else { 0 };
         let mut levels = version.levels().to_vec();
         if levels.len() == source.target() {
@@ -100,7 +101,8 @@ impl Picker {
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let (placement, base) = (self.placement, version.levels().to_vec());
         let victims = Arc::clone(self.sweep.numbers());
-        Some(Compaction::new(Context { reads, ids, placement, victims, source, levels, base }))
+        let writing = Mutex::default();
+        Some(Compaction::new(Context { reads, ids, placement, victims, source, levels, base, writing }))
     }
 
     /// A compaction was installed; `gone` were given back with it.
@@ -129,15 +131,24 @@ impl Picker {
         }
     }
 
-    /// The next merge, where each level may hold `share` percent of the one below.
-    fn pick_merge(&mut self, version: &Version, commit: Lsn, extents: &[Vec<LogExtent>], share: u32) -> Option<Source> {
+    /// The next merge; of L0s if it is `least` at least.
+    fn pick_merge(
+        &mut self,
+        version: &Version,
+        commit: Lsn,
+        extents: &[Vec<LogExtent>],
+        least: usize,
+    ) -> Option<Source> {
         let frozen = version.frozen().iter().rev();
-        let l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
+        let mut l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
+        if l0s.len() < least {
+            l0s.clear();
+        }
         let fullest = version
             .levels()
             .iter()
             .enumerate()
-            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(version, level, share) as f64))
+            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(version, level) as f64))
             .filter(|(_, fill)| *fill > 1.0)
             .max_by(|(_, a), (_, b)| a.total_cmp(b));
         let source = match fullest {
@@ -154,8 +165,9 @@ impl Picker {
     }
 
     /// Bytes that a level (0 is L1) should have at most: those that it grows to from L1; and above the last level, whose
-    /// entries it may hide, `share` percent of the level below's, where that is fewer.
-    fn target_bytes(&self, version: &Version, level: usize, share: u32) -> u64 {
+    /// entries it may hide, as large a part of the level below's as space may be wasted, where that is fewer.
+    fn target_bytes(&self, version: &Version, level: usize) -> u64 {
+        let share = self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2));
         let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32);
         let grown = self.l1_bytes.max(1).saturating_mul(growth);
         let below = version.levels().get(level + 1).map_or(0, |below| below.bytes());

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a worker waits before it tries again on a full device.
 const RETRY: Duration = Duration::from_millis(200);
+/// How often the compactor looks whether the store is quiet while an L0 waits for that.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The threads and what they share.
 #[derive(Debug)]
@@ -177,6 +179,9 @@ fn run_compactor(shared: &Shared, region: &Region) {
                 pause = Some(RETRY);
                 break;
             }
+        }
+        if pause.is_none() && region.has_frozen_l0s() {
+            pause = Some(LOOK);
         }
     }
 }

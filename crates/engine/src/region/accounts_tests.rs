@@ -55,7 +55,7 @@ fn flush(region: &Region) {
 }
 
 fn compact(region: &Region) -> bool {
-    let Some(mut compaction) = region.next_compaction() else { return false };
+    let Some(mut compaction) = region.next_compaction_now() else { return false };
     loop {
         if let Step::Finished(done) = compaction.step().expect("a sound disk") {
             region.install(&done).expect("a sound disk");

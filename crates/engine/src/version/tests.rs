@@ -171,7 +171,7 @@ impl Store {
 
     pub(crate) fn pick_at(&mut self, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Compaction> {
         let logs = Logs { accounts: Accounts::default(), choose: &|_| BTreeMap::new() };
-        self.picker.pick(&self.version, commit, extents, &logs)
+        self.picker.pick(&self.version, commit, extents, &logs, 1)
     }
 
     /// Steps a compaction to its end, and installs it.

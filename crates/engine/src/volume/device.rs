@@ -1,7 +1,8 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 
 use crate::error::{Error, Result};
-use leeward_platform::disk::Read;
+use bytes::Bytes;
+use leeward_platform::disk::{Pending, Read};
 use leeward_platform::{Appender, File};
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -53,6 +54,17 @@ impl Device {
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
         self.file.write_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+    }
+
+    /// See [`File::begin_read`].
+    pub(crate) fn begin_read(&self, offset: u64, bytes: usize) -> Pending {
+        self.file.begin_read(bytes, offset)
+    }
+
+    /// See [`File::begin_write`]; whoever waits for it tells [`Device::failed`].
+    pub(crate) fn begin_write(&self, offset: u64, bytes: Bytes) -> Result<Pending> {
+        self.check()?;
+        Ok(self.file.begin_write(bytes, offset))
     }
 
     pub(crate) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -112,7 +112,7 @@ impl Backup {
 
     /// Compacts at the primary and ships the result.
     fn compact(&mut self, primary: &Region) -> Result<bool, Error> {
-        let Some(mut compaction) = primary.next_compaction() else { return Ok(false) };
+        let Some(mut compaction) = primary.next_compaction_now() else { return Ok(false) };
         self.mirror(primary)?;
         loop {
             match compaction.step().expect("a sound disk") {
@@ -379,7 +379,7 @@ fn a_compaction_that_was_given_up_leaves_nothing_behind() {
     let mut compaction = loop {
         history.append(&primary, &mut rng).unwrap();
         history.write(&primary).unwrap();
-        if let Some(compaction) = primary.next_compaction() {
+        if let Some(compaction) = primary.next_compaction_now() {
             break compaction;
         }
     };

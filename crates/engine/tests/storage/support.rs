@@ -143,7 +143,7 @@ pub(crate) fn flush(region: &Region) -> Result<(), Error> {
 
 /// Carries out one compaction, if there is one to do.
 pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
-    let Some(mut compaction) = region.next_compaction() else { return Ok(false) };
+    let Some(mut compaction) = region.next_compaction_now() else { return Ok(false) };
     loop {
         if let Step::Finished(done) = compaction.step()? {
             region.install(&done)?;
