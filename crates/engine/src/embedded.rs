@@ -347,7 +347,7 @@ impl Db {
         Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() }
     }
 
-    /// Bytes of segments in use, the manifest's included, and bytes of the file.
+    /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.
     pub fn usage(&self) -> (u64, u64) {
         self.volume.usage()
     }

@@ -236,7 +236,7 @@ impl Volume {
         self.device.file().counters()
     }
 
-    /// Bytes of segments in use, the manifest's included, and bytes of the file.
+    /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.
     pub fn usage(&self) -> (u64, u64) {
         let (used, end) = self.space.usage();
         (u64::from(used) * self.segment_bytes as u64, u64::from(end) * self.segment_bytes as u64)
@@ -363,6 +363,11 @@ impl Volume {
         drop(manifest);
         drop(dropped);
         Ok(())
+    }
+
+    /// Gives space back to the device if much is free: worth a call when segments were let go of.
+    pub(crate) fn release_space(&self) {
+        self.space.release();
     }
 }
 

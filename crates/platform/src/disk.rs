@@ -128,6 +128,16 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// `StorageFull` where the device has no room; the file keeps its old length.
     fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Takes the space of a range of the file, which reads as before or, where it was released, as zeroes.
+    ///
+    /// # Errors
+    /// As [`File::allocate`].
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Gives the space of a range back to the device; its contents are lost. `false` where the file system cannot.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<bool>;
     /// Bytes moved so far.
     fn counters(&self) -> DeviceCounters;
 }

@@ -70,6 +70,7 @@ impl Region {
         let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
         *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
         self.picker.lock().installed(done, &trimmed);
+        self.volume.release_space();
         Ok(())
     }
 

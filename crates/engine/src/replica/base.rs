@@ -139,6 +139,7 @@ impl Replica {
         self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, Durability::Synced)?;
         (self.options, self.position, self.pending) = (options, position, None);
         self.tails.retain(|_, tail| tail.sealed.is_none());
+        self.volume.release_space();
         Ok(())
     }
 

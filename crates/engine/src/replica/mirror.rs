@@ -121,6 +121,7 @@ impl Replica {
         for (id, _) in &edit.added {
             self.shipments.remove(id);
         }
+        self.volume.release_space();
         Ok(())
     }
 

@@ -85,12 +85,26 @@ impl Device {
 
     /// Grows the file to `len` bytes. A failure says nothing about what is written: writing goes on.
     pub(crate) fn allocate(&self, len: u64) -> Result<()> {
-        self.file.allocate(len).map_err(|error| match error.kind() {
+        self.file.allocate(len).map_err(|error| self.no_space("grow", len, error))
+    }
+
+    /// Takes the space of a range once more. As [`Device::allocate`].
+    pub(crate) fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.reserve(offset, bytes).map_err(|error| self.no_space("reserve", offset, error))
+    }
+
+    /// See [`File::release`].
+    pub(crate) fn release(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.file.release(offset, bytes).map_err(|error| self.error("release", offset, error))
+    }
+
+    fn no_space(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
+        match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::NoSpace { file: self.file.name().to_owned(), detail: error.to_string() }
             }
-            _ => self.error("grow", len, error),
-        })
+            _ => self.error(action, offset, error),
+        }
     }
 
     pub(crate) fn error(&self, action: &'static str, offset: u64, error: io::Error) -> Error {

@@ -1,4 +1,9 @@
-//! Which segments are in use, and growth of the file. The free list lives in memory only.
+//! Which segments are in use, and the space that the file takes. The free list lives in memory only.
+//!
+//! ```text
+//!   in use --dropped--> free --more are than may be--> hollow, its space given back to the device
+//!     ^-------taken------|  ^-------space taken again-----|
+//! ```
 
 use super::device::Device;
 use crate::error::{Error, Result};
@@ -7,8 +12,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Segments that the file grows by at once.
-const GROWTH_SEGMENTS: u32 = 16;
+/// Segments that the file grows by at once, at most.
+const MOST_GROWTH: u32 = 16;
+/// Of the segments in use, a part so large may be free, and is what the file grows by.
+const SPARE_SHARE: u32 = 64;
+/// So many may always be free.
+const LEAST_SPARE: u32 = 2;
 
 /// A segment in use. Dropping the last [`Arc`] of it frees the segment.
 #[derive(Debug)]
@@ -50,7 +59,12 @@ pub(super) struct Space {
 
 #[derive(Debug)]
 struct State {
+    /// Free, with space on the device.
     free: BTreeSet<SegmentNo>,
+    /// Free, perhaps without.
+    hollow: BTreeSet<SegmentNo>,
+    /// The file system cannot take space back.
+    keeps_all: bool,
     /// Segments that the file has.
     end: u32,
     /// Serial of the next use.
@@ -62,15 +76,15 @@ struct State {
 impl Space {
     /// The first `reserved` of the `end` segments are never handed out; all others are free.
     pub(super) fn new(device: Arc<Device>, segment_bytes: u64, reserved: u32, end: u32, limit: u32) -> Arc<Space> {
-        let free = (reserved..end).map(SegmentNo).collect();
-        let state = Mutex::new(State { free, end, serial: 0, refusal: None });
+        let (free, hollow) = (BTreeSet::new(), (reserved..end).map(SegmentNo).collect());
+        let state = Mutex::new(State { free, hollow, keeps_all: false, end, serial: 0, refusal: None });
         Arc::new(Space { device, segment_bytes, limit, state, growth: Mutex::new(()) })
     }
 
-    /// Takes `no`, which the manifest names; `None` if it is taken or there is no such segment.
+    /// Takes `no`, which the manifest names, when the volume is opened; `None` if it is taken or there is no such segment.
     pub(super) fn claim(self: &Arc<Self>, no: SegmentNo) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
-        state.free.remove(&no).then(|| self.take(&mut state, no))
+        state.hollow.remove(&no).then(|| self.take(&mut state, no))
     }
 
     /// Takes a free segment; grows the file if there is none.
@@ -83,22 +97,52 @@ impl Space {
             return Ok(segment);
         }
         self.device.check()?;
-        let grown = self.grow();
+        let grown = self.fill_or_grow();
         self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
         grown?;
         Ok(self.pop().expect("nobody takes segments of the file's new end without the growth lock"))
     }
 
-    /// Segments in use, those reserved included, and segments of the file.
+    /// Segments in use, those reserved included, and those that the file has space for.
     pub(super) fn usage(&self) -> (u32, u32) {
         let state = self.state.lock();
-        (state.end - state.free.len() as u32, state.end)
+        (state.used(), state.end - state.hollow.len() as u32)
+    }
+
+    /// Gives space back to the device if more segments are free than should be.
+    pub(super) fn release(&self) {
+        loop {
+            let mut state = self.state.lock();
+            if state.keeps_all || state.free.len() as u32 <= 2 * state.spare() {
+                return;
+            }
+            let most = state.free.len() - state.spare() as usize;
+            let surplus: Vec<SegmentNo> = state.free.iter().rev().take(most).copied().collect();
+            state.free.retain(|no| !surplus.contains(no));
+            drop(state);
+            let released = surplus.iter().map(|no| self.device.release(self.offset(*no), self.segment_bytes));
+            let released: Result<Vec<bool>> = released.collect();
+            let mut state = self.state.lock();
+            // What was not released is as good as hollow.
+            state.hollow.extend(surplus);
+            match released {
+                Ok(released) => state.keeps_all = released.contains(&false),
+                Err(error) => {
+                    tracing::warn!(%error, "space is not given back to the device");
+                    state.keeps_all = true;
+                }
+            }
+        }
+    }
+
+    fn offset(&self, no: SegmentNo) -> u64 {
+        u64::from(no.0) * self.segment_bytes
     }
 
     /// Why there is no room: no segment is free, and the file did not grow.
     pub(super) fn why_full(&self) -> Option<String> {
         let state = self.state.lock();
-        state.refusal.clone().filter(|_| state.free.is_empty())
+        state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
     }
 
     fn pop(self: &Arc<Self>) -> Option<Arc<Segment>> {
@@ -112,15 +156,28 @@ impl Space {
         Arc::new(Segment { no, serial: state.serial, space: self.clone() })
     }
 
+    fn fill_or_grow(&self) -> Result<()> {
+        let hollow = self.state.lock().hollow.pop_first();
+        let Some(no) = hollow else { return self.grow() };
+        let reserved = self.device.reserve(self.offset(no), self.segment_bytes);
+        let mut state = self.state.lock();
+        let list = if reserved.is_ok() { &mut state.free } else { &mut state.hollow };
+        list.insert(no);
+        reserved
+    }
+
     fn grow(&self) -> Result<()> {
-        let old = self.state.lock().end;
+        let (old, spare) = {
+            let state = self.state.lock();
+            (state.end, state.spare())
+        };
         let room = self.limit.saturating_sub(old);
         if room == 0 {
             let detail =
                 format!("the volume is at its capacity of {} bytes", u64::from(self.limit) * self.segment_bytes);
             return Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail });
         }
-        let by = room.min(GROWTH_SEGMENTS);
+        let by = room.min(spare).min(MOST_GROWTH);
         let end = match self.extend(old + by) {
             Err(_) if by > 1 => self.extend(old + 1),
             other => other,
@@ -133,5 +190,16 @@ impl Space {
 
     fn extend(&self, end: u32) -> Result<u32> {
         self.device.allocate(u64::from(end) * self.segment_bytes).map(|()| end)
+    }
+}
+
+impl State {
+    fn used(&self) -> u32 {
+        self.end - self.free.len() as u32 - self.hollow.len() as u32
+    }
+
+    /// Segments that may be free.
+    fn spare(&self) -> u32 {
+        (self.used() / SPARE_SHARE).max(LEAST_SPARE)
     }
 }

@@ -292,6 +292,14 @@ impl Handles {
     }
 }
 
+/// `false` where the file system cannot.
+fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, bytes: u64) -> io::Result<bool> {
+    match retry(|| Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)) {
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
 /// Repeats `call` while a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -376,15 +384,23 @@ impl File for RealFile {
         if len <= old {
             return Ok(());
         }
-        let grown = retry(|| Ok(rustix::fs::fallocate(buffered, FallocateFlags::empty(), old, len - old)?));
-        match grown {
-            Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => buffered.set_len(len),
+        match fallocate(buffered, FallocateFlags::empty(), old, len - old) {
+            Ok(true) => Ok(()),
+            Ok(false) => buffered.set_len(len),
             Err(error) => {
                 buffered.set_len(old)?;
                 Err(error)
             }
-            Ok(()) => Ok(()),
         }
+    }
+
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        fallocate(&self.handles.buffered, FallocateFlags::KEEP_SIZE, offset, bytes).map(drop)
+    }
+
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.handles.buffered, flags, offset, bytes)
     }
 
     fn counters(&self) -> DeviceCounters {

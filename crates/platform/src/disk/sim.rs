@@ -17,6 +17,9 @@ const BLOCK_SECTORS: usize = 64;
 /// Versions of a sector remembered between two syncs, the durable one included.
 const MAX_VERSIONS: usize = 4;
 
+/// What a released range is filled with.
+const RELEASED: u8 = 0xdd;
+
 /// What goes wrong with one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -408,6 +411,21 @@ impl File for SimFile {
             return Err(io::ErrorKind::NotFound.into());
         }
         state.grow(&self.name, len as usize)
+    }
+
+    fn reserve(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
+        self.state.lock().begin(self.life, OpKind::Allocate).map(drop)
+    }
+
+    /// What stood there must not be looked at any more: nothing else tells whether the range has space.
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        self.state.lock().begin(self.life, OpKind::Allocate)?;
+        self.with(|contents| {
+            let end = contents.bytes.len().min((offset + bytes) as usize);
+            let range = contents.bytes.get_mut(offset as usize..end);
+            range.into_iter().for_each(|range| range.fill(RELEASED));
+            true
+        })
     }
 
     fn counters(&self) -> DeviceCounters {
