@@ -11,7 +11,7 @@ use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, Segm
 use leeward_format::node::{Entry, Node, NodeKind};
 use leeward_format::record::RecordKind;
 use leeward_format::superblock::VOLUME_VERSION;
-use leeward_format::{Pointer, RegionId, SegmentNo};
+use leeward_format::{Pointer, RegionId, SegmentNo, Stamp};
 use leeward_platform::{Disk, RealDisk};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
@@ -219,8 +219,9 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
         Item::LogHeader(header) => writeln!(out, "header: first LSN {}", header.first_lsn),
         Item::Record { .. } if !with_entries => Ok(()),
         Item::Record { offset, record } => {
-            let (lsn, key) = (record.lsn, shown(record.key));
+            let (lsn, key) = (record.stamp.lsn, shown(record.key));
             let more = if record.flags == 0 { "" } else { ", and the batch goes on" };
+            let more = until(record.stamp) + more;
             match record.kind {
                 RecordKind::Put => writeln!(out, "{offset:>8} LSN {lsn} put {key} = {}{more}", shown(record.value)),
                 RecordKind::Delete => writeln!(out, "{offset:>8} LSN {lsn} delete {key}{more}"),
@@ -276,17 +277,21 @@ fn show_node<B: std::ops::Deref<Target = [u8]>>(
             continue;
         }
         node.key_into(i, &mut key);
-        let (lsn, entry) = node.entry(i);
-        let key = shown(&key);
+        let (stamp, entry) = node.entry(i);
+        let (lsn, key, until) = (stamp.lsn, shown(&key), until(stamp));
         match entry {
-            Entry::InPlace(value) => writeln!(out, "         LSN {lsn} {key} = {}", shown(value))?,
+            Entry::InPlace(value) => writeln!(out, "         LSN {lsn} {key} = {}{until}", shown(value))?,
             Entry::InLog { pointer, value_bytes } => {
-                writeln!(out, "         LSN {lsn} {key}: {value_bytes} bytes in {}", place(pointer))?;
+                writeln!(out, "         LSN {lsn} {key}: {value_bytes} bytes in {}{until}", place(pointer))?;
             }
-            Entry::Tombstone => writeln!(out, "         LSN {lsn} {key} was deleted")?,
+            Entry::Tombstone => writeln!(out, "         LSN {lsn} {key} was deleted{until}")?,
         }
     }
     Ok(())
+}
+
+fn until(stamp: Stamp) -> String {
+    stamp.expires.map_or_else(String::new, |expires| format!(", expires at {} ms since 1970", expires.ms()))
 }
 
 fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for day in 1..=9 {
         db.put(format!("log/2024-05-{day:02}").as_bytes(), format!("wind {} kn", 4 * day).as_bytes())?;
     }
-    db.write(&[Write { key: b"log/2024-05-03", value: None }, Write { key: b"log/2024-05-04", value: Some(b"calm") }])?;
+    db.write(&[Write::delete(b"log/2024-05-03"), Write::put(b"log/2024-05-04", b"calm")])?;
 
     let snapshot = db.snapshot();
     db.delete(b"log/2024-05-01")?;

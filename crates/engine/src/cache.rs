@@ -24,9 +24,9 @@ mod records;
 
 use bytes::Bytes;
 use ghosts::Ghosts;
-use leeward_format::Lsn;
 use leeward_format::leaf_segment::LeafIndex;
 use leeward_format::node::{NODE_BYTES, Node};
+use leeward_format::{Lsn, Stamp};
 use objects::Objects;
 use parking_lot::Mutex;
 pub(crate) use records::Cached;
@@ -260,16 +260,16 @@ impl Cache {
         owner: u32,
         key: &[u8],
         key_hash: u64,
-        (lsn, value): (Lsn, Option<&[u8]>),
+        (stamp, value): (Stamp, Option<&[u8]>),
         is_current: impl FnOnce() -> bool,
     ) {
-        let fresh = Fresh { owner, key, lsn, value };
+        let fresh = Fresh { owner, key, stamp, value };
         if self.0.budget.bytes == 0 {
             return;
         }
         if fresh.bytes() > self.0.page_bytes {
             if let Some(value) = value {
-                let key = Key::new(VALUE, u64::from(owner), lsn.0);
+                let key = Key::new(VALUE, u64::from(owner), stamp.lsn.0);
                 self.insert_object(key, Item::Value(Bytes::copy_from_slice(value)));
             }
             return;
@@ -295,16 +295,23 @@ impl Cache {
 
     /// From now on the levels know this of an owner's key: a record of what they knew before is replaced, or forgotten
     /// if the new value is not given. Nothing happens to a key that has none.
-    pub(crate) fn replace_record(&self, owner: u32, key: &[u8], key_hash: u64, lsn: Lsn, value: Option<Option<&[u8]>>) {
+    pub(crate) fn replace_record(
+        &self,
+        owner: u32,
+        key: &[u8],
+        key_hash: u64,
+        stamp: Stamp,
+        value: Option<Option<&[u8]>>,
+    ) {
         let hash = hash_of(owner, key_hash);
         let mut shard = self.0.shard(hash).lock();
         let Some((ring, known)) = shard.find(hash, owner, key) else { return };
-        if known >= lsn {
+        if known >= stamp.lsn {
             return;
         }
         let uses = shard.remove(hash, owner, key);
         let fresh =
-            value.map(|value| Fresh { owner, key, lsn, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
+            value.map(|value| Fresh { owner, key, stamp, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
         if let Some(fresh) = fresh {
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
         }

@@ -24,7 +24,7 @@ use crate::volume::{Segment, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::Placement;
 use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
-use leeward_format::{SegmentId, SegmentNo};
+use leeward_format::{SegmentId, SegmentNo, UnixMs};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
@@ -160,6 +160,8 @@ struct Context {
     reads: Arc<Reads>,
     ids: SegmentIds,
     placement: Placement,
+    /// What has expired by then is dropped.
+    now: UnixMs,
     /// Log segments that values move out of wherever a merge passes.
     victims: Arc<HashSet<SegmentNo>>,
     source: Source,

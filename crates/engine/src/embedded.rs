@@ -31,9 +31,9 @@ use crate::version::{Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::{RegionId, VolumeId};
+use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
-use leeward_platform::{DeviceCounters, Disk, RealDisk, Rng};
+use leeward_platform::{BootClock, Clock, DeviceCounters, Disk, RealDisk, Rng};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -102,16 +102,16 @@ pub struct Stalls {
 
 #[derive(Debug, Default)]
 struct StallClocks {
-    slowed: Clock,
-    l0_full: Clock,
-    tail_busy: Clock,
+    slowed: Stopwatch,
+    l0_full: Stopwatch,
+    tail_busy: Stopwatch,
 }
 
 /// Adds times up, in nanoseconds.
 #[derive(Debug, Default)]
-struct Clock(AtomicU64);
+struct Stopwatch(AtomicU64);
 
-impl Clock {
+impl Stopwatch {
     fn add(&self, time: Duration) {
         self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -121,12 +121,32 @@ impl Clock {
     }
 }
 
+/// How a pair is put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// From then on the pair reads as absent; `None`: never.
+    pub expires: Option<Expiry>,
+}
+
+/// What a key has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The value.
+    pub value: Bytes,
+    /// LSN of the put: another put of the key has a higher one.
+    pub version: Lsn,
+    /// When the pair expires, if it does.
+    pub expires: Option<Expiry>,
+}
+
 /// An open store.
 pub struct Db {
     workers: Workers,
     volume: Arc<Volume>,
     region: Arc<Region>,
     sync: SyncMode,
+    /// Decides what has expired.
+    clock: Arc<dyn Clock>,
     /// Held by the writer that syncs for all who wait.
     syncing: Mutex<()>,
     stalls: StallClocks,
@@ -149,14 +169,14 @@ impl Db {
             source: Arc::new(error),
         };
         let disk = RealDisk::open(directory).map_err(io)?;
-        Db::open_on(&disk, &directory.display().to_string(), options)
+        Db::open_on(&disk, &directory.display().to_string(), options, Arc::new(BootClock))
     }
 
-    /// Opens the store on `disk`, which messages call `name`.
+    /// Opens the store on `disk`, which messages call `name`; what has expired is decided by the wall time of `clock`.
     ///
     /// # Errors
     /// As [`Db::open`].
-    pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions) -> Result<Db> {
+    pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let io = |error: std::io::Error| match error.kind() {
             ErrorKind::WouldBlock => Error::Locked(name.to_owned()),
             _ => Error::Io { file: name.to_owned(), action: "open", offset: 0, source: Arc::new(error) },
@@ -172,12 +192,13 @@ impl Db {
         let region = replica.serve(term)?;
         // Alone, a store has committed all that it has.
         region.set_commit(region.last_lsn());
-        let workers = Workers::start(&region, options.sync);
+        let workers = Workers::start(&region, options.sync, &clock);
         Ok(Db {
             workers,
             volume,
             region,
             sync: options.sync,
+            clock,
             syncing: Mutex::new(()),
             stalls: StallClocks::default(),
             _lock: lock,
@@ -190,7 +211,34 @@ impl Db {
     /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`] and other
     /// faults.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.write(&[Write { key, value: Some(value) }])
+        self.write(&[Write::put(key, value)])
+    }
+
+    /// Sets `key` to `value`, as `options` say. A pair that has expired is absent from everything that is read afterwards;
+    /// the space that it takes comes back with compactions. Expiry goes by the wall clock: where that is set back, a pair
+    /// may be seen again that no compaction has dropped yet.
+    ///
+    /// ```
+    /// # use leeward_engine::embedded::{Db, DbOptions, PutOptions};
+    /// # use std::time::Duration;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// let expires = Some(db.expiry_after(Duration::from_millis(1)));
+    /// db.put_with(b"session", b"alive", PutOptions { expires })?;
+    /// std::thread::sleep(Duration::from_millis(2));
+    /// assert_eq!(db.get(b"session")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::put`].
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: PutOptions) -> Result<()> {
+        self.write(&[Write { expires: options.expires, ..Write::put(key, value) }])
+    }
+
+    /// The instant `ttl` from now, by the clock that decides what has expired.
+    pub fn expiry_after(&self, ttl: Duration) -> Expiry {
+        Expiry::after(self.now(), ttl)
     }
 
     /// Removes `key`, whether or not it exists.
@@ -198,7 +246,7 @@ impl Db {
     /// # Errors
     /// As [`Db::put`].
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.write(&[Write { key, value: None }])
+        self.write(&[Write::delete(key)])
     }
 
     /// Carries out all of `writes` or, whatever happens, none. Waits while compactions or flushes are behind.
@@ -207,7 +255,7 @@ impl Db {
     /// # use leeward_engine::{Write, embedded::{Db, DbOptions}};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
-    /// db.write(&[Write { key: b"from", value: None }, Write { key: b"to", value: Some(b"1") }])?;
+    /// db.write(&[Write::delete(b"from"), Write::put(b"to", b"1")])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -258,13 +306,25 @@ impl Db {
         }
     }
 
+    fn now(&self) -> UnixMs {
+        UnixMs(self.clock.unix_ms())
+    }
+
     /// The value of `key`.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.region.read(key, Reach::Device)? {
-            Lookup::Found { value, .. } => Ok(Some(value)),
+        Ok(self.get_pair(key)?.map(|pair| pair.value))
+    }
+
+    /// The value of `key` with its version and its expiry.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn get_pair(&self, key: &[u8]) -> Result<Option<Pair>> {
+        match self.region.read(key, Reach::Device, &|| self.now())? {
+            Lookup::Found { lsn, expires, value } => Ok(Some(Pair { value, version: lsn, expires })),
             _ => Ok(None),
         }
     }
@@ -294,7 +354,7 @@ impl Db {
 
     /// The store as of now: what is written later does not change what the snapshot answers.
     pub fn snapshot(&self) -> Snapshot {
-        self.region.snapshot(self.region.commit())
+        self.region.snapshot(self.region.commit(), self.now())
     }
 
     /// Pairs within `bounds`, in key order, as of now.

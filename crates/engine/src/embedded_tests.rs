@@ -19,7 +19,7 @@ fn small(placement: Placement) -> DbOptions {
 }
 
 fn open(disk: &SimDisk, options: &DbOptions) -> Db {
-    Db::open_on(disk, "sim", options.clone()).expect("a store that was closed can be opened")
+    Db::open_on(disk, "sim", options.clone(), Arc::new(BootClock)).expect("a store that was closed can be opened")
 }
 
 fn everything(db: &Db) -> Model {
@@ -129,14 +129,14 @@ fn a_snapshot_does_not_move() {
 #[test]
 fn bad_input_is_refused_and_changes_nothing() {
     let disk = SimDisk::new(4, 1 << 30);
-    let db = Db::open_on(&disk, "sim", DbOptions::default()).unwrap();
+    let db = Db::open_on(&disk, "sim", DbOptions::default(), Arc::new(BootClock)).unwrap();
     let refuse = |key: &[u8], value: &[u8]| db.put(key, value).unwrap_err().to_string();
     assert_eq!(refuse(b"", b""), "key of 0 bytes: must be 1 to 4096");
     assert_eq!(refuse(&[1; 4097], b""), "key of 4097 bytes: must be 1 to 4096");
     assert_eq!(refuse(b"k", &vec![0; (1 << 20) + 1]), "value of 1048577 bytes: must be at most 1048576");
     assert_eq!(db.write(&[]).unwrap_err().to_string(), "an empty batch");
     let half = vec![1; 1 << 19];
-    let batch: Vec<_> = (0..4).map(|_| Write { key: b"k", value: Some(&half) }).collect();
+    let batch: Vec<_> = (0..4).map(|_| Write::put(b"k", &half)).collect();
     assert!(db.write(&batch).unwrap_err().to_string().starts_with("batch of 2097"));
     assert_eq!(everything(&db), Model::new());
     db.put(&[1; 4096], &vec![7; 1 << 20]).unwrap();
@@ -164,7 +164,8 @@ fn small_segments_limit_values_with_a_clear_error() {
 
 #[test]
 fn absurd_options_are_refused() {
-    let refuse = |options| Db::open_on(&SimDisk::new(0, 1 << 30), "sim", options).unwrap_err().to_string();
+    let refuse =
+        |options| Db::open_on(&SimDisk::new(0, 1 << 30), "sim", options, Arc::new(BootClock)).unwrap_err().to_string();
     let defaults = DbOptions::default;
     assert!(refuse(DbOptions { l0_bytes: 1, ..defaults() }).contains("must be at least 65536"));
     assert!(refuse(DbOptions { growth_factor: 1, ..defaults() }).contains("must be 2 to 64"));
@@ -272,13 +273,64 @@ fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
             let (small, large) = (round.to_be_bytes(), round.to_be_bytes().repeat(40));
             let fill = format!("fill{}", round % 500);
             db.write(&[
-                Write { key: b"first", value: Some(&small) },
-                Write { key: fill.as_bytes(), value: Some(&large[..150]) },
-                Write { key: b"second", value: Some(&large) },
+                Write::put(b"first", &small),
+                Write::put(fill.as_bytes(), &large[..150]),
+                Write::put(b"second", &large),
             ])
             .unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });
     assert!(!db.stats().levels.is_empty(), "something was compacted meanwhile");
+}
+
+/// A wall clock that tests set.
+#[derive(Default)]
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> leeward_platform::Nanos {
+        leeward_platform::Nanos::ZERO
+    }
+    fn unix_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Pairs with and without expiry, of every size, over restarts, while time passes.
+#[test]
+fn what_has_expired_is_absent_from_everything() {
+    let (disk, clock) = (SimDisk::new(5, 1 << 30), Arc::new(SetClock(AtomicU64::new(1_000))));
+    let options = small(Placement { medium_from: 60, large_from: 200 });
+    let mut rng = Rng::new(5);
+    let mut model = BTreeMap::<Vec<u8>, (Vec<u8>, Option<Expiry>)>::new();
+    for _ in 0..3 {
+        let db = Db::open_on(&disk, "sim", options.clone(), clock.clone()).unwrap();
+        for _ in 0..3000 {
+            let key = format!("key{:05}", rng.below(2000)).into_bytes();
+            let value = vec![rng.below(256) as u8; rng.below(400) as usize];
+            let expires = (!rng.one_in(3)).then(|| db.expiry_after(Duration::from_millis(rng.below(2000))));
+            db.put_with(&key, &value, PutOptions { expires }).unwrap();
+            model.insert(key, (value, expires));
+            clock.0.fetch_add(rng.below(4), Ordering::Relaxed);
+        }
+        let now = UnixMs(clock.unix_ms());
+        let live = |(value, expires): &(Vec<u8>, Option<Expiry>)| {
+            expires.is_none_or(|expires| !expires.is_over(now)).then(|| value.clone())
+        };
+        let expected: Model =
+            model.iter().filter_map(|(key, pair)| live(pair).map(|value| (key.clone(), value))).collect();
+        assert!(expected.len() * 5 < model.len() * 4, "some have expired");
+        assert_eq!(everything(&db), expected);
+        let keys: Vec<&[u8]> = model.keys().map(Vec::as_slice).collect();
+        for ((key, pair), found) in model.iter().zip(db.multi_get(&keys).unwrap()) {
+            assert_eq!(found.map(|value| value.to_vec()), live(pair));
+            let found = db.get_pair(key).unwrap();
+            assert_eq!(
+                found.map(|found| (found.value.to_vec(), found.expires)),
+                live(pair).map(|value| (value, pair.1))
+            );
+        }
+        db.close().unwrap();
+    }
 }

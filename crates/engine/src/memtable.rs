@@ -5,7 +5,7 @@
 //! reader that knows an LSN as written sees every entry up to it. Nothing is ever removed: the memory goes when the last
 //! [`Arc`] of the table does.
 
-use leeward_format::Lsn;
+use leeward_format::{Lsn, Stamp};
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,15 +30,15 @@ impl MemTable {
     }
 
     /// Inserts one version of `key`; no other may have its LSN. One writer at a time: others wait.
-    pub fn insert(&self, key: &[u8], lsn: Lsn, entry: Entry<'_>) {
-        self.list.insert(key, lsn, entry);
+    pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
+        self.list.insert(key, stamp.into(), entry);
     }
 
     /// The newest version of `key` with an LSN of at most `at`. Allocates nothing.
     #[inline]
-    pub fn get(&self, key: &[u8], at: Lsn) -> Option<(Lsn, Entry<'_>)> {
+    pub fn get(&self, key: &[u8], at: Lsn) -> Option<(Stamp, Entry<'_>)> {
         let found = self.list.seek(key, at)?;
-        (found.key() == key).then(|| (found.lsn(), found.entry()))
+        (found.key() == key).then(|| (found.stamp(), found.entry()))
     }
 
     /// Memory in use by entries, in bytes.
@@ -62,12 +62,12 @@ impl MemTable {
     }
 
     /// Calls `each` with every version that is not the newest of its key.
-    pub fn overwritten(&self, each: &mut dyn FnMut(&[u8], Entry<'_>)) {
+    pub fn overwritten(&self, each: &mut dyn FnMut(&[u8], Stamp, Entry<'_>)) {
         let mut here = self.list.seek(&[], NEWEST);
         while let Some(newer) = here {
             here = newer.next();
             if let Some(older) = here.filter(|older| older.key() == newer.key()) {
-                each(older.key(), older.entry());
+                each(older.key(), older.stamp(), older.entry());
             }
         }
     }
@@ -141,11 +141,11 @@ impl MemCursor {
         self.position.get().map(NodeRef::key)
     }
 
-    /// Key, LSN and contents of where it is; `None` at the end.
+    /// Key, stamp and contents of where it is; `None` at the end.
     #[inline]
-    pub fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    pub fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         let node = self.position.get()?;
-        Some((node.key(), node.lsn(), node.entry()))
+        Some((node.key(), node.stamp(), node.entry()))
     }
 }
 

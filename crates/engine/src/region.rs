@@ -25,12 +25,12 @@ use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{LogReader, OpenTail, Tails};
 use crate::replica::Replica;
-use crate::version::{Lookup, Reach, Snapshot, Version};
+use crate::version::{Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{LevelState, LogExtent, RegionState};
-use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, UnixMs};
 use leeward_platform::Appender;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -160,29 +160,29 @@ impl Region {
         Lsn(self.last.load(Ordering::Acquire))
     }
 
-    /// The newest version of `key`, committed or not: for the writer, which must see its own writes.
+    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see its own writes.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
-    pub fn get(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
-        self.view.load().version.get(key, Lsn(u64::MAX), reach)
+    pub fn get(&self, key: &[u8], reach: Reach, now: Now<'_>) -> Result<Lookup> {
+        self.view.load().version.get(key, Lsn(u64::MAX), reach, now)
     }
 
-    /// The value of `key` as far as it is committed.
+    /// The value of `key` as far as it is committed, unless it has expired by `now`.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
-    pub fn read(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
+    pub fn read(&self, key: &[u8], reach: Reach, now: Now<'_>) -> Result<Lookup> {
         let commit = self.commit();
         let view = self.view.load();
-        view.version.get(key, commit.max(view.floor), reach)
+        view.version.get(key, commit.max(view.floor), reach, now)
     }
 
     /// The region as of `lsn`, or as of the last LSN that was compacted (which is committed) if that is later. Only
-    /// what is committed may be shown to anyone.
-    pub fn snapshot(&self, lsn: Lsn) -> Snapshot {
+    /// what is committed may be shown to anyone. What has expired by `now` is absent from it.
+    pub fn snapshot(&self, lsn: Lsn, now: UnixMs) -> Snapshot {
         let view = self.view.load();
-        Snapshot::new(view.version.clone(), lsn.max(view.floor))
+        Snapshot::new(view.version.clone(), lsn.max(view.floor), now)
     }
 
     /// Whether an L0 waits to be compacted.

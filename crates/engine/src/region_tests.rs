@@ -19,14 +19,14 @@ fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-    Write { key, value: Some(value) }
+    Write::put(key, value)
 }
 
 #[test]
 fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
     let region = region(32 << 10, 1 << 20);
     let large = [9; 300];
-    let batch = [put(b"a", b"1"), put(b"b", &large), Write { key: b"a", value: None }];
+    let batch = [put(b"a", b"1"), put(b"b", &large), Write::delete(b"a")];
     let appended =
         Appended { first: Lsn(1), last: Lsn(3), is_written: true, pause: Duration::ZERO, wants_upkeep: true };
     assert_eq!(region.append(&batch).unwrap(), appended);
@@ -40,7 +40,7 @@ fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
             let mut found = Vec::new();
             let seed = RecordSeed::new(RegionId(1), log, tail.id());
             while let Some(record) = read_record(seed, &bytes[at..]).unwrap() {
-                found.push((record.lsn.0, record.flags & FLAG_BATCH_CONTINUES != 0));
+                found.push((record.stamp.lsn.0, record.flags & FLAG_BATCH_CONTINUES != 0));
                 at += record.bytes();
             }
             assert_eq!((at, tail.last_lsn().0), (bytes.len(), found.last().unwrap().0));
@@ -66,7 +66,7 @@ fn a_batch_that_is_refused_leaves_no_trace() {
     assert!(matches!(refused, Err(AppendError::TailBusy(LogKind::Large))), "{refused:?}");
     assert_eq!(region.last_lsn(), last);
     assert_eq!((filled(LogKind::Recovery), filled(LogKind::Large)), before);
-    assert_eq!(region.get(b"small", Reach::Device).unwrap(), Lookup::Absent);
+    assert_eq!(region.get(b"small", Reach::Device, &UnixMs::default).unwrap(), Lookup::Absent);
     let first = region.tails(LogKind::Large)[0].clone();
     assert!(first.sealed());
     region.flush_tail(LogKind::Large, first.index()).unwrap();
@@ -94,9 +94,9 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     };
     fill();
     assert_eq!(region.stats().frozen_l0s as usize, MAX_FROZEN_L0S);
-    assert!(region.next_compaction_now().is_none(), "nothing is committed");
+    assert!(region.next_compaction_at_once(UnixMs(0)).is_none(), "nothing is committed");
     region.set_commit(region.last_lsn());
-    let mut compaction = region.next_compaction_now().unwrap();
+    let mut compaction = region.next_compaction_at_once(UnixMs(0)).unwrap();
     let done = loop {
         if let crate::compaction::Step::Finished(done) = compaction.step().unwrap() {
             break done;
@@ -106,15 +106,15 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     assert_eq!(region.stats().frozen_l0s, 0);
     region.append(&[put(b"again", b"1")]).unwrap();
     // An instant that the levels do not know any more is answered by the oldest one that they do.
-    assert_eq!(region.snapshot(Lsn(1)).lsn(), Lsn(done.edit.replay_from.0 - 1));
+    assert_eq!(region.snapshot(Lsn(1), UnixMs(0)).lsn(), Lsn(done.edit.replay_from.0 - 1));
 }
 
 #[test]
 fn snapshots_see_one_instant() {
     let region = region(32 << 10, 1 << 20);
     region.append(&[put(b"k", b"old"), put(b"gone", b"x")]).unwrap();
-    let then = region.snapshot(region.last_lsn());
-    region.append(&[put(b"k", b"new"), Write { key: b"gone", value: None }, put(b"later", b"y")]).unwrap();
+    let then = region.snapshot(region.last_lsn(), UnixMs(0));
+    region.append(&[put(b"k", b"new"), Write::delete(b"gone"), put(b"later", b"y")]).unwrap();
     let found = |snapshot: &Snapshot, key: &[u8]| match snapshot.get(key, Reach::Device).unwrap() {
         Lookup::Found { value, .. } => Some(value.to_vec()),
         _ => None,
@@ -127,7 +127,7 @@ fn snapshots_see_one_instant() {
         keys.push(entry.key.to_vec());
     }
     assert_eq!(keys, [b"gone".to_vec(), b"k".to_vec()]);
-    let now = region.snapshot(region.last_lsn());
+    let now = region.snapshot(region.last_lsn(), UnixMs(0));
     assert_eq!((found(&now, b"k"), found(&now, b"gone")), (Some(b"new".to_vec()), None));
 }
 

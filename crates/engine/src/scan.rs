@@ -15,7 +15,7 @@ use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
 use crate::version::{Reads, Retired, Version};
 use bytes::Bytes;
-use leeward_format::{Lsn, Pointer};
+use leeward_format::{Expiry, Lsn, Pointer, Stamp, UnixMs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -44,6 +44,8 @@ pub struct ScanEntry {
     pub key: Bytes,
     /// LSN of the put.
     pub lsn: Lsn,
+    /// When the pair expires, if it does.
+    pub expires: Option<Expiry>,
     /// The value; empty in a scan of keys only.
     pub value: Bytes,
 }
@@ -53,6 +55,8 @@ pub struct Cursor {
     reads: Arc<Reads>,
     /// That of the version that it walks.
     generation: u64,
+    /// What has expired by then is passed over.
+    now: UnixMs,
     /// What its sources lead to stays.
     _pin: Arc<Retired>,
     bounds: ScanBounds,
@@ -110,7 +114,7 @@ impl Source {
     }
 
     #[inline]
-    fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         match self {
             Source::L0(cursor) => cursor.current(),
             Source::Level(cursor) => cursor.current(),
@@ -119,7 +123,7 @@ impl Source {
 }
 
 impl Cursor {
-    pub(crate) fn new(version: &Version, at: Lsn, bounds: ScanBounds) -> Cursor {
+    pub(crate) fn new(version: &Version, (at, now): (Lsn, UnixMs), bounds: ScanBounds) -> Cursor {
         let l0s = std::iter::once(version.active()).chain(version.frozen()).map(|l0| Source::L0(l0.cursor(at)));
         let reads = version.reads();
         let levels = version.levels().iter().filter(|level| !level.is_empty());
@@ -131,6 +135,7 @@ impl Cursor {
         Cursor {
             reads: Arc::clone(reads),
             generation: version.generation(),
+            now,
             _pin: version.pin(),
             bounds,
             sources,
@@ -205,7 +210,7 @@ impl Cursor {
         self.ahead = (self.ahead * 2).min(MOST_AHEAD);
         let (mut in_log, mut log_bytes) = (Vec::new(), 0);
         while self.ready.len() < most && log_bytes < MOST_AHEAD_BYTES {
-            let Some((lsn, found)) = self.next_live()? else { break };
+            let Some((Stamp { lsn, expires }, found)) = self.next_live()? else { break };
             let value = match found {
                 Found::Value(value) => value,
                 Found::InLog(pointer, value_bytes) => {
@@ -214,7 +219,7 @@ impl Cursor {
                     Bytes::new()
                 }
             };
-            self.ready.push_back(ScanEntry { key: Bytes::copy_from_slice(&self.key), lsn, value });
+            self.ready.push_back(ScanEntry { key: Bytes::copy_from_slice(&self.key), lsn, expires, value });
         }
         self.left -= self.ready.len() as u64;
         if in_log.is_empty() {
@@ -222,7 +227,8 @@ impl Cursor {
         }
         let at = |(i, pointer, value_bytes): &(usize, Pointer, u32)| {
             let entry = &self.ready[*i];
-            (ValueAt { pointer: *pointer, key: &entry.key, value_bytes: *value_bytes }, entry.lsn)
+            let (value_bytes, expires) = (*value_bytes, entry.expires);
+            (ValueAt { pointer: *pointer, key: &entry.key, value_bytes, expires }, entry.lsn)
         };
         let places: Vec<_> = in_log.iter().map(at).collect();
         let values = self.reads.values(&places, self.generation);
@@ -234,10 +240,10 @@ impl Cursor {
     }
 
     /// Passes the next key that lives, which is `key` then; what it has.
-    fn next_live(&mut self) -> Result<Option<(Lsn, Found)>> {
+    fn next_live(&mut self) -> Result<Option<(Stamp, Found)>> {
         loop {
             let order = self.order.as_deref().unwrap_or_default();
-            let Some((key, lsn, entry)) = order.first().and_then(|first| self.sources[*first].current()) else {
+            let Some((key, stamp, entry)) = order.first().and_then(|first| self.sources[*first].current()) else {
                 return Ok(None);
             };
             if !in_bounds(&self.bounds, key) {
@@ -248,16 +254,17 @@ impl Cursor {
             self.key.extend_from_slice(key);
             let found = match entry {
                 Entry::Tombstone => None,
+                _ if stamp.is_over(self.now) => None,
                 _ if self.bounds.keys_only => Some(Found::Value(Bytes::new())),
                 Entry::InPlace(value) => Some(Found::Value(Bytes::copy_from_slice(value))),
                 Entry::InLog { pointer, value_bytes } => Some(Found::InLog(pointer, value_bytes)),
             };
-            if found.is_none() {
+            if entry == Entry::Tombstone {
                 self.pass_tombstones()?;
             }
             self.pass_key()?;
             if let Some(found) = found {
-                return Ok(Some((lsn, found)));
+                return Ok(Some((stamp, found)));
             }
         }
     }

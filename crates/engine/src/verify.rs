@@ -177,11 +177,11 @@ impl Walk<'_> {
                 Ok(None) => return (offset, None),
                 Err(error) => return (offset, Some(error)),
             };
-            if record.lsn <= last && !self.segment.is_run() {
-                let detail = format!("LSN {} after {last}", record.lsn);
+            if record.stamp.lsn <= last && !self.segment.is_run() {
+                let detail = format!("LSN {} after {last}", record.stamp.lsn);
                 return (offset, Some(DecodeError::invalid("record", detail)));
             }
-            last = record.lsn;
+            last = record.stamp.lsn;
             (self.see)(Item::Record { offset: offset as u32, record });
             offset += record.bytes();
         }

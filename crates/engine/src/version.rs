@@ -12,7 +12,7 @@ use crate::scan::{Cursor, ScanBounds};
 use crate::tree::{Found, Level, Probe};
 use crate::volume::{Segment, Volume};
 use bytes::Bytes;
-use leeward_format::{DecodeError, Lsn, Pointer, RegionId, SegmentId, SegmentNo, filter};
+use leeward_format::{DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, UnixMs, filter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,12 +39,14 @@ pub enum Lookup {
     Found {
         /// LSN of the put.
         lsn: Lsn,
+        /// When the pair expires, if it does.
+        expires: Option<Expiry>,
         /// The value.
         value: Bytes,
     },
-    /// The key was deleted.
+    /// The key was deleted, or its pair has expired.
     Deleted {
-        /// LSN of the delete.
+        /// LSN of the delete, or of the put that expired.
         lsn: Lsn,
     },
     /// Nothing is known of the key: it never existed, or its tombstone is gone as well.
@@ -52,6 +54,9 @@ pub enum Lookup {
     /// Only the device can tell.
     NotInMemory,
 }
+
+/// Answers the present instant; asked only where a pair has an expiry.
+pub type Now<'a> = &'a dyn Fn() -> UnixMs;
 
 /// Where values in logs are read: [`LogReader`], or a model in tests.
 pub trait ValueLog: Send + Sync {
@@ -117,14 +122,14 @@ impl Reads {
     }
 
     /// Keeps the answer that the levels of a version of `generation` gave about `key`, unless there are newer ones.
-    pub(crate) fn keep(&self, key: &[u8], hash: u64, lsn: Lsn, value: Option<&[u8]>, generation: u64) {
+    pub(crate) fn keep(&self, key: &[u8], hash: u64, stamp: Stamp, value: Option<&[u8]>, generation: u64) {
         let is_current = || self.generation.load(Ordering::Acquire) == generation;
-        self.volume.cache().insert_record(self.owner, key, hash, (lsn, value), is_current);
+        self.volume.cache().insert_record(self.owner, key, hash, (stamp, value), is_current);
     }
 
     /// The value of a record in the log, if it is in memory.
     fn value_in_memory(&self, at: &ValueAt<'_>, lsn: Lsn) -> Option<Bytes> {
-        let cached = self.cached(at.key, filter::hash(at.key), lsn).filter(|(found, _)| *found == lsn);
+        let cached = self.cached(at.key, filter::hash(at.key), lsn).filter(|(found, _)| found.lsn == lsn);
         cached
             .and_then(|(_, value)| value)
             .or_else(|| self.log.value_in_memory(at.pointer, at.key, at.value_bytes))
@@ -138,7 +143,8 @@ impl Reads {
         let values = self.log.values(&places)?;
         for ((at, lsn), value) in wanted.iter().zip(&values) {
             self.volume.cache().count_miss();
-            self.keep(at.key, filter::hash(at.key), *lsn, Some(value), generation);
+            let stamp = Stamp { lsn: *lsn, expires: at.expires };
+            self.keep(at.key, filter::hash(at.key), stamp, Some(value), generation);
         }
         Ok(values)
     }
@@ -168,13 +174,13 @@ impl Reads {
         for l0 in l0s {
             let mut cursor = l0.cursor(Lsn(u64::MAX));
             cursor.seek(&[]);
-            while let Some((key, lsn, entry)) = cursor.current() {
+            while let Some((key, stamp, entry)) = cursor.current() {
                 let value = match entry {
                     Entry::InPlace(value) => Some(Some(value)),
                     Entry::Tombstone => Some(None),
                     Entry::InLog { .. } => None,
                 };
-                cache.replace_record(self.owner, key, filter::hash(key), lsn, value);
+                cache.replace_record(self.owner, key, filter::hash(key), stamp, value);
                 cursor.step();
             }
         }
@@ -240,17 +246,18 @@ impl Version {
         Version { frozen, levels: done.levels.clone(), generation, retired, ..self.clone() }
     }
 
-    /// The newest version of `key` with an LSN of at most `at`. `at` must not be below what the levels hold: that is so
+    /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the levels hold: that is so
     /// for every LSN that was committed when this version was current. Allocates nothing but the value.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
-    pub fn get(&self, key: &[u8], at: Lsn, reach: Reach) -> Result<Lookup> {
-        if let Some((lsn, entry)) = self.in_l0(key, at) {
+    pub fn get(&self, key: &[u8], at: Lsn, reach: Reach, now: Now<'_>) -> Result<Lookup> {
+        if let Some((Stamp { lsn, expires }, entry)) = self.in_l0(key, at) {
             return match entry {
-                Entry::InPlace(value) => Ok(Lookup::Found { lsn, value: Bytes::copy_from_slice(value) }),
+                _ if is_over(expires, now) => Ok(Lookup::Deleted { lsn }),
+                Entry::InPlace(value) => Ok(Lookup::Found { lsn, expires, value: Bytes::copy_from_slice(value) }),
                 Entry::InLog { pointer, value_bytes } => {
-                    self.in_log(&ValueAt { pointer, key, value_bytes }, lsn, reach)
+                    self.in_log(&ValueAt { pointer, key, value_bytes, expires }, lsn, reach)
                 }
                 Entry::Tombstone => Ok(Lookup::Deleted { lsn }),
             };
@@ -259,14 +266,22 @@ impl Version {
             return Ok(Lookup::Absent);
         }
         let hash = filter::hash(key);
-        if let Some((lsn, value)) = self.reads.cached(key, hash, at) {
-            return Ok(value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value }));
+        // Readers of an earlier instant still see what a tombstone has taken the place of.
+        let is_known =
+            |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
+        if let Some((stamp, value)) = self.reads.cached(key, hash, at).filter(is_known) {
+            return Ok(answer(stamp, value, now));
         }
         for level in &self.levels {
             match level.get(&self.reads, key, hash, reach)? {
                 Probe::Absent => {}
                 Probe::NotInMemory => return Ok(Lookup::NotInMemory),
-                Probe::Found { lsn, found, is_kept } => return self.found(key, hash, lsn, found, (reach, is_kept)),
+                Probe::Found { stamp, found, is_kept } => {
+                    return match self.found(key, hash, stamp, found, is_kept, now) {
+                        Ok(answer) => Ok(answer),
+                        Err(at) => self.in_log(&at, stamp.lsn, reach),
+                    };
+                }
             }
         }
         Ok(Lookup::Absent)
@@ -274,29 +289,32 @@ impl Version {
 
     /// What the newest L0 that knows `key` has of it as of `at`.
     #[inline]
-    fn in_l0(&self, key: &[u8], at: Lsn) -> Option<(Lsn, Entry<'_>)> {
+    fn in_l0(&self, key: &[u8], at: Lsn) -> Option<(Stamp, Entry<'_>)> {
         std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get(key, at))
     }
 
-    /// What a level found; keeps it, if the leaf that it comes from is not.
-    fn found(&self, key: &[u8], hash: u64, lsn: Lsn, found: Found, (reach, is_kept): (Reach, bool)) -> Result<Lookup> {
+    /// The answer of a level's entry, or else where its value is. Keeps what comes from a leaf that is not kept.
+    fn found<'k>(
+        &self,
+        key: &'k [u8],
+        hash: u64,
+        stamp: Stamp,
+        found: Found,
+        is_kept: bool,
+        now: Now<'_>,
+    ) -> std::result::Result<Lookup, ValueAt<'k>> {
         let value = match found {
+            Found::InLog(..) if is_over(stamp.expires, now) => return Ok(Lookup::Deleted { lsn: stamp.lsn }),
             Found::InLog(pointer, value_bytes) => {
-                let at = ValueAt { pointer, key, value_bytes };
-                return self.in_log(&at, lsn, reach);
+                return Err(ValueAt { pointer, key, value_bytes, expires: stamp.expires });
             }
             Found::InPlace(value) => Some(value),
             Found::Tombstone => None,
         };
-        Ok(self.in_leaf(key, hash, (lsn, value), is_kept))
-    }
-
-    /// The answer of an entry whose value, if any, a leaf has.
-    fn in_leaf(&self, key: &[u8], hash: u64, (lsn, value): (Lsn, Option<Bytes>), is_kept: bool) -> Lookup {
         if !is_kept {
-            self.reads.keep(key, hash, lsn, value.as_deref(), self.generation);
+            self.reads.keep(key, hash, stamp, value.as_deref(), self.generation);
         }
-        value.map_or(Lookup::Deleted { lsn }, |value| Lookup::Found { lsn, value })
+        Ok(answer(stamp, value, now))
     }
 
     /// The value of a record in the log.
@@ -306,7 +324,7 @@ impl Version {
             None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
             None => self.reads.load_values(&[(*at, lsn)], self.generation)?.remove(0),
         };
-        Ok(Lookup::Found { lsn, value })
+        Ok(Lookup::Found { lsn, expires: at.expires, value })
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -323,28 +341,48 @@ impl Version {
     }
 }
 
-/// A region as of one LSN. Pins the L0s and segments that it needs.
+#[inline]
+fn is_over(expires: Option<Expiry>, now: Now<'_>) -> bool {
+    expires.is_some_and(|expires| expires.is_over(now()))
+}
+
+/// The answer of a version with this value, a tombstone if there is none.
+#[inline]
+fn answer(Stamp { lsn, expires }: Stamp, value: Option<Bytes>, now: Now<'_>) -> Lookup {
+    match value {
+        Some(value) if !is_over(expires, now) => Lookup::Found { lsn, expires, value },
+        _ => Lookup::Deleted { lsn },
+    }
+}
+
+/// A region as of one LSN and one instant. Pins the L0s and segments that it needs.
 #[derive(Clone)]
 pub struct Snapshot {
     version: Arc<Version>,
     lsn: Lsn,
+    now: UnixMs,
 }
 
 impl Snapshot {
-    /// `version` as of `lsn`: the commit LSN, or an earlier one that was committed when `version` was current.
-    pub fn new(version: Arc<Version>, lsn: Lsn) -> Snapshot {
-        Snapshot { version, lsn }
+    /// `version` as of `lsn`: the commit LSN, or an earlier one that was committed when `version` was current. What has
+    /// expired by `now` is absent, what has not stays, for as long as the snapshot is read.
+    pub fn new(version: Arc<Version>, lsn: Lsn, now: UnixMs) -> Snapshot {
+        Snapshot { version, lsn, now }
     }
     /// Its LSN.
     pub fn lsn(&self) -> Lsn {
         self.lsn
+    }
+    /// Its instant: what has expired by then is absent.
+    pub fn now(&self) -> UnixMs {
+        self.now
     }
     /// Value of `key` at that LSN.
     ///
     /// # Errors
     /// As [`Version::get`].
     pub fn get(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
-        self.version.get(key, self.lsn, reach)
+        self.version.get(key, self.lsn, reach, &|| self.now)
     }
     /// Values of `keys` at that LSN, in their order; several reads of the device at a time.
     ///
@@ -352,7 +390,7 @@ impl Snapshot {
     /// As [`Version::get_many`].
     pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Lookup>> {
         let keys: Vec<(&[u8], Lsn)> = keys.iter().map(|key| (*key, self.lsn)).collect();
-        self.version.get_many(&keys)
+        self.version.get_many(&keys, &|| self.now)
     }
     /// The version that it pins.
     pub fn version(&self) -> &Arc<Version> {
@@ -360,6 +398,6 @@ impl Snapshot {
     }
     /// A cursor over the keys within `bounds`. Reads from the device.
     pub fn cursor(&self, bounds: ScanBounds) -> Cursor {
-        Cursor::new(&self.version, self.lsn, bounds)
+        Cursor::new(&self.version, (self.lsn, self.now), bounds)
     }
 }

@@ -18,8 +18,10 @@ pub mod node;
 pub mod op;
 pub mod record;
 pub mod segment;
+mod stamp;
 pub mod superblock;
 pub mod table;
 
 pub use frame::DecodeError;
 pub use ids::*;
+pub use stamp::{Expiry, Stamp, UnixMs};

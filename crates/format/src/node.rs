@@ -10,6 +10,8 @@
 //!  slot         | offset of the entry u16 | head u16: first two bytes of the suffix, big endian, zero padded |
 //!  leaf entry   | varint: suffix bytes << 2 | kind | varint: value bytes (not in tombstones) |
 //!               | LSN - base LSN, in `lsn bytes` bytes | pointer u64 (in log only) | suffix | value (in place only) |
+//!  expiring     | varint: suffix bytes << 2 | 3 | varint: value bytes << 2 | kind | ms since 1970 UTC, 6 bytes |
+//!               | LSN - base LSN and so on, as above |
 //!  index entry  | varint: suffix bytes | varint: blocks | pointer u64 | suffix |
 //! ```
 //!
@@ -27,7 +29,8 @@
 //! functions; any thread may call them.
 
 use crate::{
-    DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId, SegmentNo,
+    DecodeError, Expiry, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId,
+    SegmentNo, Stamp,
 };
 use std::{cmp::Ordering, ops::Deref};
 
@@ -42,16 +45,19 @@ pub const NODE_BYTES: usize = 8 * 1024;
 /// Unit in which an index entry counts its child's bytes.
 pub const BLOCK_BYTES: usize = 4 * 1024;
 /// Version written into every node; others are refused.
-pub const NODE_VERSION: u8 = 1;
+pub const NODE_VERSION: u8 = 2;
 
 const WHAT: &str = "node";
 const HEADER_BYTES: usize = 24;
 const SLOT_BYTES: usize = 4;
 const POINTER_BYTES: usize = 8;
+const EXPIRY_BYTES: usize = 6;
 
 const IN_PLACE: u64 = 0;
 const IN_LOG: u64 = 1;
 const TOMBSTONE: u64 = 2;
+/// The kind is in the second varint, beside the length of the value (0 for a tombstone), and an expiry follows.
+const EXPIRING: u64 = 3;
 
 /// Where a node lives, in terms that hold on every replica: what its CRC is seeded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,7 +114,7 @@ pub enum Entry<'a> {
         /// Length of the value, in bytes.
         value_bytes: u32,
     },
-    /// The key was deleted.
+    /// The key was deleted; or, if its stamp has an expiry, it had a value until then.
     Tombstone,
 }
 
@@ -143,6 +149,8 @@ pub struct Node<B> {
 /// A leaf entry taken apart.
 struct LeafParts {
     suffix: (usize, usize),
+    /// Where its expiry is.
+    expires_at: Option<usize>,
     delta_at: usize,
     kind: u64,
     value_bytes: u32,
@@ -227,8 +235,16 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     fn check_leaf_entry(&self, i: usize, data: usize) -> Option<bool> {
         let at = self.entry_at(i);
         let (first, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
-        let kind = first & 3;
-        let (value, delta_at) = if kind == TOMBSTONE { (0, at) } else { varint(&self.bytes, at)? };
+        let mut kind = first & 3;
+        let (mut value, mut delta_at) = if kind == TOMBSTONE { (0, at) } else { varint(&self.bytes, at)? };
+        if kind == EXPIRING {
+            (value, kind) = (value >> 2, value & 3);
+            self.expiry_at(delta_at)?;
+            delta_at += EXPIRY_BYTES;
+            if kind > TOMBSTONE || (kind == TOMBSTONE && value > 0) {
+                return None;
+            }
+        }
         let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
         let in_place = if kind == IN_PLACE { value } else { 0 };
         let suffix = first >> 2;
@@ -348,8 +364,16 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         key.extend_from_slice(self.suffix(i));
     }
 
-    /// LSN and contents of leaf entry `i`.
-    pub fn entry(&self, i: usize) -> (Lsn, Entry<'_>) {
+    /// The expiry at `at`, if there is a valid one.
+    fn expiry_at(&self, at: usize) -> Option<Expiry> {
+        let bytes = self.bytes.get(at..at + EXPIRY_BYTES)?;
+        let mut ms = [0; 8];
+        ms[..EXPIRY_BYTES].copy_from_slice(bytes);
+        Expiry::from_ms(u64::from_le_bytes(ms))
+    }
+
+    /// LSN, expiry and contents of leaf entry `i`.
+    pub fn entry(&self, i: usize) -> (Stamp, Entry<'_>) {
         let parts = self.leaf_parts(i);
         let mut delta = [0; 8];
         let lsn_bytes = usize::from(self.lsn_bytes);
@@ -363,7 +387,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
             },
             _ => Entry::Tombstone,
         };
-        (lsn, entry)
+        (Stamp { lsn, expires: parts.expires_at.and_then(|at| self.expiry_at(at)) }, entry)
     }
 
     /// Child `i` of an index node.
@@ -407,11 +431,18 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     fn leaf_parts(&self, i: usize) -> LeafParts {
         debug_assert_eq!(self.kind, NodeKind::Leaf);
         let (first, at) = self.checked_varint(self.entry_at(i));
-        let kind = first & 3;
-        let (value_bytes, delta_at) = if kind == TOMBSTONE { (0, at) } else { self.checked_varint(at) };
+        let mut kind = first & 3;
+        let (mut value_bytes, mut delta_at) = if kind == TOMBSTONE { (0, at) } else { self.checked_varint(at) };
+        let mut expires_at = None;
+        if kind == EXPIRING {
+            (value_bytes, kind) = (value_bytes >> 2, value_bytes & 3);
+            expires_at = Some(delta_at);
+            delta_at += EXPIRY_BYTES;
+        }
         let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
         let start = delta_at + usize::from(self.lsn_bytes) + pointer;
-        LeafParts { suffix: (start, start + (first >> 2) as usize), delta_at, kind, value_bytes: value_bytes as u32 }
+        let suffix = (start, start + (first >> 2) as usize);
+        LeafParts { suffix, expires_at, delta_at, kind, value_bytes: value_bytes as u32 }
     }
 
     #[inline]

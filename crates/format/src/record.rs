@@ -2,21 +2,25 @@
 //!
 //! ```text
 //!  0        4         6      7       8          16           20
-//!  | crc32c | key len | kind | flags | LSN      | value len  | key ... | value ...
-//!  | u32    | u16     | u8   | u8    | u64      | u32        |
+//!  | crc32c | key len | kind | flags | LSN      | value len  | expires    | key ... | value ...
+//!  | u32    | u16     | u8   | u8    | u64      | u32        | u64, if it |
 //! ```
+//! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, milliseconds since 1970 UTC.
 //! Little endian, not aligned, one right after the other. The CRC covers everything after itself and is seeded by
 //! region, log and segment ([`RecordSeed`]), so that a stale record of another life of the same bytes never passes
 //! (DESIGN 3). A key length of 0 ends the records of a segment: untouched bytes read as the end. A record cut off by
 //! the end of the bytes is an end as well.
 
-use crate::{DecodeError, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, SegmentId};
+use crate::{DecodeError, Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, SegmentId, Stamp};
 
-/// Bytes before the key.
+/// Bytes that every record begins with.
 pub const RECORD_HEADER_BYTES: usize = 20;
+const EXPIRY_BYTES: usize = 8;
 
 /// [`Record::flags`]: the next LSN belongs to the same batch, and replay takes all of a batch or nothing of it.
 pub const FLAG_BATCH_CONTINUES: u8 = 1;
+/// In the flags as they are stored: the record is a put that expires.
+pub const FLAG_EXPIRES: u8 = 2;
 
 /// Where a record's CRC starts from: says which region, log and segment it was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +50,8 @@ pub enum RecordKind {
 /// One record, borrowed from the bytes that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its place in the region's history.
-    pub lsn: Lsn,
+    /// Its place in the region's history, and when it expires; a delete never does.
+    pub stamp: Stamp,
     /// What it does.
     pub kind: RecordKind,
     /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
@@ -58,15 +62,16 @@ pub struct Record<'a> {
     pub value: &'a [u8],
 }
 
-/// Bytes of the record of a key and a value of these lengths.
-pub const fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
-    RECORD_HEADER_BYTES + key_bytes + value_bytes
+/// Bytes of the record of a key and a value of these lengths, and of its expiry if it has one.
+#[inline]
+pub const fn record_bytes(key_bytes: usize, value_bytes: usize, expires: Option<Expiry>) -> usize {
+    RECORD_HEADER_BYTES + if expires.is_some() { EXPIRY_BYTES } else { 0 } + key_bytes + value_bytes
 }
 
 impl Record<'_> {
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        record_bytes(self.key.len(), self.value.len())
+        record_bytes(self.key.len(), self.value.len(), self.stamp.expires)
     }
 
     /// Writes it to `out`, which has exactly [`Record::bytes`].
@@ -77,8 +82,15 @@ impl Record<'_> {
         header[4..6].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
         header[6] = self.kind as u8;
         header[7] = self.flags;
-        header[8..16].copy_from_slice(&self.lsn.0.to_le_bytes());
+        header[8..16].copy_from_slice(&self.stamp.lsn.0.to_le_bytes());
         header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
+        let mut rest = rest;
+        if let Some(expires) = self.stamp.expires {
+            header[7] |= FLAG_EXPIRES;
+            let (field, behind) = rest.split_at_mut(EXPIRY_BYTES);
+            field.copy_from_slice(&expires.ms().to_le_bytes());
+            rest = behind;
+        }
         let (key, value) = rest.split_at_mut(self.key.len());
         key.copy_from_slice(self.key);
         value.copy_from_slice(self.value);
@@ -128,12 +140,12 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         let detail = format!("key of {key_bytes} bytes and value of {value_bytes} bytes are over the limits");
         return Err(DecodeError::invalid("record", detail));
     }
-    if rest.len() < key_bytes + value_bytes {
-        return Err(DecodeError::Short {
-            what: "record",
-            needed: record_bytes(key_bytes, value_bytes),
-            available: bytes.len(),
-        });
+    let flags = header[7];
+    let expiry_bytes = if flags & FLAG_EXPIRES == 0 { 0 } else { EXPIRY_BYTES };
+    let needed = expiry_bytes + key_bytes + value_bytes;
+    if rest.len() < needed {
+        let needed = RECORD_HEADER_BYTES + needed;
+        return Err(DecodeError::Short { what: "record", needed, available: bytes.len() });
     }
     let kind = match header[6] {
         1 => RecordKind::Put,
@@ -141,13 +153,19 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         2 => return Err(DecodeError::invalid("record", "a delete with a value")),
         other => return Err(DecodeError::invalid("record", format!("kind {other} is unknown"))),
     };
-    let flags = header[7];
-    if flags & !FLAG_BATCH_CONTINUES != 0 {
+    if flags & !(FLAG_BATCH_CONTINUES | FLAG_EXPIRES) != 0 {
         return Err(DecodeError::invalid("record", format!("flags {flags:#04x} are unknown")));
     }
+    let (expires, rest) = rest.split_at(expiry_bytes);
+    let expires = match expires.first_chunk::<EXPIRY_BYTES>() {
+        None => None,
+        Some(_) if kind == RecordKind::Delete => return Err(DecodeError::invalid("record", "a delete that expires")),
+        Some(ms) => Some(Expiry::try_from(u64::from_le_bytes(*ms))?),
+    };
     let lsn = Lsn(u64::from_le_bytes(header[8..16].try_into().expect("8 bytes")));
     let (key, rest) = rest.split_at(key_bytes);
-    Ok(Some(Record { lsn, kind, flags, key, value: &rest[..value_bytes] }))
+    let (stamp, flags) = (Stamp { lsn, expires }, flags & FLAG_BATCH_CONTINUES);
+    Ok(Some(Record { stamp, kind, flags, key, value: &rest[..value_bytes] }))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn encode(record: &Record<'_>) -> Vec<u8> {
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Record<'a> {
-    Record { lsn: Lsn(9), kind: RecordKind::Put, flags: 0, key, value }
+    Record { stamp: Lsn(9).into(), kind: RecordKind::Put, flags: 0, key, value }
 }
 
 #[test]
@@ -62,7 +62,18 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     assert!(with(16, &u32::MAX.to_le_bytes()).is_err());
     assert!(with(6, &[3]).is_err(), "a kind of the future");
     assert!(with(6, &[2]).is_err(), "a delete with a value");
-    assert!(with(7, &[2]).is_err(), "a flag of the future");
+    assert!(with(7, &[4]).is_err(), "a flag of the future");
+    assert!(matches!(with(7, &[2]), Err(DecodeError::Short { .. })), "an expiry takes eight bytes more");
+    let expiring = |kind: u8, ms: u64| {
+        let stamp = Stamp { lsn: Lsn(9), expires: Expiry::from_ms(5) };
+        let mut bytes = encode(&Record { stamp, ..put(b"key", b"") });
+        bytes[6] = kind;
+        bytes[20..28].copy_from_slice(&ms.to_le_bytes());
+        read_record_unchecked(&bytes).map(|_| ())
+    };
+    assert_eq!(expiring(1, Expiry::MAX_MS), Ok(()));
+    assert!(expiring(1, 0).is_err() && expiring(1, Expiry::MAX_MS + 1).is_err(), "no such instant");
+    assert!(expiring(2, 5).is_err(), "a delete that expires");
 }
 
 proptest! {
@@ -70,11 +81,12 @@ proptest! {
     fn what_was_written_is_read(
         key in prop::collection::vec(any::<u8>(), 1..300),
         value in prop::collection::vec(any::<u8>(), 0..3000),
-        lsn: u64, flags in 0u8..2, is_delete: bool,
+        lsn: u64, expires in prop::option::of(1..=Expiry::MAX_MS), flags in 0u8..2, is_delete: bool,
     ) {
         let kind = if is_delete { RecordKind::Delete } else { RecordKind::Put };
         let value = if is_delete { &[] } else { &value[..] };
-        let record = Record { lsn: Lsn(lsn), kind, flags, key: &key, value };
+        let expires = expires.filter(|_| !is_delete).and_then(Expiry::from_ms);
+        let record = Record { stamp: Stamp { lsn: Lsn(lsn), expires }, kind, flags, key: &key, value };
         let mut bytes = encode(&record);
         prop_assert_eq!(bytes.len(), record.bytes());
         bytes.extend_from_slice(&[0xee; 30]);

@@ -15,11 +15,11 @@ fn what_was_written_is_read() {
 #[test]
 fn other_versions_say_which() {
     let mut bytes = header().encode();
-    bytes[8] = 2;
+    bytes[8] = LOG_VERSION as u8 + 1;
     let crc = crc32c::crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&crc.to_le_bytes());
     let error = LogHeader::decode(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "log segment header: version 2 where 1 is spoken");
+    assert_eq!(error, "log segment header: version 3 where 2 is spoken");
 }
 
 proptest! {

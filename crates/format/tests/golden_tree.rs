@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
 use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
-use leeward_format::{Epoch, Lsn, Pointer, RegionId, SegmentId, SegmentNo, filter};
+use leeward_format::{Epoch, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, filter};
 use std::convert::Infallible;
 
 fn address() -> Address {
@@ -41,12 +41,15 @@ fn leaf_segments() {
         Lsn(259),
         Entry::InLog { pointer: Pointer::new(SegmentNo(9), 64), value_bytes: 1000 }
     ));
+    let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
+    assert!(builder.push(b"user4", stamp, Entry::InPlace(b"lee")));
     let built = builder.finish();
     check("leaf-segment.hex", include_str!("golden/leaf-segment.hex"), &built.bytes);
     let footer = &built.footer;
     assert_eq!((footer.tree_at, footer.root_at, footer.filter_at, footer.end), (8192, 8192, 16384, 20480));
     let leaf = Node::parse(&built.bytes[..NODE_BYTES], address()).expect("it was just built");
-    assert_eq!(leaf.entry(leaf.search(b"user2").expect("it is there")), (Lsn(300), Entry::Tombstone));
+    assert_eq!(leaf.entry(leaf.search(b"user2").expect("it is there")), (Lsn(300).into(), Entry::Tombstone));
+    assert_eq!(leaf.entry(leaf.search(b"user4").expect("it is there")), (stamp, Entry::InPlace(b"lee")));
     let tree = Bytes::copy_from_slice(&built.bytes[NODE_BYTES..]);
     let index = LeafIndex::parse(&tree, address().at(NODE_BYTES as u32), no).expect("it was just built");
     assert!(index.may_contain(filter::hash(b"user33")));

@@ -11,7 +11,7 @@ use leeward_format::manifest::{
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::segment::LogHeader;
 use leeward_format::superblock::Superblock;
-use leeward_format::{Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
+use leeward_format::{Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, VolumeId};
 
 fn golden(text: &str) -> Vec<u8> {
     let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
@@ -37,14 +37,18 @@ fn check(name: &str, text: &str, bytes: &[u8]) {
 fn records() {
     let seed = RecordSeed::new(RegionId(1), LogKind::Recovery, SegmentId::new(leeward_format::Epoch(2), 3));
     let flags = FLAG_BATCH_CONTINUES;
-    let put = Record { lsn: Lsn(258), kind: RecordKind::Put, flags, key: b"cape", value: b"wind" };
-    let delete = Record { lsn: Lsn(259), kind: RecordKind::Delete, flags: 0, key: b"bay", value: b"" };
+    let put = Record { stamp: Lsn(258).into(), kind: RecordKind::Put, flags, key: b"cape", value: b"wind" };
+    let delete = Record { stamp: Lsn(259).into(), kind: RecordKind::Delete, flags: 0, key: b"bay", value: b"" };
+    let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
+    let expiring = Record { stamp, kind: RecordKind::Put, flags: 0, key: b"bay", value: b"lee" };
     let mut bytes = Vec::new();
     put.append_to(seed, &mut bytes);
     delete.append_to(seed, &mut bytes);
+    expiring.append_to(seed, &mut bytes);
     check("record.hex", include_str!("golden/record.hex"), &bytes);
     assert_eq!(read_record(seed, &bytes), Ok(Some(put)));
     assert_eq!(read_record(seed, &bytes[put.bytes()..]), Ok(Some(delete)));
+    assert_eq!(read_record(seed, &bytes[put.bytes() + delete.bytes()..]), Ok(Some(expiring)));
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Sub for Nanos {
 pub trait Clock: Send + Sync {
     /// The present instant; never goes back.
     fn now(&self) -> Nanos;
-    /// Milliseconds since 1970 by the wall clock: for people, never for decisions.
+    /// Milliseconds since 1970 UTC by the wall clock, which may go back: for people, and for pairs that expire.
     fn unix_ms(&self) -> u64;
 }
 

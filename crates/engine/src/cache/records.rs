@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!  page     | record | record | ... | free |                            up to 32 KiB
-//!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | to a multiple of 4 |
+//!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | expiry u64 | to a multiple of 4 |
 //!  slot     | page: 17 bits | offset / 4: 13 bits | uses: 2 bits |      in the hash table
 //! ```
+//! The expiry is there only if the top bit of the key's length says so.
+//!
 //! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23): what is new goes to the
 //! *probation* ring, a tenth of the memory; what was used there, or was let go lately, to the *main* ring. Of a page
 //! that is emptied the records that were used since stay, with half of their uses.
@@ -16,7 +18,7 @@ use super::Budget;
 use super::ghosts::Ghosts;
 use bytes::Bytes;
 use hashbrown::HashTable;
-use leeward_format::{Lsn, filter};
+use leeward_format::{Expiry, Lsn, Stamp, filter};
 use std::collections::VecDeque;
 
 const MOST_PAGE_BYTES: u64 = 32 << 10;
@@ -31,11 +33,14 @@ const OFFSET_BITS: u32 = 13;
 const MOST_PAGES: usize = 1 << 17;
 /// Length of value that marks a tombstone.
 const TOMBSTONE: u16 = u16::MAX;
+/// Beside the length of the key: an expiry follows the value.
+const EXPIRES: u16 = 1 << 15;
+const EXPIRY_BYTES: usize = 8;
 /// The probation ring has one page in so many.
 const PROBATION: usize = 10;
 
-/// What is known of a key: the LSN of the record, and its value unless it is a tombstone.
-pub(crate) type Cached = (Lsn, Option<Bytes>);
+/// What is known of a key: LSN and expiry of the record, and its value unless it is a tombstone.
+pub(crate) type Cached = (Stamp, Option<Bytes>);
 
 /// Which ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub(super) enum Ring {
 pub(super) struct Fresh<'a> {
     pub(super) owner: u32,
     pub(super) key: &'a [u8],
-    pub(super) lsn: Lsn,
+    pub(super) stamp: Stamp,
     /// `None` is a tombstone.
     pub(super) value: Option<&'a [u8]>,
 }
@@ -113,7 +118,19 @@ impl<'a> Record<'a> {
         u32::from_le_bytes(self.0[8..12].try_into().expect("four bytes"))
     }
     fn key_bytes(self) -> usize {
-        usize::from(u16::from_le_bytes([self.0[12], self.0[13]]))
+        usize::from(self.key_field() & !EXPIRES)
+    }
+    fn key_field(self) -> u16 {
+        u16::from_le_bytes([self.0[12], self.0[13]])
+    }
+    fn stamp(self) -> Stamp {
+        let expires = if self.key_field() & EXPIRES == 0 { None } else { self.expiry() };
+        Stamp { lsn: self.lsn(), expires }
+    }
+    /// Of a record that has one.
+    fn expiry(self) -> Option<Expiry> {
+        let at = HEADER_BYTES + self.key_bytes() + self.value().map_or(0, <[u8]>::len);
+        Expiry::from_ms(u64::from_le_bytes(self.0[at..at + EXPIRY_BYTES].try_into().expect("eight bytes")))
     }
     fn value_bytes(self) -> u16 {
         u16::from_le_bytes([self.0[14], self.0[15]])
@@ -127,7 +144,7 @@ impl<'a> Record<'a> {
         (bytes != TOMBSTONE).then(|| &self.0[start..start + usize::from(bytes)])
     }
     fn bytes(self) -> usize {
-        record_bytes(self.key_bytes(), self.value().map_or(0, <[u8]>::len))
+        record_bytes(self.key_bytes(), self.value().map_or(0, <[u8]>::len), self.key_field() & EXPIRES != 0)
     }
     fn is_of(self, owner: u32, key: &[u8]) -> bool {
         self.owner() == owner && self.key() == key
@@ -142,8 +159,8 @@ pub(super) fn page_bytes(shard_bytes: u64) -> usize {
     (shard_bytes / PAGES).clamp(LEAST_PAGE_BYTES, MOST_PAGE_BYTES) as usize
 }
 
-fn record_bytes(key: usize, value: usize) -> usize {
-    (HEADER_BYTES + key + value).next_multiple_of(UNIT)
+fn record_bytes(key: usize, value: usize, expires: bool) -> usize {
+    (HEADER_BYTES + key + value + if expires { EXPIRY_BYTES } else { 0 }).next_multiple_of(UNIT)
 }
 
 /// Hash of an owner's key, from that of the key.
@@ -154,18 +171,23 @@ pub(super) fn hash_of(owner: u32, key_hash: u64) -> u64 {
 impl Fresh<'_> {
     /// Bytes of a page that it takes.
     pub(super) fn bytes(&self) -> usize {
-        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len))
+        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), self.stamp.expires.is_some())
     }
 
     fn write_to(&self, page: &mut [u8]) {
         let value = self.value.unwrap_or_default();
         let value_bytes = if self.value.is_some() { value.len() as u16 } else { TOMBSTONE };
-        page[..8].copy_from_slice(&self.lsn.0.to_le_bytes());
+        page[..8].copy_from_slice(&self.stamp.lsn.0.to_le_bytes());
         page[8..12].copy_from_slice(&self.owner.to_le_bytes());
-        page[12..14].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
+        let key_field = self.key.len() as u16 | if self.stamp.expires.is_some() { EXPIRES } else { 0 };
+        page[12..14].copy_from_slice(&key_field.to_le_bytes());
         page[14..16].copy_from_slice(&value_bytes.to_le_bytes());
         page[HEADER_BYTES..HEADER_BYTES + self.key.len()].copy_from_slice(self.key);
-        page[HEADER_BYTES + self.key.len()..][..value.len()].copy_from_slice(value);
+        let rest = &mut page[HEADER_BYTES + self.key.len()..];
+        rest[..value.len()].copy_from_slice(value);
+        if let Some(expires) = self.stamp.expires {
+            rest[value.len()..value.len() + EXPIRY_BYTES].copy_from_slice(&expires.ms().to_le_bytes());
+        }
     }
 }
 
@@ -212,7 +234,7 @@ impl Shard {
             slot.0 += 1;
         }
         self.hits += 1;
-        Some((record.lsn(), record.value().map(Bytes::copy_from_slice)))
+        Some((record.stamp(), record.value().map(Bytes::copy_from_slice)))
     }
 
     /// The ring that a key's record is in, and its LSN.

@@ -3,7 +3,7 @@
 use super::*;
 use leeward_format::filter;
 use leeward_format::node::{Address, Entry, LeafBuilder};
-use leeward_format::{RegionId, SegmentId};
+use leeward_format::{Expiry, RegionId, SegmentId};
 use leeward_platform::Rng;
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ fn offer(cache: &Cache, offset: u32, leaf: &Arc<Leaf>) -> bool {
 }
 
 fn put(cache: &Cache, key: &[u8], lsn: u64, value: &[u8]) {
-    cache.insert_record(0, key, filter::hash(key), (Lsn(lsn), Some(value)), || true);
+    cache.insert_record(0, key, filter::hash(key), (Lsn(lsn).into(), Some(value)), || true);
 }
 
 fn get(cache: &Cache, key: &[u8]) -> Option<Cached> {
@@ -56,18 +56,18 @@ fn a_record_is_of_one_owner_and_instant() {
     let cache = Cache::new(1 << 20);
     let hash = filter::hash(b"key");
     put(&cache, b"key", 8, b"value");
-    assert_eq!(cache.record(0, b"key", hash, Lsn(8)), Some((Lsn(8), Some("value".into()))));
+    assert_eq!(cache.record(0, b"key", hash, Lsn(8)), Some((Lsn(8).into(), Some("value".into()))));
     assert!(cache.record(0, b"key", hash, Lsn(7)).is_none(), "an earlier instant knows nothing of it");
     assert!(cache.record(1, b"key", hash, Lsn(8)).is_none());
-    cache.insert_record(0, b"gone", filter::hash(b"gone"), (Lsn(9), None), || true);
-    assert_eq!(get(&cache, b"gone"), Some((Lsn(9), None)));
-    cache.insert_record(0, b"late", filter::hash(b"late"), (Lsn(9), None), || false);
+    cache.insert_record(0, b"gone", filter::hash(b"gone"), (Lsn(9).into(), None), || true);
+    assert_eq!(get(&cache, b"gone"), Some((Lsn(9).into(), None)));
+    cache.insert_record(0, b"late", filter::hash(b"late"), (Lsn(9).into(), None), || false);
     assert!(get(&cache, b"late").is_none());
-    cache.replace_record(0, b"key", hash, Lsn(10), Some(Some(b"newer")));
-    assert_eq!(get(&cache, b"key"), Some((Lsn(10), Some("newer".into()))));
-    cache.replace_record(0, b"key", hash, Lsn(11), None);
+    cache.replace_record(0, b"key", hash, Lsn(10).into(), Some(Some(b"newer")));
+    assert_eq!(get(&cache, b"key"), Some((Lsn(10).into(), Some("newer".into()))));
+    cache.replace_record(0, b"key", hash, Lsn(11).into(), None);
     assert!(get(&cache, b"key").is_none());
-    cache.replace_record(0, b"other", filter::hash(b"other"), Lsn(10), Some(None));
+    cache.replace_record(0, b"other", filter::hash(b"other"), Lsn(10).into(), Some(None));
     assert!(get(&cache, b"other").is_none(), "nothing was known of it");
 }
 
@@ -78,6 +78,11 @@ fn a_value_too_long_for_a_record_is_found_by_its_lsn() {
     assert!(get(&cache, b"key").is_none());
     assert_eq!(cache.long_value(0, Lsn(8)).map(|value| value.len()), Some(cache.0.page_bytes));
     assert!(cache.long_value(1, Lsn(8)).is_none());
+}
+
+/// Every third record expires.
+fn stamp(lsn: u64) -> Stamp {
+    Stamp { lsn: Lsn(lsn), expires: Expiry::from_ms(lsn).filter(|_| lsn.is_multiple_of(3)) }
 }
 
 /// Random records, replacements and look-ups against a map of the newest: whatever is found is that.
@@ -96,7 +101,7 @@ fn nothing_is_ever_stale_and_the_budget_is_kept() {
             match rng.below(10) {
                 0 => {
                     let given = (!rng.one_in(3)).then_some(value.as_deref());
-                    cache.replace_record(0, &key, hash, Lsn(lsn), given);
+                    cache.replace_record(0, &key, hash, stamp(lsn), given);
                     newest.insert(key, (lsn, value));
                 }
                 1 => drop(offer(&cache, rng.below(200) as u32 * 8192, &leaf)),
@@ -105,9 +110,9 @@ fn nothing_is_ever_stale_and_the_budget_is_kept() {
                     match cache.record(0, &key, hash, Lsn(u64::MAX)) {
                         Some(cached) => {
                             found += 1;
-                            assert_eq!(cached, (Lsn(lsn), value.map(Bytes::from)));
+                            assert_eq!(cached, (stamp(lsn), value.map(Bytes::from)));
                         }
-                        None => cache.insert_record(0, &key, hash, (Lsn(lsn), value.as_deref()), || true),
+                        None => cache.insert_record(0, &key, hash, (stamp(lsn), value.as_deref()), || true),
                     }
                 }
             }

@@ -12,7 +12,7 @@ use crate::volume::Reading;
 use bytes::Bytes;
 use leeward_format::leaf_segment::LeafPlace;
 use leeward_format::node::Entry;
-use leeward_format::{Lsn, Pointer};
+use leeward_format::{Pointer, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -65,10 +65,10 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    pub(super) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         let (leaf, slot) = self.here.as_ref()?;
-        let (lsn, entry) = leaf.entry(*slot);
-        Some((&self.key, lsn, entry))
+        let (stamp, entry) = leaf.entry(*slot);
+        Some((&self.key, stamp, entry))
     }
 
     pub(super) fn step(&mut self, counters: &mut Counters) -> Result<()> {
@@ -179,16 +179,16 @@ impl Run {
 fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<Wanted>) -> bool {
     for i in slot..leaf.len() {
         let key_bytes = leaf.prefix().len() + leaf.suffix(i).len();
-        let (lsn, entry) = leaf.entry(i);
+        let (stamp, entry) = leaf.entry(i);
         let Entry::InLog { pointer, value_bytes } = entry else { continue };
-        if placing.of(key_bytes, &entry, false) == Move::Stay {
+        if matches!(placing.of(key_bytes, stamp, &entry, false), Move::Stay | Move::Bury) {
             continue;
         }
         if *room == 0 {
             return false;
         }
         *room = room.saturating_sub(u64::from(value_bytes));
-        wanted.push(Wanted { pointer, lsn, key_bytes: key_bytes as u32, value_bytes });
+        wanted.push(Wanted { pointer, stamp, key_bytes: key_bytes as u32, value_bytes });
     }
     true
 }

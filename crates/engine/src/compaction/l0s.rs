@@ -3,7 +3,7 @@
 use super::plan::Counters;
 use crate::memtable::{Entry, MemCursor, MemTable};
 use bytes::Bytes;
-use leeward_format::Lsn;
+use leeward_format::{Lsn, Stamp};
 use std::sync::Arc;
 
 /// Stands on one key of the L0s at a time.
@@ -33,7 +33,7 @@ impl L0s {
     }
 
     #[inline]
-    pub(super) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    pub(super) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         self.cursors.get(self.lowest)?.current()
     }
 
@@ -44,8 +44,8 @@ impl L0s {
         if let Some(key) = lowest.key() {
             debug_assert!(newer.iter().all(|cursor| cursor.key().is_none_or(|other| other > key)));
             for cursor in older.iter_mut().filter(|cursor| cursor.key() == Some(key)) {
-                let (.., entry) = cursor.current().expect("it has a key");
-                counters.drop_entry(key, &entry);
+                let (_, stamp, entry) = cursor.current().expect("it has a key");
+                counters.drop_entry(key, stamp, &entry);
                 cursor.step();
             }
         }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use leeward_format::leaf_segment::{BuiltLeafSegment, LeafIndex, LeafSegmentBuilder};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::{Address, BLOCK_BYTES, Child};
-use leeward_format::{Lsn, Pointer, SegmentId};
+use leeward_format::{Pointer, SegmentId, Stamp};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Upper {
     }
 
     #[inline]
-    fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         match self {
             Upper::L0(l0s) => l0s.current(),
             Upper::Segments(run) => run.current(),
@@ -86,7 +86,7 @@ impl Merge {
             Source::L0(l0s, _) => {
                 for l0 in l0s {
                     counters.entries_read += l0.entries();
-                    l0.overwritten(&mut |key, entry| counters.drop_entry(key, &entry));
+                    l0.overwritten(&mut |key, stamp, entry| counters.drop_entry(key, stamp, &entry));
                 }
                 Upper::L0(L0s::new(l0s))
             }
@@ -130,15 +130,17 @@ impl Merge {
             (Some(upper), Some(lower)) => upper.cmp(lower),
         };
         if order.is_eq()
-            && let Some((key, _, older)) = self.lower.current()
+            && let Some((key, stamp, older)) = self.lower.current()
         {
-            counters.drop_entry(key, &older);
+            counters.drop_entry(key, stamp, &older);
         }
         let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
-        let (key, _, entry) = newest.expect("the order says which one is there");
-        if !(self.drop_tombstones && entry == Entry::Tombstone) {
-            let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
-            let place = self.placing.of(key.len(), &entry, from_l0);
+        let (key, stamp, entry) = newest.expect("the order says which one is there");
+        let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
+        let place = self.placing.of(key.len(), stamp, &entry, from_l0);
+        if self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Bury) {
+            counters.drop_entry(key, stamp, &entry);
+        } else {
             self.push(context, counters, order, place)?;
             counters.entries_written += 1;
         }
@@ -153,26 +155,27 @@ impl Merge {
 
     /// Puts the newest of the current entries into the leaf segment, its value where it belongs.
     fn push(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
-        let in_log = |entry: Option<(&[u8], Lsn, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
+        let in_log = |entry: Option<(&[u8], Stamp, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
         let moved = match (place, order.is_le()) {
-            (Move::Stay, _) => None,
+            (Move::Stay | Move::Bury, _) => None,
             (_, true) if in_log(self.upper.current()) => Some(self.upper.moved(&self.placing, counters)?),
             (_, false) if in_log(self.lower.current()) => Some(self.lower.moved(&self.placing, counters)?),
             _ => None,
         };
         let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
-        let (key, lsn, entry) = newest.expect("the order says which one is there");
-        if moved.is_some() {
-            counters.drop_entry(key, &entry);
+        let (key, stamp, entry) = newest.expect("the order says which one is there");
+        if moved.is_some() || place == Move::Bury {
+            counters.drop_entry(key, stamp, &entry);
         }
         if let (Move::Run(_), Some(value)) = (place, &moved) {
             counters.relocated_bytes += value.len() as u64;
         }
         let placed = match (place, &moved, entry) {
+            (Move::Bury, ..) => Entry::Tombstone,
             (Move::InPlace, Some(value), _) => Entry::InPlace(value),
-            (Move::Run(log), Some(value), _) => self.outbox.run(context, counters, log, (key, lsn, value))?,
+            (Move::Run(log), Some(value), _) => self.outbox.run(context, counters, log, (key, stamp, value))?,
             (Move::Run(log), None, Entry::InPlace(value)) => {
-                self.outbox.run(context, counters, log, (key, lsn, value))?
+                self.outbox.run(context, counters, log, (key, stamp, value))?
             }
             _ => entry,
         };
@@ -181,7 +184,7 @@ impl Merge {
                 Some(filling) => filling,
                 None => self.filling.insert(Filling::start(context)?),
             };
-            if filling.builder.push(key, lsn, placed) {
+            if filling.builder.push(key, stamp, placed) {
                 if let Entry::InLog { value_bytes, .. } = placed
                     && self.placing.is_medium(key.len(), value_bytes as usize)
                 {

@@ -13,7 +13,7 @@ use leeward_format::manifest::SegmentKind;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::{Record, RecordKind, RecordSeed, record_bytes};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{LogKind, Lsn, Pointer, SegmentId};
+use leeward_format::{LogKind, Lsn, Pointer, SegmentId, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -60,10 +60,10 @@ impl Outbox {
         context: &Context,
         counters: &mut Counters,
         log: LogKind,
-        (key, lsn, value): (&[u8], Lsn, &[u8]),
+        (key, stamp, value): (&[u8], Stamp, &[u8]),
     ) -> Result<Entry<'static>> {
         let segment_bytes = context.reads.volume.segment_bytes();
-        let bytes = record_bytes(key.len(), value.len());
+        let bytes = record_bytes(key.len(), value.len(), stamp.expires);
         let full = |run: &OpenRun| run.log == log && run.bytes.len() + bytes > segment_bytes;
         if let Some(at) = self.open.iter().position(full) {
             self.end_run(context, counters, at)?;
@@ -71,13 +71,13 @@ impl Outbox {
         let at = match self.open.iter().position(|run| run.log == log) {
             Some(at) => at,
             None => {
-                self.open.push(OpenRun::start(context, log, lsn)?);
+                self.open.push(OpenRun::start(context, log, stamp.lsn)?);
                 self.open.len() - 1
             }
         };
         let run = &mut self.open[at];
         let pointer = Pointer::new(run.segment.no(), run.bytes.len() as u32);
-        Record { lsn, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.bytes);
+        Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.bytes);
         Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
     }
 

@@ -6,7 +6,7 @@ use crate::tree::Level;
 use crate::version::Version;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::LogExtent;
-use leeward_format::{Lsn, SegmentId};
+use leeward_format::{Lsn, SegmentId, UnixMs};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl Picker {
 
     /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
     /// is over its size, or a part of a sweep. `extents` are how far the logs had reached when each L0 froze, the oldest
-    /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. Touches no device.
+    /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. What has expired by `now` is
+    /// dropped. Touches no device.
     ///
     /// A sweep takes what time the others leave; every second compaction once there is half as much garbage again as
     /// there should be; and two of three where the space is beyond its limit.
@@ -76,7 +77,7 @@ impl Picker {
         commit: Lsn,
         extents: &[Vec<LogExtent>],
         logs: &Logs<'_>,
-        least: usize,
+        (least, now): (usize, UnixMs),
     ) -> Option<Compaction> {
         let accounts = &logs.accounts;
         let turns = match accounts.is_beyond(self.max_space_percent) {
@@ -102,7 +103,7 @@ impl Picker {
         let (placement, base) = (self.placement, version.levels().to_vec());
         let victims = Arc::clone(self.sweep.numbers());
         let writing = Mutex::default();
-        Some(Compaction::new(Context { reads, ids, placement, victims, source, levels, base, writing }))
+        Some(Compaction::new(Context { reads, ids, placement, now, victims, source, levels, base, writing }))
     }
 
     /// A compaction was installed; `gone` were given back with it.

@@ -7,13 +7,13 @@
 //! | large | its pointer | its pointer | as it is |
 //!
 //! A large value in a *victim*, a segment that is mostly garbage, goes into a run of the large log: that is its garbage
-//! collection. An entry keeps its LSN when its value moves, so nothing about its order against newer writes, or what a snapshot
+//! collection. What has expired becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves, so nothing about its order against newer writes, or what a snapshot
 //! shows, is decided here.
 
 use super::Context;
 use crate::memtable::Entry;
 use leeward_format::cluster::{Placement, SizeClass};
-use leeward_format::{LogKind, SegmentNo};
+use leeward_format::{LogKind, SegmentNo, Stamp, UnixMs};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ pub(super) struct Placing {
     placement: Placement,
     is_last: bool,
     victims: Arc<HashSet<SegmentNo>>,
+    now: UnixMs,
 }
 
 /// What becomes of a value.
@@ -34,18 +35,21 @@ pub(super) enum Move {
     InPlace,
     /// It goes into a sorted run of this log.
     Run(LogKind),
+    /// It has expired: a tombstone takes its place.
+    Bury,
 }
 
 impl Placing {
     pub(super) fn new(context: &Context) -> Placing {
         let victims = Arc::clone(&context.victims);
-        Placing { placement: context.placement, is_last: context.is_into_last(), victims }
+        Placing { placement: context.placement, is_last: context.is_into_last(), victims, now: context.now }
     }
 
     /// What becomes of the value of an entry whose key has so many bytes.
     #[inline]
-    pub(super) fn of(&self, key_bytes: usize, entry: &Entry<'_>, from_l0: bool) -> Move {
+    pub(super) fn of(&self, key_bytes: usize, stamp: Stamp, entry: &Entry<'_>, from_l0: bool) -> Move {
         match entry {
+            _ if stamp.is_over(self.now) => Move::Bury,
             Entry::InPlace(value) if from_l0 && !self.is_last && self.is_medium(key_bytes, value.len()) => {
                 Move::Run(LogKind::Medium)
             }

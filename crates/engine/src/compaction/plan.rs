@@ -9,7 +9,7 @@ use crate::tree::{IndexRef, LeafSegment, Level};
 use crate::version::{Reach, Reads};
 use leeward_format::leaf_segment::Footer;
 use leeward_format::record::record_bytes;
-use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo};
+use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo, Stamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub(super) struct Counters {
 impl Counters {
     /// An entry does not come out as it went in: if it led to a record, nothing does any more.
     #[inline]
-    pub(super) fn drop_entry(&mut self, key: &[u8], entry: &Entry<'_>) {
+    pub(super) fn drop_entry(&mut self, key: &[u8], stamp: Stamp, entry: &Entry<'_>) {
         if let Entry::InLog { pointer, value_bytes } = entry {
-            let bytes = record_bytes(key.len(), *value_bytes as usize) as u32;
+            let bytes = record_bytes(key.len(), *value_bytes as usize, stamp.expires) as u32;
             let dead = self.dead.entry(pointer.segment()).or_default();
             *dead = dead.saturating_add(bytes);
         }

@@ -79,6 +79,41 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1001) });
 }
 
+/// In the last level nothing is left of a pair that has expired; above it, it goes on hiding what is below.
+#[test]
+fn what_has_expired_is_dropped_like_what_was_deleted() {
+    let mut store = Store::new(0, 16 << 10);
+    let until = leeward_format::Expiry::from_ms(10);
+    for n in 0..50u32 {
+        store.write_until(&n.to_be_bytes(), Some(&[1; 90]), until);
+    }
+    store.freeze();
+    store.settle();
+    store.now = 10;
+    store.write(&7u32.to_be_bytes(), None);
+    store.freeze();
+    let done = store.settle().pop().expect("the L0 was compacted");
+    assert_eq!(done.edit.levels[0].1, LevelState::default(), "all of it had expired");
+    assert!(store.live.is_empty() && store.runs.is_empty());
+
+    fill(&mut store, 0..1000, 60);
+    store.settle();
+    assert!(store.version.levels().len() >= 2, "the first keys have moved down");
+    store.write_until(&0u32.to_be_bytes(), Some(&[2; 90]), leeward_format::Expiry::from_ms(20));
+    store.freeze();
+    store.now = 20;
+    let before = store.snapshot();
+    store.settle();
+    for snapshot in [before, store.snapshot()] {
+        let found = snapshot.get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+        assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
+    }
+    // The clock goes back: what is below does not come back.
+    store.now = 19;
+    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+    assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
+}
+
 #[test]
 fn segments_that_nothing_overlaps_move_as_they_are() {
     let mut store = Store::new(0, 16 << 10);

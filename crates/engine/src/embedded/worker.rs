@@ -7,7 +7,8 @@ use super::SyncMode;
 use crate::compaction::Step;
 use crate::error::{Error, Result};
 use crate::region::Region;
-use leeward_format::LogKind;
+use leeward_format::{LogKind, UnixMs};
+use leeward_platform::Clock;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -53,15 +54,15 @@ enum Worker {
 }
 
 impl Workers {
-    pub(super) fn start(region: &Arc<Region>, sync: SyncMode) -> Workers {
+    pub(super) fn start(region: &Arc<Region>, sync: SyncMode, clock: &Arc<dyn Clock>) -> Workers {
         let shared = Arc::new(Shared::default());
         let flusher = {
             let (shared, region) = (shared.clone(), region.clone());
             move || run_flusher(&shared, &region, sync)
         };
         let compactor = {
-            let (shared, region) = (shared.clone(), region.clone());
-            move || run_compactor(&shared, &region)
+            let (shared, region, clock) = (shared.clone(), region.clone(), clock.clone());
+            move || run_compactor(&shared, &region, &*clock)
         };
         let threads = vec![std::thread::spawn(flusher), std::thread::spawn(compactor)];
         Workers { shared, threads }
@@ -168,13 +169,13 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     Ok(did)
 }
 
-fn run_compactor(shared: &Shared, region: &Region) {
+fn run_compactor(shared: &Shared, region: &Region, clock: &dyn Clock) {
     let mut seen = 0;
     let mut pause = None;
     while let Some(calls) = shared.sleep(seen, pause) {
         seen = calls;
         pause = None;
-        while let Some(result) = compact(shared, region) {
+        while let Some(result) = compact(shared, region, clock) {
             if !shared.note(Worker::Compactor, result.map(|()| true)) {
                 pause = Some(RETRY);
                 break;
@@ -187,8 +188,8 @@ fn run_compactor(shared: &Shared, region: &Region) {
 }
 
 /// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
-fn compact(shared: &Shared, region: &Region) -> Option<Result<()>> {
-    let mut compaction = region.next_compaction()?;
+fn compact(shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
+    let mut compaction = region.next_compaction(UnixMs(clock.unix_ms()))?;
     loop {
         if shared.state.lock().stop {
             return None;

@@ -8,7 +8,7 @@ use crate::error::Result;
 use bytes::Bytes;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::record_bytes;
-use leeward_format::{Lsn, Pointer};
+use leeward_format::{Pointer, Stamp};
 
 /// Bytes between two records that are read along rather than skipped.
 const GAP_BYTES: u64 = 32 << 10;
@@ -20,8 +20,8 @@ const READ_BYTES: u64 = 1 << 20;
 pub struct Wanted {
     /// Where it is.
     pub pointer: Pointer,
-    /// Its LSN.
-    pub lsn: Lsn,
+    /// Its LSN and expiry.
+    pub stamp: Stamp,
     /// Length of its key.
     pub key_bytes: u32,
     /// Length of its value.
@@ -30,7 +30,7 @@ pub struct Wanted {
 
 impl Wanted {
     fn bytes(&self) -> u64 {
-        record_bytes(self.key_bytes as usize, self.value_bytes as usize) as u64
+        record_bytes(self.key_bytes as usize, self.value_bytes as usize, self.stamp.expires) as u64
     }
 }
 
@@ -79,7 +79,7 @@ impl LogReader {
         let at = wanted.pointer.offset() as usize - start;
         let end = at + wanted.bytes() as usize;
         self.record(wanted.pointer, &bytes[at..end], |record| {
-            record.lsn == wanted.lsn && record.value.len() == wanted.value_bytes as usize
+            record.stamp == wanted.stamp && record.value.len() == wanted.value_bytes as usize
         })?;
         Ok(bytes.slice(end - wanted.value_bytes as usize..end))
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, RESTORE, Result};
 use crate::volume::Volume;
 use bytes::Bytes;
 use leeward_format::record::{Record, RecordSeed, read_record_unchecked, record_bytes};
-use leeward_format::{LogKind, Pointer, RegionId, SegmentId, SegmentNo};
+use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentNo};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct ValueAt<'a> {
     pub key: &'a [u8],
     /// Length of its value.
     pub value_bytes: u32,
+    /// Its expiry.
+    pub expires: Option<Expiry>,
 }
 
 /// Reads records of one region's logs that leaves point to.
@@ -86,7 +88,7 @@ impl LogReader {
 
     /// Length of a record, which ends in its segment.
     fn record_bytes(&self, at: &ValueAt<'_>) -> Result<usize> {
-        let bytes = record_bytes(at.key.len(), at.value_bytes as usize);
+        let bytes = record_bytes(at.key.len(), at.value_bytes as usize, at.expires);
         if at.pointer.offset() as usize + bytes > self.volume.segment_bytes() {
             return Err(self.damaged(at.pointer, "the record would reach beyond its segment".into()));
         }

@@ -103,7 +103,7 @@ pub(crate) fn find_prefix(
     let mut last = Lsn(state.replay_from.0.saturating_sub(1));
     while let Some(found) = replay.next()? {
         if found.record.flags & FLAG_BATCH_CONTINUES == 0 {
-            last = found.record.lsn;
+            last = found.record.stamp.lsn;
         }
     }
     let damage = replay.sources.iter().find_map(|source| source.damage.clone());
@@ -214,9 +214,9 @@ impl<'a> Source<'a> {
     /// Looks at the record at `offset`; leaves the segment where there is none.
     fn decode_head(&mut self) {
         match decode_record(self.seed, &self.bytes[self.offset..]) {
-            Ok(Some(record)) if record.lsn > self.last => self.head = Some((record.lsn, record.bytes())),
+            Ok(Some(record)) if record.stamp.lsn > self.last => self.head = Some((record.stamp.lsn, record.bytes())),
             Ok(Some(record)) => {
-                let detail = format!("a record with LSN {} after one with {}", record.lsn, self.last);
+                let detail = format!("a record with LSN {} after one with {}", record.stamp.lsn, self.last);
                 self.leave(Some(detail));
             }
             Ok(None) => self.leave(None),

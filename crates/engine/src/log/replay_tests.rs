@@ -17,7 +17,7 @@ fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(lsns[0].0) }.encode().to_vec();
     for (lsn, continues) in lsns {
         let flags = if *continues { FLAG_BATCH_CONTINUES } else { 0 };
-        let record = Record { lsn: Lsn(*lsn), kind: RecordKind::Put, flags, key: b"key", value: &[0; 30] };
+        let record = Record { stamp: Lsn(*lsn).into(), kind: RecordKind::Put, flags, key: b"key", value: &[0; 30] };
         record.append_to(RecordSeed::new(REGION, log, id), &mut bytes);
     }
     bytes
@@ -53,7 +53,7 @@ impl Logs {
         let mut replay = Replay::new(&self.volume, &self.state, &self.overlays, Lsn(self.last()));
         let mut lsns = Vec::new();
         while let Some(found) = replay.next().unwrap() {
-            lsns.push(found.record.lsn.0);
+            lsns.push(found.record.stamp.lsn.0);
         }
         (lsns, replay.ends())
     }

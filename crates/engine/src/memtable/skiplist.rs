@@ -1,10 +1,10 @@
 //! An arena skiplist (Pugh 1990): the only unsafe code of the engine.
 //!
 //! ```text
-//!  node   | LSN u64 | value bytes u32 | key bytes u16 | kind u8 | height u8 | next[0] | ... | next[height-1] | key | value |
+//!  node   | LSN u64 | value bytes u32 | key bytes u16 | kind u8 | height u8 | next[0] | ... | next[height-1] | key | value | expiry u64 |
 //! ```
 //! A node is one allocation, so that following a link and comparing a key touches one or two cache lines. An entry in
-//! the log keeps its pointer, 8 bytes, in place of the value.
+//! the log keeps its pointer, 8 bytes, in place of the value. The expiry is there only if the kind says so.
 //!
 //! Invariants that the unsafe code rests on:
 //! - A node is written completely before a `Release` store makes it reachable; all of it but its links is never written
@@ -13,7 +13,7 @@
 //! - Chunks of the arena are freed by `Drop` only; every [`NodeRef`] borrows the list, and every [`Position`] owns it.
 
 use super::Entry;
-use leeward_format::{Lsn, Pointer};
+use leeward_format::{Expiry, Lsn, Pointer, Stamp};
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering;
@@ -31,6 +31,8 @@ const ALIGN: usize = align_of::<Node>();
 const IN_PLACE: u8 = 0;
 const IN_LOG: u8 = 1;
 const TOMBSTONE: u8 = 2;
+/// Beside the kind: an expiry follows the value.
+const EXPIRES: u8 = 4;
 
 /// What every node starts with; see the drawing.
 #[repr(C)]
@@ -131,22 +133,50 @@ impl<'a> NodeRef<'a> {
     }
 
     #[inline]
+    pub(super) fn stamp(self) -> Stamp {
+        let header = self.header();
+        let expires = if header.kind & EXPIRES == 0 { None } else { self.expiry() };
+        Stamp { lsn: Lsn(header.lsn), expires }
+    }
+
+    /// Of a node that has one.
+    #[cold]
+    fn expiry(self) -> Option<Expiry> {
+        let stored = self.stored(self.value_stored_bytes(), size_of::<u64>());
+        Expiry::from_ms(u64::from_le_bytes(stored.try_into().expect("eight bytes were stored")))
+    }
+
+    #[inline]
     pub(super) fn entry(self) -> Entry<'a> {
         let header = self.header();
-        if header.kind == TOMBSTONE {
+        let kind = header.kind & !EXPIRES;
+        if kind == TOMBSTONE {
             return Entry::Tombstone;
         }
-        let stored_bytes = if header.kind == IN_LOG { size_of::<u64>() } else { header.value_bytes as usize };
-        // SAFETY: as for the key, which the value follows.
-        let stored = unsafe {
-            let at = key_at(usize::from(header.height)) + usize::from(header.key_bytes);
-            std::slice::from_raw_parts(self.node.as_ptr().cast::<u8>().add(at), stored_bytes)
-        };
-        if header.kind == IN_PLACE {
+        let stored = self.stored(0, self.value_stored_bytes());
+        if kind == IN_PLACE {
             return Entry::InPlace(stored);
         }
         let pointer = Pointer(u64::from_le_bytes(stored.try_into().expect("eight bytes were stored")));
         Entry::InLog { pointer, value_bytes: header.value_bytes }
+    }
+
+    /// What the value, or the pointer to it, takes of a node that is not a tombstone.
+    #[inline]
+    fn value_stored_bytes(self) -> usize {
+        let header = self.header();
+        if header.kind & !EXPIRES == IN_LOG { size_of::<u64>() } else { header.value_bytes as usize }
+    }
+
+    /// `bytes` of what follows the key, from `offset` on; the node must have them.
+    #[inline]
+    fn stored(self, offset: usize, bytes: usize) -> &'a [u8] {
+        let header = self.header();
+        // SAFETY: as for the key, which the value follows, which the expiry follows.
+        unsafe {
+            let at = key_at(usize::from(header.height)) + usize::from(header.key_bytes) + offset;
+            std::slice::from_raw_parts(self.node.as_ptr().cast::<u8>().add(at), bytes)
+        }
     }
 
     #[inline]
@@ -207,7 +237,7 @@ impl SkipList {
     pub(super) fn new() -> SkipList {
         let mut writer =
             Writer { chunks: Vec::new(), free: ptr::null_mut(), free_bytes: 0, random: 0x9e37_79b9_7f4a_7c15 };
-        let head = writer.allocate(MAX_HEIGHT, &[], Lsn(u64::MAX), Entry::Tombstone).0;
+        let head = writer.allocate(MAX_HEIGHT, &[], Lsn(u64::MAX).into(), Entry::Tombstone).0;
         SkipList {
             head,
             height: AtomicUsize::new(1),
@@ -234,7 +264,8 @@ impl SkipList {
         NodeRef { node: self.head, list: PhantomData }
     }
 
-    pub(super) fn insert(&self, key: &[u8], lsn: Lsn, entry: Entry<'_>) {
+    pub(super) fn insert(&self, key: &[u8], stamp: Stamp, entry: Entry<'_>) {
+        let lsn = stamp.lsn;
         let mut writer = self.writer.lock();
         let mut before = [self.head(); MAX_HEIGHT];
         let mut level = self.height.load(Relaxed);
@@ -246,7 +277,7 @@ impl SkipList {
         }
         debug_assert!(at.next().is_none_or(|next| next.key() != key || next.lsn() != lsn), "an LSN was inserted twice");
         let height = writer.random_height();
-        let (node, bytes) = writer.allocate(height, key, lsn, entry);
+        let (node, bytes) = writer.allocate(height, key, stamp, entry);
         let node = NodeRef { node, list: PhantomData };
         for (level, before) in before.iter().enumerate().take(height) {
             node.link(level).store(before.link(level).load(Relaxed), Relaxed);
@@ -345,7 +376,7 @@ impl Writer {
     }
 
     /// A node that no link leads to yet, its own links null; and the bytes that it takes.
-    fn allocate(&mut self, height: usize, key: &[u8], lsn: Lsn, entry: Entry<'_>) -> (NonNull<Node>, usize) {
+    fn allocate(&mut self, height: usize, key: &[u8], stamp: Stamp, entry: Entry<'_>) -> (NonNull<Node>, usize) {
         let pointer_bytes;
         let (kind, value, value_bytes) = match entry {
             Entry::InPlace(value) => (IN_PLACE, value, value.len()),
@@ -355,15 +386,17 @@ impl Writer {
             }
             Entry::Tombstone => (TOMBSTONE, &[][..], 0),
         };
+        debug_assert!(stamp.expires.is_none() || kind != TOMBSTONE, "a tombstone never expires");
         let header = Node {
-            lsn: lsn.0,
+            lsn: stamp.lsn.0,
             value_bytes: u32::try_from(value_bytes).expect("a value is at most 1 MiB"),
             key_bytes: u16::try_from(key.len()).expect("a key is at most 4 KiB"),
-            kind,
+            kind: kind | if stamp.expires.is_some() { EXPIRES } else { 0 },
             height: height as u8,
             links: [],
         };
-        let bytes = (key_at(height) + key.len() + value.len()).next_multiple_of(ALIGN);
+        let expiry_bytes = if stamp.expires.is_some() { size_of::<u64>() } else { 0 };
+        let bytes = (key_at(height) + key.len() + value.len() + expiry_bytes).next_multiple_of(ALIGN);
         let node = self.take(bytes);
         // SAFETY: `node` is the start of `bytes` bytes of a chunk that nothing else uses, aligned for a node and so for
         // its links; all that is written lies within them.
@@ -376,6 +409,10 @@ impl Writer {
             let key_start = node.add(key_at(height));
             ptr::copy_nonoverlapping(key.as_ptr(), key_start, key.len());
             ptr::copy_nonoverlapping(value.as_ptr(), key_start.add(key.len()), value.len());
+            if let Some(expires) = stamp.expires {
+                let ms = expires.ms().to_le_bytes();
+                ptr::copy_nonoverlapping(ms.as_ptr(), key_start.add(key.len() + value.len()), ms.len());
+            }
             (NonNull::new_unchecked(node.cast()), bytes)
         }
     }

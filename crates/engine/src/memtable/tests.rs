@@ -1,6 +1,7 @@
 //! The L0 against a model of versions, and readers beside a writer. Small enough for Miri.
 
 use super::*;
+use leeward_format::Expiry;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,12 @@ fn as_entry(value: &Option<Vec<u8>>) -> Entry<'_> {
     }
 }
 
+/// Some of the puts expire.
+fn stamp(lsn: u64, value: &Option<Vec<u8>>) -> Stamp {
+    let expires = value.as_ref().filter(|value| value.len() % 3 == 0).and_then(|_| Expiry::from_ms(lsn + 100));
+    Stamp { lsn: Lsn(lsn), expires }
+}
+
 fn any_writes() -> impl Strategy<Value = Vec<(Vec<u8>, Option<Vec<u8>>)>> {
     let key = prop_oneof![
         proptest::collection::vec(0u8..3, 1..4),
@@ -37,7 +44,7 @@ fn any_writes() -> impl Strategy<Value = Vec<(Vec<u8>, Option<Vec<u8>>)>> {
 fn fill(writes: &[(Vec<u8>, Option<Vec<u8>>)]) -> (MemTable, Model) {
     let (table, mut model) = (MemTable::new(), Model::new());
     for (lsn, (key, value)) in (1..).zip(writes) {
-        table.insert(key, Lsn(lsn), as_entry(value));
+        table.insert(key, stamp(lsn, value), as_entry(value));
         model.entry(key.clone()).or_default().push((lsn, value.clone()));
     }
     (table, model)
@@ -52,21 +59,21 @@ proptest! {
         prop_assert_eq!(table.last_lsn(), Lsn(writes.len() as u64));
         let expected = visible(&model, at);
         for (key, lsn, value) in &expected {
-            prop_assert_eq!(table.get(key, Lsn(at)), Some((Lsn(*lsn), as_entry(value))));
+            prop_assert_eq!(table.get(key, Lsn(at)), Some((stamp(*lsn, value), as_entry(value))));
         }
         let expected_probe = expected.iter().find(|(key, ..)| *key == probe);
-        prop_assert_eq!(table.get(&probe, Lsn(at)).map(|(lsn, _)| lsn.0), expected_probe.map(|(_, lsn, _)| *lsn));
+        prop_assert_eq!(table.get(&probe, Lsn(at)).map(|(stamp, _)| stamp.lsn.0), expected_probe.map(|(_, lsn, _)| *lsn));
 
         let mut cursor = table.cursor(Lsn(at));
         cursor.seek(&probe);
         for (key, lsn, value) in expected.iter().filter(|(key, ..)| *key >= probe) {
-            prop_assert_eq!(cursor.current(), Some((&key[..], Lsn(*lsn), as_entry(value))));
+            prop_assert_eq!(cursor.current(), Some((&key[..], stamp(*lsn, value), as_entry(value))));
             cursor.step();
         }
         prop_assert!(cursor.current().is_none());
         cursor.seek_before(Some(&probe));
         for (key, lsn, value) in expected.iter().rev().filter(|(key, ..)| *key < probe) {
-            prop_assert_eq!(cursor.current(), Some((&key[..], Lsn(*lsn), as_entry(value))));
+            prop_assert_eq!(cursor.current(), Some((&key[..], stamp(*lsn, value), as_entry(value))));
             cursor.step_back();
         }
         prop_assert!(cursor.current().is_none());
@@ -88,13 +95,13 @@ fn readers_beside_a_writer_see_a_prefix_of_its_writes() {
                     let at = written.load(Ordering::Acquire);
                     if at > 0 {
                         let (lsn, entry) = table.get(&key_of(at), Lsn(at)).expect("it was written");
-                        assert_eq!((lsn, entry), (Lsn(at), Entry::InPlace(&at.to_le_bytes())));
+                        assert_eq!((lsn, entry), (Lsn(at).into(), Entry::InPlace(&at.to_le_bytes())));
                     }
                     let mut cursor = table.cursor(Lsn(at));
                     cursor.seek(&[]);
                     let (mut count, mut last) = (0, Vec::new());
-                    while let Some((key, lsn, _)) = cursor.current() {
-                        assert!(key > &last[..] && lsn.0 <= at);
+                    while let Some((key, stamp, _)) = cursor.current() {
+                        assert!(key > &last[..] && stamp.lsn.0 <= at);
                         last = key.to_vec();
                         count += 1;
                         cursor.step();
@@ -123,9 +130,9 @@ fn large_entries_have_memory_of_their_own() {
     table.insert(b"small", Lsn(1), Entry::InPlace(b"x"));
     table.insert(&key, Lsn(2), Entry::InPlace(&value));
     table.insert(b"small", Lsn(3), Entry::Tombstone);
-    assert_eq!(table.get(&key, Lsn(9)), Some((Lsn(2), Entry::InPlace(&value))));
-    assert_eq!(table.get(b"small", Lsn(2)), Some((Lsn(1), Entry::InPlace(b"x"))));
-    assert_eq!(table.get(b"small", Lsn(3)), Some((Lsn(3), Entry::Tombstone)));
+    assert_eq!(table.get(&key, Lsn(9)), Some((Lsn(2).into(), Entry::InPlace(&value))));
+    assert_eq!(table.get(b"small", Lsn(2)), Some((Lsn(1).into(), Entry::InPlace(b"x"))));
+    assert_eq!(table.get(b"small", Lsn(3)), Some((Lsn(3).into(), Entry::Tombstone)));
     assert!(table.bytes() > (key.len() + value.len()) as u64 && table.bytes() < (key.len() + value.len() + 200) as u64);
 }
 
@@ -136,7 +143,7 @@ fn a_cursor_outlives_the_table() {
     let mut cursor = table.cursor(Lsn(1));
     drop(table);
     cursor.seek(b"");
-    assert_eq!(cursor.current(), Some((&b"a"[..], Lsn(1), Entry::InPlace(b"1"))));
+    assert_eq!(cursor.current(), Some((&b"a"[..], Lsn(1).into(), Entry::InPlace(b"1"))));
     cursor.step();
     assert!(cursor.current().is_none());
 }

@@ -13,7 +13,7 @@ use crate::{Lookup, Reach, Replica};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::RegionState;
 use leeward_format::record::record_bytes;
-use leeward_format::{LogKind, Lsn, RegionId, SegmentNo, VolumeId};
+use leeward_format::{Expiry, LogKind, Lsn, RegionId, SegmentNo, Stamp, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,24 @@ use std::sync::Arc;
 const REGION: RegionId = RegionId(1);
 const SEGMENT_BYTES: usize = 32 << 10;
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Values, and when they expire.
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Expiry>)>;
+
+/// Each write takes a millisecond.
+fn now(region: &Region) -> UnixMs {
+    UnixMs(region.last_lsn().0)
+}
+
+fn snapshot(region: &Region) -> Snapshot {
+    region.snapshot(region.last_lsn(), now(region))
+}
+
+/// What of `model` has not expired.
+fn live(model: &Model, now: UnixMs) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let is_live = |expires: Option<Expiry>| expires.is_none_or(|expires| expires.ms() > now.0);
+    let live = model.iter().filter(|(_, (_, expires))| is_live(*expires));
+    live.map(|(key, (value, _))| (key.clone(), value.clone())).collect()
+}
 
 fn options(placement: Placement) -> TableOptions {
     let (garbage_percent, max_space_percent) = (10, 140);
@@ -55,7 +72,7 @@ fn flush(region: &Region) {
 }
 
 fn compact(region: &Region) -> bool {
-    let Some(mut compaction) = region.next_compaction_now() else { return false };
+    let Some(mut compaction) = region.next_compaction_at_once(now(region)) else { return false };
     loop {
         if let Step::Finished(done) = compaction.step().expect("a sound disk") {
             region.install(&done).expect("a sound disk");
@@ -64,9 +81,9 @@ fn compact(region: &Region) -> bool {
     }
 }
 
-fn write(region: &Region, key: &[u8], value: Option<&[u8]>) {
+fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
     loop {
-        match region.append(&[Write { key, value }]) {
+        match region.append(&[Write { key, value, expires }]) {
             Ok(appended) => return region.set_commit(appended.last),
             Err(AppendError::TailBusy(_)) => flush(region),
             Err(AppendError::L0Full) => assert!(compact(region), "a full L0 can be compacted"),
@@ -78,40 +95,42 @@ fn write(region: &Region, key: &[u8], value: Option<&[u8]>) {
 fn random_write(region: &Region, rng: &mut Rng, model: &mut Model) {
     let key = format!("key{:04}", rng.below(600)).into_bytes();
     if rng.one_in(8) {
-        write(region, &key, None);
+        write(region, &key, None, None);
         model.remove(&key);
         return;
     }
     let longest = [30, 150, 500, 4000][rng.index(4)];
     let mut value = vec![0; rng.below(longest) as usize];
     rng.fill(&mut value);
-    write(region, &key, Some(&value));
-    model.insert(key, value);
+    let expires = rng.one_in(4).then(|| now(region).0 + rng.below(2000)).and_then(Expiry::from_ms);
+    write(region, &key, Some(&value), expires);
+    model.insert(key, (value, expires));
 }
 
 /// Bytes of records that the levels point to, and of those that a replay needs, by segment.
 fn referenced(region: &Region) -> HashMap<SegmentNo, u32> {
     let view = region.view.load_full();
     let mut found = HashMap::<SegmentNo, u32>::new();
-    let mut count = |key: &[u8], entry: &Entry<'_>| {
+    let mut count = |key: &[u8], stamp: Stamp, entry: &Entry<'_>| {
         if let Entry::InLog { pointer, value_bytes } = entry {
-            *found.entry(pointer.segment()).or_default() += record_bytes(key.len(), *value_bytes as usize) as u32;
+            let bytes = record_bytes(key.len(), *value_bytes as usize, stamp.expires);
+            *found.entry(pointer.segment()).or_default() += bytes as u32;
         }
     };
     for level in view.version.levels().iter().filter(|level| !level.is_empty()) {
         let mut cursor = LevelCursor::new(Arc::clone(view.version.reads()), Arc::clone(level));
         cursor.seek(&[]).expect("a sound disk");
-        while let Some((key, _, entry)) = cursor.current() {
-            count(key, &entry);
+        while let Some((key, stamp, entry)) = cursor.current() {
+            count(key, stamp, &entry);
             cursor.step().expect("a sound disk");
         }
     }
     for l0 in std::iter::once(view.version.active()).chain(view.version.frozen()) {
-        l0.overwritten(&mut |key, entry| count(key, &entry));
+        l0.overwritten(&mut |key, stamp, entry| count(key, stamp, &entry));
         let mut cursor = l0.cursor(Lsn(u64::MAX));
         cursor.seek(&[]);
-        while let Some((key, _, entry)) = cursor.current() {
-            count(key, &entry);
+        while let Some((key, stamp, entry)) = cursor.current() {
+            count(key, stamp, &entry);
             cursor.step();
         }
     }
@@ -128,17 +147,21 @@ fn check(region: &Region, model: &Model, context: &str) {
     }
     let is_live = |no: &SegmentNo| state.segments.values().any(|segment| segment.no == *no && segment.holds_values());
     assert!(found.keys().all(is_live), "{context}: a pointer into a segment that is not live");
-    let snapshot = region.snapshot(region.last_lsn());
-    assert_eq!(&contents(&snapshot), model, "{context}");
-    for (key, value) in model.iter().step_by(5) {
-        let found = region.get(key, Reach::Device).expect("a sound disk");
-        assert!(matches!(&found, Lookup::Found { value: found, .. } if found == value), "{context}: {found:?}");
+    let live = live(model, now(region));
+    assert_eq!(contents(&snapshot(region)), live, "{context}");
+    for key in model.keys().step_by(5) {
+        match region.get(key, Reach::Device, &|| now(region)).expect("a sound disk") {
+            Lookup::Found { value, expires, .. } => {
+                assert_eq!((Some(&value[..]), expires), (live.get(key).map(Vec::as_slice), model[key].1), "{context}");
+            }
+            found => assert!(!live.contains_key(key), "{context}: {found:?}"),
+        }
     }
 }
 
-fn contents(snapshot: &Snapshot) -> Model {
+fn contents(snapshot: &Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut cursor = snapshot.cursor(ScanBounds::default());
-    let mut all = Model::new();
+    let mut all = BTreeMap::new();
     while let Some(entry) = cursor.next().expect("a sound disk") {
         all.insert(entry.key.to_vec(), entry.value.to_vec());
     }
@@ -162,7 +185,7 @@ fn what_is_live_is_what_leaves_point_to() {
                     compact(&region);
                 }
                 if rng.one_in(150) {
-                    snapshots.push((region.snapshot(region.last_lsn()), model.clone()));
+                    snapshots.push((snapshot(&region), live(&model, now(&region))));
                 }
             }
             let context = format!("seed {seed}, round {round}");
@@ -222,8 +245,8 @@ fn a_volume_stays_within_its_limit_however_often_all_is_overwritten() {
             };
             let value = vec![i as u8; 1000];
             let key = format!("key{n:05}").into_bytes();
-            write(&region, &key, Some(&value));
-            model.insert(key, value);
+            write(&region, &key, Some(&value), None);
+            model.insert(key, (value, None));
             if i >= 4000 && i % 100 == 0 {
                 highest = highest.max(region.volume.usage().0);
             }
@@ -248,8 +271,8 @@ fn a_snapshot_reads_segments_that_were_collected() {
         }
     };
     write_some(&mut model, 3000);
-    let (snapshot, expected) = (region.snapshot(region.last_lsn()), model.clone());
-    let mut cursor = region.snapshot(region.last_lsn()).cursor(ScanBounds::default());
+    let (snapshot, expected) = (snapshot(&region), live(&model, now(&region)));
+    let mut cursor = snapshot.cursor(ScanBounds::default());
     let before = region.stats().relocated_bytes;
     write_some(&mut model, 9000);
     assert!(region.stats().relocated_bytes > before, "{:?}", region.stats());

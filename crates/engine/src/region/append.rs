@@ -15,7 +15,7 @@ use leeward_format::manifest::LogExtent;
 use leeward_format::node::Entry;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, record_bytes};
 use leeward_format::segment::LOG_HEADER_BYTES;
-use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, Pointer};
+use leeward_format::{Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, Pointer, Stamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,6 +35,30 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// Its new value, up to [`MAX_VALUE_BYTES`]; `None` deletes it.
     pub value: Option<&'a [u8]>,
+    /// From then on the pair reads as absent; `None`: never. Of no effect on a delete.
+    pub expires: Option<Expiry>,
+}
+
+impl<'a> Write<'a> {
+    /// Sets `key` to `value`, for good.
+    pub fn put(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
+        Write { key, value: Some(value), expires: None }
+    }
+
+    /// Removes `key`.
+    pub fn delete(key: &'a [u8]) -> Write<'a> {
+        Write { key, value: None, expires: None }
+    }
+
+    /// With `lsn`.
+    fn stamp(&self, lsn: Lsn) -> Stamp {
+        Stamp { lsn, expires: self.expires.filter(|_| self.value.is_some()) }
+    }
+
+    /// Bytes of its record.
+    fn record_bytes(&self) -> usize {
+        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), self.stamp(Lsn(0)).expires)
+    }
 }
 
 /// LSNs of a batch.
@@ -117,7 +141,7 @@ impl Region {
     /// segments are small.
     pub fn max_pair_bytes(&self, is_large: bool) -> usize {
         let segment_bytes = self.volume.segment_bytes();
-        let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0);
+        let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0, Expiry::from_ms(1));
         if is_large { in_log } else { in_log.min(max_pair_bytes(segment_bytes)) }
     }
 
@@ -149,7 +173,7 @@ impl Region {
                 return Err(Error::Invalid(detail));
             }
             let need = &mut needs[log.index()];
-            need.bytes += record_bytes(key, value);
+            need.bytes += write.record_bytes();
             need.first.get_or_insert(position as u64);
         }
         let most = self.volume.segment_bytes() - LOG_HEADER_BYTES;
@@ -262,7 +286,7 @@ impl Region {
             let log = self.log_of(write);
             let open = writer.current[log.index()].as_mut().expect("room was made in this log");
             let record = Record {
-                lsn: Lsn(first + position as u64),
+                stamp: write.stamp(Lsn(first + position as u64)),
                 kind: if write.value.is_some() { RecordKind::Put } else { RecordKind::Delete },
                 flags: if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 },
                 key: write.key,
@@ -286,12 +310,12 @@ impl Region {
                 Some(value) if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
                     let pointer = Pointer::new(open.tail.segment(), large_at);
-                    large_at += record_bytes(write.key.len(), value.len()) as u32;
+                    large_at += write.record_bytes() as u32;
                     Entry::InLog { pointer, value_bytes: value.len() as u32 }
                 }
                 Some(value) => Entry::InPlace(value),
             };
-            l0.insert(write.key, lsn, entry);
+            l0.insert(write.key, write.stamp(lsn), entry);
         }
     }
 }

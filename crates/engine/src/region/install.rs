@@ -5,27 +5,27 @@ use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, choose};
 use crate::error::Result;
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
-use leeward_format::{Lsn, SegmentId};
+use leeward_format::{Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
     /// The most urgent compaction, if any is. Of an L0 only if all of it is committed. One at a time: the next is asked
-    /// for after the last one was installed or dropped.
+    /// for after the last one was installed or dropped. It drops what has expired by `now`.
     ///
     /// While the region is being written to, one frozen L0 waits for a second: L1 is rewritten half as often. It is quiet
     /// when all that was written is durable.
-    pub fn next_compaction(&self) -> Option<Compaction> {
-        self.pick_compaction(if self.is_unsynced() { 2 } else { 1 })
+    pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
+        self.pick_compaction(if self.is_unsynced() { 2 } else { 1 }, now)
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.
-    pub fn next_compaction_now(&self) -> Option<Compaction> {
-        self.pick_compaction(1)
+    pub fn next_compaction_at_once(&self, now: UnixMs) -> Option<Compaction> {
+        self.pick_compaction(1, now)
     }
 
-    fn pick_compaction(&self, least: usize) -> Option<Compaction> {
+    fn pick_compaction(&self, least: usize, now: UnixMs) -> Option<Compaction> {
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
         let segment_bytes = self.volume.segment_bytes();
@@ -34,7 +34,7 @@ impl Region {
             chosen.unwrap_or_default()
         };
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
-        self.picker.lock().pick(&version, self.commit(), &extents, &logs, least)
+        self.picker.lock().pick(&version, self.commit(), &extents, &logs, (least, now))
     }
 
     /// Installs the result of a compaction: log bytes and segments durable, then the edit, then the new version, then

@@ -124,7 +124,7 @@ fn insert(l0: &MemTable, found: &Replayed<'_>) {
             Entry::InLog { pointer: Pointer::new(found.no, found.offset), value_bytes: record.value.len() as u32 }
         }
     };
-    l0.insert(record.key, record.lsn, entry);
+    l0.insert(record.key, record.stamp, entry);
 }
 
 /// Ends the log segments where the valid prefix ends, and forgets those beyond it.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 fn all(mut cursor: Cursor) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
     let mut found = Vec::new();
-    while let Some(ScanEntry { key, lsn, value }) = cursor.next().expect("a scan on a sound disk") {
+    while let Some(ScanEntry { key, lsn, value, .. }) = cursor.next().expect("a scan on a sound disk") {
         found.push((key.to_vec(), lsn.0, value.to_vec()));
     }
     assert!(cursor.next().expect("the end is the end").is_none());
@@ -45,12 +45,12 @@ proptest! {
         while let Some(entry) = open.next().unwrap() {
             rest.push(entry);
         }
-        prop_assert_eq!(rest.len(), store.model.live(early.lsn()).count());
+        prop_assert_eq!(rest.len(), store.model.live(&early).count());
         for snapshot in [early, store.snapshot()] {
             for bounds in &bounds {
                 let wanted = |key: &[u8]| in_bounds(bounds, key);
                 let value = |value: Vec<u8>| if bounds.keys_only { Vec::new() } else { value };
-                let live = store.model.live(snapshot.lsn()).filter(|(key, ..)| wanted(key));
+                let live = store.model.live(&snapshot).filter(|(key, ..)| wanted(key));
                 let mut expected: Vec<_> = live.map(|(key, lsn, bytes)| (key, lsn, value(bytes))).collect();
                 if bounds.reverse {
                     expected.reverse();

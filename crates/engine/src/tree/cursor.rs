@@ -10,7 +10,7 @@ use crate::version::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::Entry;
-use leeward_format::{Lsn, Pointer};
+use leeward_format::{Pointer, Stamp};
 use std::sync::Arc;
 
 /// Most bytes that are read at once.
@@ -241,12 +241,12 @@ impl LevelCursor {
         Ok(())
     }
 
-    /// Key, LSN and contents of where it is; `None` at the end.
+    /// Key, stamp and contents of where it is; `None` at the end.
     #[inline]
-    pub(crate) fn current(&self) -> Option<(&[u8], Lsn, Entry<'_>)> {
+    pub(crate) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         let here = self.here.as_ref()?;
-        let (lsn, entry) = here.leaf.entry(here.slot);
-        Some((&self.key, lsn, entry))
+        let (stamp, entry) = here.leaf.entry(here.slot);
+        Some((&self.key, stamp, entry))
     }
 
     fn read_key(&mut self) {

@@ -9,7 +9,7 @@ use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::{Address, Child, Entry, Node, NodeKind};
-use leeward_format::{DecodeError, Lsn, Pointer, SegmentId};
+use leeward_format::{DecodeError, Pointer, SegmentId, Stamp};
 use leeward_platform::disk::with_scratch;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -30,8 +30,8 @@ pub(crate) struct LeafSegment {
 pub(crate) enum Probe {
     /// This.
     Found {
-        /// LSN of the record.
-        lsn: Lsn,
+        /// LSN and expiry of the record.
+        stamp: Stamp,
         /// What it says.
         found: Found,
         /// The leaf that it comes from is in memory.
@@ -241,11 +241,11 @@ impl Drop for LeafSegment {
 /// What a leaf says of `key`; `is_kept`: it is in memory.
 pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
-    let (lsn, entry) = leaf.entry(i);
+    let (stamp, entry) = leaf.entry(i);
     let found = match entry {
         Entry::InPlace(value) => Found::InPlace(Bytes::copy_from_slice(value)),
         Entry::InLog { pointer, value_bytes } => Found::InLog(pointer, value_bytes),
         Entry::Tombstone => Found::Tombstone,
     };
-    Probe::Found { lsn, found, is_kept }
+    Probe::Found { stamp, found, is_kept }
 }

@@ -8,7 +8,7 @@ use crate::version::tests::{REGION, SEGMENT_BYTES, Store};
 use crate::version::{Snapshot, Version};
 use crate::volume::{Volume, VolumeOptions};
 use leeward_format::leaf_segment::translate;
-use leeward_format::{Lsn, VolumeId};
+use leeward_format::{Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, SimDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -105,7 +105,7 @@ fn a_shipped_level_reads_the_same_on_another_volume() {
     state.root = Some(Pointer::new(index_map[&root.segment()], root.offset()));
     let level = Level::open(&reads, &state, &|no| live.get(&no).cloned()).expect("the level opens");
     let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), vec![Arc::new(level)]));
-    let theirs = Snapshot::new(Arc::clone(&version), Lsn(store.lsn));
+    let theirs = Snapshot::new(Arc::clone(&version), Lsn(store.lsn), UnixMs(store.now));
     let (mut here, mut there) = (store.snapshot().cursor(ScanBounds::default()), theirs.cursor(ScanBounds::default()));
     let mut entries = 0;
     while let Some(entry) = here.next().expect("a sound disk") {

@@ -3,15 +3,14 @@
 //! A round reads for each key that is left the one leaf that may hold it, level by level; the last reads all values that
 //! turned out to be in the log.
 
-use super::{Lookup, Reach, Version};
+use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memtable::Entry;
-use crate::tree::{Found, LeafSegment, Place, Probe, search};
-use bytes::Bytes;
+use crate::tree::{LeafSegment, Place, Probe, search};
 use leeward_format::leaf_segment::LeafPlace;
-use leeward_format::{Lsn, Pointer, filter};
+use leeward_format::{Lsn, Pointer, Stamp, filter};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ struct Pending {
 /// A key whose value is in the log.
 struct InLog {
     i: usize,
-    lsn: Lsn,
+    stamp: Stamp,
     pointer: Pointer,
     value_bytes: u32,
 }
@@ -67,33 +66,37 @@ impl Version {
     ///
     /// # Errors
     /// The device fails or holds damaged bytes, for any of the keys.
-    pub fn get_many(&self, keys: &[(&[u8], Lsn)]) -> Result<Vec<Lookup>> {
+    pub fn get_many(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
         let mut answers = Vec::with_capacity(keys.len());
         for keys in keys.chunks(MOST_KEYS) {
-            answers.extend(self.get_round(keys)?);
+            answers.extend(self.get_round(keys, now)?);
         }
         Ok(answers)
     }
 
-    fn get_round(&self, keys: &[(&[u8], Lsn)]) -> Result<Vec<Lookup>> {
-        let mut answers = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory)).collect::<Result<Vec<_>>>()?;
+    fn get_round(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
+        let in_memory = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory, now));
+        let mut answers = in_memory.collect::<Result<Vec<_>>>()?;
         let (mut pending, mut in_log) = (Vec::new(), Vec::new());
         for (i, (key, at)) in keys.iter().enumerate().filter(|(i, _)| answers[*i] == Lookup::NotInMemory) {
             match self.in_l0(key, *at) {
-                Some((lsn, Entry::InLog { pointer, value_bytes })) => {
-                    in_log.push(InLog { i, lsn, pointer, value_bytes });
+                Some((stamp, Entry::InLog { pointer, value_bytes })) => {
+                    in_log.push(InLog { i, stamp, pointer, value_bytes });
                 }
                 _ => pending.push(Pending { i, hash: filter::hash(key), level: 0 }),
             }
         }
         while !pending.is_empty() {
-            pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log)?;
+            pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log, now)?;
         }
-        let place =
-            |at: &InLog| (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes: at.value_bytes }, at.lsn);
+        let place = |at: &InLog| {
+            let (expires, value_bytes) = (at.stamp.expires, at.value_bytes);
+            (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes, expires }, at.stamp.lsn)
+        };
         let places: Vec<_> = in_log.iter().map(place).collect();
         for (at, value) in in_log.iter().zip(self.reads.values(&places, self.generation)?) {
-            answers[at.i] = Lookup::Found { lsn: at.lsn, value };
+            let Stamp { lsn, expires } = at.stamp;
+            answers[at.i] = Lookup::Found { lsn, expires, value };
         }
         Ok(answers)
     }
@@ -106,10 +109,12 @@ impl Version {
         pending: &[Pending],
         answers: &mut [Lookup],
         in_log: &mut Vec<InLog>,
+        now: Now<'_>,
     ) -> Result<Vec<Pending>> {
         let mut leaves = Leaves::default();
         let (mut waiting, mut still) = (Vec::new(), Vec::new());
-        let mut see = |at: Pending, probe: Probe, answers: &mut [Lookup]| match self.seen(keys[at.i].0, at, probe) {
+        let mut see = |at: Pending, probe: Probe, answers: &mut [Lookup]| match self.seen(keys[at.i].0, at, probe, now)
+        {
             Seen::Answer(answer) => answers[at.i] = answer,
             Seen::InLog(found) => in_log.push(found),
             Seen::Below => still.push(Pending { level: at.level + 1, ..at }),
@@ -138,16 +143,12 @@ impl Version {
         Ok(still)
     }
 
-    fn seen(&self, key: &[u8], at: Pending, probe: Probe) -> Seen {
-        let Probe::Found { lsn, found, is_kept } = probe else { return Seen::Below };
-        let value: Option<Bytes> = match found {
-            Found::InLog(pointer, value_bytes) => {
-                return Seen::InLog(InLog { i: at.i, lsn, pointer, value_bytes });
-            }
-            Found::InPlace(value) => Some(value),
-            Found::Tombstone => None,
-        };
-        Seen::Answer(self.in_leaf(key, at.hash, (lsn, value), is_kept))
+    fn seen(&self, key: &[u8], at: Pending, probe: Probe, now: Now<'_>) -> Seen {
+        let Probe::Found { stamp, found, is_kept } = probe else { return Seen::Below };
+        match self.found(key, at.hash, stamp, found, is_kept, now) {
+            Ok(answer) => Seen::Answer(answer),
+            Err(ValueAt { pointer, value_bytes, .. }) => Seen::InLog(InLog { i: at.i, stamp, pointer, value_bytes }),
+        }
     }
 }
 

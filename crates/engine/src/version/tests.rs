@@ -38,12 +38,12 @@ impl ModelLog {
         pointer
     }
 
-    fn run_value(&self, pointer: Pointer) -> Option<(Vec<u8>, Lsn, Bytes)> {
+    fn run_value(&self, pointer: Pointer) -> Option<(Vec<u8>, Stamp, Bytes)> {
         let runs = self.runs.lock();
         let (id, bytes) = runs.get(&pointer.segment())?;
         let seed = RecordSeed::new(REGION, LogKind::Medium, *id);
         let record = read_record(seed, &bytes[pointer.offset() as usize..]).expect("a sound run").expect("a record");
-        Some((record.key.to_vec(), record.lsn, Bytes::copy_from_slice(record.value)))
+        Some((record.key.to_vec(), record.stamp, Bytes::copy_from_slice(record.value)))
     }
 }
 
@@ -61,8 +61,8 @@ impl ValueLog for ModelLog {
         self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         let values = self.values.lock();
         let value = |at: &ValueAt<'_>| {
-            if let Some((of, _, value)) = self.run_value(at.pointer) {
-                assert!(of == at.key && value.len() == at.value_bytes as usize);
+            if let Some((of, stamp, value)) = self.run_value(at.pointer) {
+                assert!(of == at.key && stamp.expires == at.expires && value.len() == at.value_bytes as usize);
                 return value;
             }
             let (of, value) = &values[&at.pointer];
@@ -73,8 +73,8 @@ impl ValueLog for ModelLog {
     }
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
         let fetch = |wanted: &Wanted| {
-            let (key, lsn, value) = self.run_value(wanted.pointer).expect("only values in runs are moved");
-            assert_eq!((wanted.lsn, wanted.key_bytes as usize), (lsn, key.len()));
+            let (key, stamp, value) = self.run_value(wanted.pointer).expect("only values in runs are moved");
+            assert_eq!((wanted.stamp, wanted.key_bytes as usize), (stamp, key.len()));
             value
         };
         Ok(Fetched { values: wanted.iter().map(fetch).collect(), bytes_read: 0 })
@@ -90,23 +90,23 @@ pub(crate) struct LiveRun {
     live_bytes: u32,
 }
 
-/// LSN and value; `None` is a tombstone.
-type OneVersion = (u64, Option<Vec<u8>>);
+/// LSN, value and expiry; no value is a tombstone.
+type OneVersion = (u64, Option<Vec<u8>>, Option<Expiry>);
 
 /// Versions of each key, oldest first.
 #[derive(Clone, Default)]
 pub(crate) struct Model(BTreeMap<Vec<u8>, Vec<OneVersion>>);
 
 impl Model {
-    pub(crate) fn get(&self, key: &[u8], at: Lsn) -> Option<(u64, Option<Vec<u8>>)> {
-        self.0.get(key)?.iter().rev().find(|(lsn, _)| *lsn <= at.0).cloned()
+    /// LSN and value of a key that lives.
+    pub(crate) fn get(&self, key: &[u8], at: Lsn, now: UnixMs) -> Option<(u64, Vec<u8>)> {
+        let (lsn, value, expires) = self.0.get(key)?.iter().rev().find(|(lsn, ..)| *lsn <= at.0)?;
+        Some((*lsn, value.clone().filter(|_| expires.is_none_or(|expires| expires.ms() > now.0))?))
     }
 
-    pub(crate) fn live(&self, at: Lsn) -> impl DoubleEndedIterator<Item = (Vec<u8>, u64, Vec<u8>)> + '_ {
-        self.0.keys().filter_map(move |key| match self.get(key, at) {
-            Some((lsn, Some(value))) => Some((key.clone(), lsn, value)),
-            _ => None,
-        })
+    pub(crate) fn live(&self, of: &Snapshot) -> impl DoubleEndedIterator<Item = (Vec<u8>, u64, Vec<u8>)> + '_ {
+        let (at, now) = (of.lsn(), of.now());
+        self.0.keys().filter_map(move |key| self.get(key, at, now).map(|(lsn, value)| (key.clone(), lsn, value)))
     }
 }
 
@@ -118,6 +118,7 @@ pub(crate) struct Store {
     pub(crate) version: Arc<Version>,
     pub(crate) model: Model,
     pub(crate) lsn: u64,
+    pub(crate) now: u64,
     pub(crate) picker: Picker,
     pub(crate) live: BTreeMap<SegmentNo, (SegmentId, Arc<Segment>)>,
     pub(crate) runs: BTreeMap<SegmentId, LiveRun>,
@@ -143,10 +144,14 @@ impl Store {
         let options = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
         let picker = Picker::new(&options, ids);
         let (live, runs) = (BTreeMap::new(), BTreeMap::new());
-        Store { disk, volume, log, version, model: Model::default(), lsn: 0, picker, live, runs }
+        Store { disk, volume, log, version, model: Model::default(), lsn: 0, now: 1, picker, live, runs }
     }
 
     pub(crate) fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.write_until(key, value, None);
+    }
+
+    pub(crate) fn write_until(&mut self, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
         self.lsn += 1;
         let entry = match value {
             None => Entry::Tombstone,
@@ -155,8 +160,8 @@ impl Store {
             }
             Some(value) => Entry::InPlace(value),
         };
-        self.version.active().insert(key, Lsn(self.lsn), entry);
-        self.model.0.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec)));
+        self.version.active().insert(key, Stamp { lsn: Lsn(self.lsn), expires }, entry);
+        self.model.0.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec), expires));
     }
 
     pub(crate) fn freeze(&mut self) {
@@ -171,7 +176,7 @@ impl Store {
 
     pub(crate) fn pick_at(&mut self, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Compaction> {
         let logs = Logs { accounts: Accounts::default(), choose: &|_| BTreeMap::new() };
-        self.picker.pick(&self.version, commit, extents, &logs, 1)
+        self.picker.pick(&self.version, commit, extents, &logs, (1, UnixMs(self.now)))
     }
 
     /// Steps a compaction to its end, and installs it.
@@ -222,9 +227,10 @@ impl Store {
                 continue;
             }
             cursor.seek(&[]).expect("a sound disk");
-            while let Some((key, _, entry)) = cursor.current() {
+            while let Some((key, stamp, entry)) = cursor.current() {
                 if let Entry::InLog { pointer, value_bytes } = entry {
-                    *live.entry(pointer.segment()).or_default() += record_bytes(key.len(), value_bytes as usize) as u32;
+                    let bytes = record_bytes(key.len(), value_bytes as usize, stamp.expires);
+                    *live.entry(pointer.segment()).or_default() += bytes as u32;
                 }
                 cursor.step().expect("a sound disk");
             }
@@ -275,18 +281,18 @@ impl Store {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot::new(Arc::clone(&self.version), Lsn(self.lsn))
+        Snapshot::new(Arc::clone(&self.version), Lsn(self.lsn), UnixMs(self.now))
     }
 
-    pub(crate) fn expected(&self, key: &[u8], at: Lsn) -> Option<(u64, Option<Vec<u8>>)> {
-        self.model.get(key, at)
+    pub(crate) fn expected(&self, key: &[u8], of: &Snapshot) -> Option<(u64, Vec<u8>)> {
+        self.model.get(key, of.lsn(), of.now())
     }
 }
 
 /// A read's answer in the model's terms. Absent and deleted are the same: a tombstone may be gone.
 pub(crate) fn answer(lookup: Lookup) -> Option<(u64, Vec<u8>)> {
     match lookup {
-        Lookup::Found { lsn, value } => Some((lsn.0, value.to_vec())),
+        Lookup::Found { lsn, value, .. } => Some((lsn.0, value.to_vec())),
         Lookup::Deleted { .. } | Lookup::Absent => None,
         Lookup::NotInMemory => panic!("the device reaches everything"),
     }
@@ -296,6 +302,10 @@ pub(crate) fn answer(lookup: Lookup) -> Option<(u64, Vec<u8>)> {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Put(u8, usize),
+    /// A put that expires so many milliseconds from now; at once, if 0.
+    PutFor(u8, usize, u64),
+    /// Time passes.
+    Wait(u64),
     Delete(u8),
     Freeze,
     /// Steps that the next compaction takes before it is dropped.
@@ -325,7 +335,9 @@ fn value(lsn: u64, bytes: usize) -> Vec<u8> {
 pub(crate) fn any_ops() -> impl Strategy<Value = Vec<Op>> {
     let bytes = prop_oneof![6 => 0usize..150, 2 => 150usize..700, 1 => 3000usize..7000];
     let op = prop_oneof![
-        30 => (any::<u8>(), bytes).prop_map(|(key, bytes)| Op::Put(key, bytes)),
+        22 => (any::<u8>(), bytes.clone()).prop_map(|(key, bytes)| Op::Put(key, bytes)),
+        8 => (any::<u8>(), bytes, 0u64..100).prop_map(|(key, bytes, ms)| Op::PutFor(key, bytes, ms)),
+        2 => (1u64..40).prop_map(Op::Wait),
         5 => any::<u8>().prop_map(Op::Delete),
         2 => Just(Op::Freeze),
         1 => (0usize..4).prop_map(Op::Abandon),
@@ -339,6 +351,11 @@ pub(crate) fn any_ops() -> impl Strategy<Value = Vec<Op>> {
 pub(crate) fn apply(store: &mut Store, op: &Op) {
     match op {
         Op::Put(n, bytes) => store.write(&key(*n), Some(&value(store.lsn + 1, *bytes))),
+        Op::PutFor(n, bytes, ms) => {
+            let (value, expires) = (value(store.lsn + 1, *bytes), Expiry::from_ms(store.now + ms));
+            store.write_until(&key(*n), Some(&value), expires);
+        }
+        Op::Wait(ms) => store.now += ms,
         Op::Delete(n) => store.write(&key(*n), None),
         Op::Freeze => store.freeze(),
         Op::Abandon(steps) => {
@@ -377,7 +394,7 @@ proptest! {
             // What is read now is cached while the store goes on.
             for snapshot in [&store.snapshot(), &snapshots[i % snapshots.len()]] {
                 for n in (i as u8..=255).step_by(61) {
-                    let expected = store.expected(&key(n), snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                    let expected = store.expected(&key(n), snapshot);
                     prop_assert_eq!(answer(snapshot.get(&key(n), Reach::Device).unwrap()), expected);
                 }
             }
@@ -387,13 +404,13 @@ proptest! {
             let keys: Vec<Vec<u8>> = (0..=255u8).rev().map(key).collect();
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
             for (key, found) in keys.iter().zip(snapshot.get_many(&keys).unwrap()) {
-                let expected = store.expected(key, snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                let expected = store.expected(key, snapshot);
                 prop_assert_eq!(answer(found), expected);
             }
         }
         for snapshot in &snapshots {
             for n in 0..=255u8 {
-                let expected = store.expected(&key(n), snapshot.lsn()).and_then(|(lsn, value)| Some((lsn, value?)));
+                let expected = store.expected(&key(n), snapshot);
                 let before = store.volume.counters().bytes_read;
                 let log_reads = store.log.device_reads.load(Ordering::Relaxed);
                 let in_memory = snapshot.get(&key(n), Reach::Memory).unwrap();
@@ -457,11 +474,9 @@ fn damage_on_the_device_is_an_error_and_nothing_else() {
             let levels = levels.into_iter().map(Arc::new).collect();
             let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), levels));
             for n in 0..=255u8 {
-                match version.get(&key(n), Lsn(u64::MAX), Reach::Device) {
+                match version.get(&key(n), Lsn(u64::MAX), Reach::Device, &UnixMs::default) {
                     Ok(found) => {
-                        let expected =
-                            store.expected(&key(n), Lsn(u64::MAX)).and_then(|(lsn, value)| Some((lsn, value?)));
-                        assert_eq!(answer(found), expected);
+                        assert_eq!(answer(found), store.expected(&key(n), &store.snapshot()));
                     }
                     Err(Error::Damaged { .. }) => errors += 1,
                     Err(other) => panic!("{other}"),

@@ -3,7 +3,7 @@
 use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
 use leeward_format::superblock::SUPERBLOCK_COPY_OFFSET;
-use leeward_format::{LogKind, Lsn, VolumeId};
+use leeward_format::{LogKind, Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 
 const DISK_BYTES: u64 = 256 << 20;
@@ -14,7 +14,7 @@ fn written(disk: &SimDisk, writes: u32) -> u64 {
     let region = open_region(disk).unwrap();
     for number in 0..writes {
         let key = format!("key{number:03}");
-        region.append(&[Write { key: key.as_bytes(), value: Some(&[7; 100]) }]).unwrap();
+        region.append(&[Write::put(key.as_bytes(), &[7; 100])]).unwrap();
     }
     region.sync_tails().unwrap();
     let segment = region.tails(LogKind::Recovery)[0].segment();
@@ -49,16 +49,16 @@ fn a_flipped_bit_beyond_the_recorded_commit_is_a_tear() {
     disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
     let region = open_region(&disk).unwrap();
     assert_eq!(region.last_lsn(), Lsn(30));
-    assert!(matches!(region.get(b"key029", Reach::Device), Ok(Lookup::Found { .. })));
-    assert_eq!(region.get(b"key030", Reach::Device).unwrap(), Lookup::Absent);
+    assert!(matches!(region.get(b"key029", Reach::Device, &UnixMs::default), Ok(Lookup::Found { .. })));
+    assert_eq!(region.get(b"key030", Reach::Device, &UnixMs::default).unwrap(), Lookup::Absent);
     // The cut is durable: what stood behind it never comes back.
-    region.append(&[Write { key: b"new", value: Some(b"1") }]).unwrap();
+    region.append(&[Write::put(b"new", b"1")]).unwrap();
     region.sync_tails().unwrap();
     disk.lose_power(&mut Rng::new(2));
     disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
     let region = open_region(&disk).unwrap();
     assert_eq!(region.last_lsn(), Lsn(31));
-    assert_eq!(region.get(b"key031", Reach::Device).unwrap(), Lookup::Absent);
+    assert_eq!(region.get(b"key031", Reach::Device, &UnixMs::default).unwrap(), Lookup::Absent);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn log_bytes_that_levels_refer_to_are_missed() {
     let region = open_region(&disk).unwrap();
     let value = [1; 300];
     while region.stats().levels.is_empty() {
-        match region.append(&[Write { key: &region.last_lsn().0.to_be_bytes(), value: Some(&value) }]) {
+        match region.append(&[Write::put(&region.last_lsn().0.to_be_bytes(), &value)]) {
             Ok(appended) => region.set_commit(appended.last),
             Err(_) => flush(&region).unwrap(),
         }
@@ -104,7 +104,7 @@ fn live(disk: &SimDisk, seed: u64) -> History {
 }
 
 fn scan_all(region: &Region) -> Result<usize, Error> {
-    let mut cursor = region.snapshot(region.last_lsn()).cursor(ScanBounds::default());
+    let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
     let mut count = 0;
     while cursor.next()?.is_some() {
         count += 1;
@@ -181,7 +181,7 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
     let error = open_volume(&disk).unwrap_err().to_string();
     assert_eq!(
         error,
-        "volume: made by another version of Leeward (volume format 9, this program reads format 2); nothing was \
+        "volume: made by another version of Leeward (volume format 9, this program reads format 3); nothing was \
          changed. Use the version that made it, or give this one another directory"
     );
     assert_eq!(disk.contents("volume"), before);

@@ -3,7 +3,7 @@
 use leeward_engine::compaction::Step;
 use leeward_engine::{AppendError, Error, Reach, Region, Replica, ScanBounds, Volume, VolumeOptions, Write};
 use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::{LogKind, Lsn, RegionId, VolumeId};
+use leeward_format::{LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ impl History {
     pub(crate) fn append(&mut self, region: &Region, rng: &mut Rng) -> Result<(), Error> {
         let size = if rng.one_in(4) { 1 + rng.below(5) } else { 1 };
         let batch: Vec<_> = (0..size).map(|_| random_write(rng, 2000)).collect();
-        let writes: Vec<_> = batch.iter().map(|(key, value)| Write { key, value: value.as_deref() }).collect();
+        let writes: Vec<_> =
+            batch.iter().map(|(key, value)| Write { key, value: value.as_deref(), expires: None }).collect();
         let result = loop {
             match region.append(&writes) {
                 Err(AppendError::TailBusy(_)) => flush(region)?,
@@ -143,7 +144,7 @@ pub(crate) fn flush(region: &Region) -> Result<(), Error> {
 
 /// Carries out one compaction, if there is one to do.
 pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
-    let Some(mut compaction) = region.next_compaction_now() else { return Ok(false) };
+    let Some(mut compaction) = region.next_compaction_at_once(UnixMs(0)) else { return Ok(false) };
     loop {
         if let Step::Finished(done) = compaction.step()? {
             region.install(&done)?;
@@ -153,7 +154,7 @@ pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
 }
 
 pub(crate) fn contents(region: &Region) -> Model {
-    let mut cursor = region.snapshot(region.last_lsn()).cursor(ScanBounds::default());
+    let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
     let mut all = Model::new();
     while let Some(entry) = cursor.next().expect("a sound device") {
         all.insert(entry.key.to_vec(), entry.value.to_vec());
@@ -166,7 +167,7 @@ pub(crate) fn assert_holds(region: &Region, model: &Model, context: &str) {
     let found = contents(region);
     assert!(&found == model, "{context}: scan finds {} keys, {} are expected", found.len(), model.len());
     for (key, value) in model.iter().step_by(7) {
-        match region.get(key, Reach::Device).expect("a sound device") {
+        match region.get(key, Reach::Device, &UnixMs::default).expect("a sound device") {
             leeward_engine::Lookup::Found { value: found, .. } => assert_eq!(&found[..], &value[..], "{context}"),
             other => panic!("{context}: {other:?}"),
         }

@@ -123,7 +123,7 @@ fn a_volume_in_use_is_verified_beside_its_writes() {
     let verification = region.volume().verify();
     assert!(verification.damaged.is_empty() && verification.entries > 0, "{verification:?}");
     // What is being written when it looks is no damage.
-    region.append(&[Write { key: b"new", value: Some(b"1") }]).unwrap();
+    region.append(&[Write::put(b"new", b"1")]).unwrap();
     assert!(region.volume().verify().damaged.is_empty());
 }
 

@@ -6,7 +6,7 @@
 use super::{Footer, LeafBuilder, end_of};
 use crate::filter::{hash, write_filter};
 use crate::node::{Address, BLOCK_BYTES, Child, Entry, IndexNodeBuilder, NODE_BYTES, separator};
-use crate::{Lsn, Pointer, SegmentNo};
+use crate::{Lsn, Pointer, SegmentNo, Stamp};
 use bytes::Bytes;
 use std::convert::Infallible;
 
@@ -78,27 +78,28 @@ impl LeafSegmentBuilder {
     /// `false`, and the segment is to be finished. An empty segment has room for any pair of at most
     /// [`max_pair_bytes`](super::max_pair_bytes).
     #[must_use]
-    pub fn push(&mut self, key: &[u8], lsn: Lsn, entry: Entry<'_>) -> bool {
+    pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
+        let stamp = stamp.into();
         let leaves_end = self.out.len() + if self.leaf.is_empty() { 0 } else { self.leaf.node_bytes() };
         if self.leaf.is_empty() {
-            if !self.has_room(LeafBuilder::single_bytes(key, entry), 1, key) {
+            if !self.has_room(LeafBuilder::single_bytes(key, stamp, entry), 1, key) {
                 return false;
             }
             self.first_key.extend_from_slice(key);
             self.shape.push(&[]);
-            self.leaf.push(key, lsn, entry);
+            self.leaf.push(key, stamp, entry);
         } else if !self.has_room(leaves_end, self.shape.nodes(), key) {
             return false;
-        } else if !self.leaf.push(key, lsn, entry) {
+        } else if !self.leaf.push(key, stamp, entry) {
             let pivot = separator(self.leaf.last_key(), key);
-            let with_leaf = leaves_end + LeafBuilder::single_bytes(key, entry);
+            let with_leaf = leaves_end + LeafBuilder::single_bytes(key, stamp, entry);
             if !self.has_room(with_leaf, self.shape.nodes_with(pivot), key) {
                 return false;
             }
             self.close_leaf(pivot);
-            self.leaf.push(key, lsn, entry);
+            self.leaf.push(key, stamp, entry);
         }
-        self.count(key, lsn, entry);
+        self.count(key, stamp.lsn, entry);
         true
     }
 

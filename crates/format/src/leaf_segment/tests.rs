@@ -73,7 +73,7 @@ proptest! {
                 leaf.key_into(j, &mut key);
                 prop_assert_eq!(index.leaf_of(&key), i);
                 prop_assert!(index.may_contain(crate::filter::hash(&key)));
-                found.push((key.clone(), leaf.entry(j).0.0));
+                found.push((key.clone(), leaf.entry(j).0.lsn.0));
             }
         }
         let expected: Vec<_> = model.iter().map(|(key, (lsn, _))| (key.clone(), *lsn)).collect();

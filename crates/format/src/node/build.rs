@@ -3,10 +3,10 @@
 //! A builder answers exactly whether one more entry fits, keeps its buffers between nodes, and belongs to one thread.
 
 use super::{
-    Address, Child, Entry, HEADER_BYTES, IN_LOG, IN_PLACE, NODE_BYTES, NODE_VERSION, NodeKind, POINTER_BYTES,
-    SLOT_BYTES, TOMBSTONE, common_prefix, head,
+    Address, Child, EXPIRING, EXPIRY_BYTES, Entry, HEADER_BYTES, IN_LOG, IN_PLACE, NODE_BYTES, NODE_VERSION, NodeKind,
+    POINTER_BYTES, SLOT_BYTES, TOMBSTONE, common_prefix, head,
 };
-use crate::Lsn;
+use crate::{Expiry, Stamp};
 
 /// Collects the entries of one leaf.
 #[derive(Debug, Default)]
@@ -25,6 +25,7 @@ pub struct LeafBuilder {
 struct Pending {
     key: (usize, usize),
     lsn: u64,
+    expires: Option<Expiry>,
     kind: u64,
     /// Length of the value; where it is in place, it starts at `value_at` of `values`.
     value_bytes: usize,
@@ -49,8 +50,8 @@ impl LeafBuilder {
     }
 
     /// Bytes of a leaf with this entry alone.
-    pub fn single_bytes(key: &[u8], entry: Entry<'_>) -> usize {
-        let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(key, entry);
+    pub fn single_bytes(key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
+        let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(key, stamp.into().expires, entry);
         bytes.next_multiple_of(NODE_BYTES)
     }
 
@@ -71,7 +72,8 @@ impl LeafBuilder {
     ///
     /// # Panics
     /// In tests, if `key` is not above the last one.
-    pub fn push(&mut self, key: &[u8], lsn: Lsn, entry: Entry<'_>) -> bool {
+    pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
+        let Stamp { lsn, expires } = stamp.into();
         debug_assert!(self.is_empty() || self.last_key() < key, "keys out of order");
         let (prefix_bytes, lsns) = match self.entries.first() {
             None => (key.len(), lsn.0..=lsn.0),
@@ -81,7 +83,7 @@ impl LeafBuilder {
                 (shared, self.min_lsn.min(lsn.0)..=self.max_lsn.max(lsn.0))
             }
         };
-        let fixed = self.fixed_bytes + fixed_bytes(key, entry);
+        let fixed = self.fixed_bytes + fixed_bytes(key, expires, entry);
         let bytes =
             self.bytes_with(self.entries.len() + 1, prefix_bytes, self.keys.len() + key.len(), fixed, lsns.clone());
         if !self.is_empty() && bytes > NODE_BYTES {
@@ -97,7 +99,8 @@ impl LeafBuilder {
             Entry::InLog { pointer, value_bytes } => (IN_LOG, value_bytes as usize, pointer.0),
             Entry::Tombstone => (TOMBSTONE, 0, 0),
         };
-        self.entries.push(Pending { key: (key_at, self.keys.len()), lsn: lsn.0, kind, value_bytes, value_at });
+        let key = (key_at, self.keys.len());
+        self.entries.push(Pending { key, lsn: lsn.0, expires, kind, value_bytes, value_at });
         self.prefix_bytes = prefix_bytes;
         self.fixed_bytes = fixed;
         (self.min_lsn, self.max_lsn) = (*lsns.start(), *lsns.end());
@@ -129,10 +132,7 @@ impl LeafBuilder {
         for (i, entry) in self.entries.iter().enumerate() {
             let suffix = &self.keys[entry.key.0 + prefix_bytes..entry.key.1];
             node.slot(i, suffix);
-            node.varint((suffix.len() as u64) << 2 | entry.kind);
-            if entry.kind != TOMBSTONE {
-                node.varint(entry.value_bytes as u64);
-            }
+            node.lengths(suffix.len(), entry);
             node.put(&(entry.lsn - self.min_lsn).to_le_bytes()[..lsn_bytes]);
             if entry.kind == IN_LOG {
                 node.put(&entry.value_at.to_le_bytes());
@@ -231,11 +231,16 @@ impl IndexNodeBuilder {
 const INDEX_FIXED_BYTES: usize = 2 + 2 + POINTER_BYTES;
 
 /// Bytes of a leaf entry beside its slot, LSN and suffix, at most: as if the suffix were the whole key.
-fn fixed_bytes(key: &[u8], entry: Entry<'_>) -> usize {
+fn fixed_bytes(key: &[u8], expires: Option<Expiry>, entry: Entry<'_>) -> usize {
     let lengths = varint_bytes((key.len() as u64) << 2);
+    let value_length = |bytes: u64| match expires {
+        None => varint_bytes(bytes),
+        Some(_) => varint_bytes(bytes << 2) + EXPIRY_BYTES,
+    };
     match entry {
-        Entry::InPlace(value) => lengths + varint_bytes(value.len() as u64) + value.len(),
-        Entry::InLog { value_bytes, .. } => lengths + varint_bytes(u64::from(value_bytes)) + POINTER_BYTES,
+        Entry::Tombstone if expires.is_some() => lengths + value_length(0),
+        Entry::InPlace(value) => lengths + value_length(value.len() as u64) + value.len(),
+        Entry::InLog { value_bytes, .. } => lengths + value_length(u64::from(value_bytes)) + POINTER_BYTES,
         Entry::Tombstone => lengths,
     }
 }
@@ -281,6 +286,21 @@ impl<'a> Layout<'a> {
         let offset = u16::try_from(self.at).expect("entries start in the first 8 KiB");
         self.node[slot..slot + 2].copy_from_slice(&offset.to_le_bytes());
         self.node[slot + 2..slot + 4].copy_from_slice(&head(suffix).to_le_bytes());
+    }
+
+    /// What a leaf entry begins with.
+    fn lengths(&mut self, suffix_bytes: usize, entry: &Pending) {
+        let (suffix_bytes, value_bytes) = ((suffix_bytes as u64) << 2, entry.value_bytes as u64);
+        if let Some(expires) = entry.expires {
+            self.varint(suffix_bytes | EXPIRING);
+            self.varint(value_bytes << 2 | entry.kind);
+            self.put(&expires.ms().to_le_bytes()[..EXPIRY_BYTES]);
+            return;
+        }
+        self.varint(suffix_bytes | entry.kind);
+        if entry.kind != TOMBSTONE {
+            self.varint(value_bytes);
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) {

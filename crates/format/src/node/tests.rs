@@ -34,20 +34,22 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn any_entry() -> impl Strategy<Value = (u64, Owned)> {
+fn any_entry() -> impl Strategy<Value = (Stamp, Owned)> {
     let owned = prop_oneof![
         vec(any::<u8>(), 0..150).prop_map(Owned::InPlace),
         (any::<u64>(), 0..=MAX_VALUE_BYTES as u32).prop_map(|(pointer, len)| Owned::InLog(pointer, len)),
         Just(Owned::Tombstone),
     ];
-    (prop_oneof![1u64..100_000, any::<u64>()], owned)
+    let expires = prop_oneof![2 => Just(None), 1 => (1..=Expiry::MAX_MS).prop_map(Expiry::from_ms)];
+    let stamped = |(lsn, expires, owned): (u64, Option<Expiry>, Owned)| (Stamp { lsn: Lsn(lsn), expires }, owned);
+    (prop_oneof![1u64..100_000, any::<u64>()], expires, owned).prop_map(stamped)
 }
 
 /// A leaf of as many entries of `model` as fit, and their number.
-fn build_leaf(model: &BTreeMap<Vec<u8>, (u64, Owned)>) -> (Vec<u8>, usize) {
+fn build_leaf(model: &BTreeMap<Vec<u8>, (Stamp, Owned)>) -> (Vec<u8>, usize) {
     let mut builder = LeafBuilder::default();
-    for (key, (lsn, owned)) in model {
-        if !builder.push(key, Lsn(*lsn), owned.as_entry()) {
+    for (key, (stamp, owned)) in model {
+        if !builder.push(key, *stamp, owned.as_entry()) {
             break;
         }
     }
@@ -106,10 +108,10 @@ proptest! {
         let model: Vec<_> = model.into_iter().take(taken).collect();
         prop_assert_eq!(node.len(), taken);
         let mut key = Vec::new();
-        for (i, (expected, (lsn, owned))) in model.iter().enumerate() {
+        for (i, (expected, (stamp, owned))) in model.iter().enumerate() {
             node.key_into(i, &mut key);
             prop_assert_eq!(&key, expected);
-            prop_assert_eq!(node.entry(i), (Lsn(*lsn), owned.as_entry()));
+            prop_assert_eq!(node.entry(i), (*stamp, owned.as_entry()));
             prop_assert_eq!(node.search(expected), Ok(i));
         }
         for probe in probes {
@@ -173,9 +175,9 @@ proptest! {
         for i in 0..taken {
             prop_assert_eq!(old.suffix(i), new.suffix(i));
             match (old.entry(i), new.entry(i)) {
-                ((lsn, Entry::InLog { pointer, value_bytes }), found) => {
+                ((stamp, Entry::InLog { pointer, value_bytes }), found) => {
                     let pointer = Pointer::new(SegmentNo(pointer.segment().0 ^ 5), pointer.offset());
-                    prop_assert_eq!(found, (lsn, Entry::InLog { pointer, value_bytes }));
+                    prop_assert_eq!(found, (stamp, Entry::InLog { pointer, value_bytes }));
                 }
                 (entry, found) => prop_assert_eq!(entry, found),
             }
@@ -193,7 +195,7 @@ proptest! {
 
 #[test]
 fn a_node_belongs_to_one_address() {
-    let model = BTreeMap::from([(b"key".to_vec(), (1, Owned::Tombstone))]);
+    let model = BTreeMap::from([(b"key".to_vec(), (Lsn(1).into(), Owned::Tombstone))]);
     let (bytes, _) = build_leaf(&model);
     for other in
         [HERE.at(0), Address { region: RegionId(4), ..HERE }, Address { segment: SegmentId(9 << 40 | 18), ..HERE }]
@@ -206,14 +208,15 @@ fn a_node_belongs_to_one_address() {
 fn the_largest_pair_makes_a_jumbo_leaf() {
     let (key, value) = (vec![9; MAX_KEY_BYTES], vec![1; MAX_VALUE_BYTES]);
     let mut builder = LeafBuilder::default();
-    assert!(builder.push(&key, Lsn(5), Entry::InPlace(&value)));
+    let stamp = Stamp { lsn: Lsn(5), expires: Expiry::from_ms(7) };
+    assert!(builder.push(&key, stamp, Entry::InPlace(&value)));
     assert!(!builder.push(&[vec![9; MAX_KEY_BYTES - 1], vec![10]].concat(), Lsn(6), Entry::Tombstone));
     let mut bytes = Vec::new();
     builder.finish(HERE, &mut bytes);
-    assert_eq!(bytes.len(), LeafBuilder::single_bytes(&key, Entry::InPlace(&value)));
+    assert_eq!(bytes.len(), LeafBuilder::single_bytes(&key, stamp, Entry::InPlace(&value)));
     let node = Node::parse(&bytes[..], HERE).unwrap();
     assert_eq!(node.search(&key), Ok(0));
-    assert_eq!(node.entry(0), (Lsn(5), Entry::InPlace(&value)));
+    assert_eq!(node.entry(0), (stamp, Entry::InPlace(&value)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::op::{Op, OpError, OpResult, PutIf};
-use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Serving {
             Op::Put { when: PutIf::Always, want_old: false, .. } => self.decided(now, to, op, (Lsn(0), None)),
             _ => {
                 let key = op.key().expect("scans and counts are dealt with above");
-                match self.region.get(key, Reach::Memory) {
+                match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
                     Ok(Lookup::NotInMemory) => self.look_up(now, to, op),
                     Ok(found) => self.decided(now, to, op, current(found)),
                     Err(error) => self.failed_read(to, &error),
@@ -104,7 +104,7 @@ impl Serving {
 
     fn look_up(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         let key = op.key().expect("only an operation on a key is looked up").clone();
-        let snapshot = self.region.snapshot(self.region.last_lsn());
+        let snapshot = self.region.snapshot(self.region.last_lsn(), self.wall.now());
         // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
         if op.is_write() {
             self.locked.entry(key.clone()).or_default();
@@ -122,7 +122,8 @@ impl Serving {
     /// Asks the device for the keys that wait for it.
     pub(super) fn start_lookups(&mut self) {
         if let Some(Lookups { version, keys }) = self.lookups.take() {
-            self.spawn(move || Outcome::LookedUp { answers: look_up(&version, keys) });
+            let now = self.wall.now();
+            self.spawn(move || Outcome::LookedUp { answers: look_up(&version, keys, now) });
         }
     }
 
@@ -165,7 +166,7 @@ impl Serving {
             Decision::Delete(answer) => (op.key().expect("a delete has a key"), None, answer),
         };
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
-        match self.region.append(&[Write { key, value: put.as_deref() }]) {
+        match self.region.append(&[Write { key, value: put.as_deref(), expires: None }]) {
             Ok(appended) => {
                 self.counters.user_bytes += user_bytes as u64;
                 if !appended.pause.is_zero() {
@@ -238,7 +239,7 @@ impl Serving {
             // One more, where a scan that goes on goes on.
             limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
         };
-        let snapshot = self.region.snapshot(at);
+        let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(Pending { to, op, since: now });
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
     }
@@ -263,18 +264,21 @@ impl Serving {
     }
 }
 
-fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>) -> Vec<(u64, Result<Lookup, Error>)> {
+fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>, now: UnixMs) -> Vec<(u64, Result<Lookup, Error>)> {
     let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
-    match version.get_many(&wanted) {
+    match version.get_many(&wanted, &|| now) {
         Ok(found) => keys.into_iter().zip(found).map(|((ticket, ..), found)| (ticket, Ok(found))).collect(),
         // One by one: only those answer with an error that have one.
-        Err(_) => keys.into_iter().map(|(ticket, key, at)| (ticket, version.get(&key, at, Reach::Device))).collect(),
+        Err(_) => {
+            let look_up = |key: &[u8], at| version.get(key, at, Reach::Device, &|| now);
+            keys.into_iter().map(|(ticket, key, at)| (ticket, look_up(&key, at))).collect()
+        }
     }
 }
 
 fn current(found: Lookup) -> Current {
     match found {
-        Lookup::Found { lsn, value } => (lsn, Some(value)),
+        Lookup::Found { lsn, value, .. } => (lsn, Some(value)),
         Lookup::Deleted { lsn } => (lsn, None),
         Lookup::Absent => (Lsn(0), None),
         Lookup::NotInMemory => unreachable!("the device was asked"),

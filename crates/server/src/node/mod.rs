@@ -11,6 +11,7 @@
 //! - `job`: what touches the device.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
+//! - `wall`: what time it is for pairs that expire.
 //!
 //! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
 
@@ -24,6 +25,7 @@ mod report;
 mod serving;
 mod slot;
 pub mod status;
+mod wall;
 
 use forward::{Forwarding, Next};
 pub use job::{Job, JobClass, JobDone};
@@ -35,7 +37,7 @@ use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
-use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
 use leeward_replication::backup::Office;
@@ -48,6 +50,7 @@ use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wall::Wall;
 
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,6 +132,7 @@ struct Context {
     ops: Ops,
     timing: Timing,
     now: Nanos,
+    wall: Wall,
     jobs: Vec<Job>,
     /// Proposals under way.
     proposals: BTreeMap<ProposalId, Proposer>,
@@ -190,6 +194,7 @@ impl Node {
             ops: Ops::default(),
             timing: parts.timing.replication,
             now,
+            wall: Wall::default(),
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
             frame: Vec::new(),
@@ -212,6 +217,11 @@ impl Node {
             has_joined: false,
             twin: None,
         }
+    }
+
+    /// From now on it is `now` by the wall clock: what has expired is decided by it. To be called at each turn.
+    pub fn set_wall(&mut self, now: UnixMs) {
+        self.context.wall.set(now);
     }
 
     /// Takes an input. Its consequences are complete after [`Node::finish_batch`].

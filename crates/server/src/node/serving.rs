@@ -10,6 +10,7 @@
 
 use super::job::{Job, JobClass, Outcome};
 use super::status::RegionCounters;
+use super::wall::Wall;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::version::Version;
@@ -82,6 +83,7 @@ pub(super) struct Serving {
     /// Every member has installed its base: operations are served.
     pub(super) open: bool,
     pub(super) since: Nanos,
+    pub(super) wall: Wall,
     pub(super) recovery: Nanos,
     pub(super) jobs: usize,
     pub(super) counters: RegionCounters,
@@ -120,7 +122,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    pub(super) fn new(now: Nanos, region: Arc<Region>, primary: Primary) -> Serving {
+    pub(super) fn new(now: Nanos, wall: Wall, region: Arc<Region>, primary: Primary) -> Serving {
         Serving {
             id: primary.config().region,
             term: primary.config().term,
@@ -128,6 +130,7 @@ impl Serving {
             primary,
             open: false,
             since: now,
+            wall,
             recovery: Nanos::ZERO,
             jobs: 0,
             counters: RegionCounters::default(),
@@ -342,7 +345,7 @@ impl Serving {
         match std::mem::replace(&mut self.compacting, Compacting::Idle) {
             Compacting::Idle if self.open || self.primary.is_complete() => {
                 self.pin_bases();
-                if let Some(compaction) = self.region.next_compaction() {
+                if let Some(compaction) = self.region.next_compaction(self.wall.now()) {
                     self.step(Box::new(compaction));
                 }
             }

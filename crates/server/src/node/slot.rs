@@ -138,7 +138,7 @@ impl Slot {
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
                 let primary = Primary::new(now, config, options, context.timing, &context.links_up());
-                self.holding = Holding::Serving(Box::new(Serving::new(since, region, primary)));
+                self.holding = Holding::Serving(Box::new(Serving::new(since, context.wall.clone(), region, primary)));
                 self.act_as_primary(context);
             }
             (Err(error), _) => {

@@ -17,6 +17,7 @@ use crate::conversation::Submission;
 use crate::metrics::{Dropped, Metrics};
 use crate::node::{Input, Node, Outbox};
 use crate::{commands, native};
+use leeward_format::UnixMs;
 use leeward_platform::{BootClock, Clock, Nanos};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll};
@@ -132,6 +133,7 @@ impl EventLoop {
                 other => other?,
             }
             let now = self.clock.now();
+            self.node.set_wall(UnixMs(self.clock.unix_ms()));
             for event in &ready {
                 match event.token() {
                     WAKER => {}

@@ -6,13 +6,16 @@ use crate::coordinator::SimCoordinator;
 use leeward_cluster::ClusterOptions;
 use leeward_engine::{Error, Volume, VolumeOptions};
 use leeward_fabric::PeerId;
-use leeward_format::VolumeId;
 use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::{UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Nanos, Rng, SimDisk};
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, link};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Wall time at which every simulation begins.
+const WALL_AT_START_MS: u64 = 1_700_000_000_000;
 
 pub(super) const DISK_BYTES: u64 = 256 << 20;
 /// Small, so that a few thousand writes fill levels.
@@ -86,6 +89,11 @@ impl Machine {
     fn clock(&self, now: Nanos) -> Nanos {
         self.clock_offset + Nanos(now.0 / 1_000_000 * self.clock_ppm)
     }
+}
+
+/// The wall clock of every machine.
+pub(super) fn wall(now: Nanos) -> UnixMs {
+    UnixMs(WALL_AT_START_MS + now.as_millis())
 }
 
 impl World {
@@ -180,6 +188,7 @@ impl World {
         let now = machine.clock(self.now);
         let Some(running) = &mut machine.node else { return };
         let mut outbox = Outbox::default();
+        running.set_wall(wall(self.now));
         running.handle(now, input);
         running.finish_batch(now, &mut outbox);
         self.after_turn(node, outbox);
