@@ -6,7 +6,7 @@ use crate::report::Kill;
 use crate::ycsb::{BenchError, DevCluster, Options, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
-use leeward_client::{ClientOptions, GroupConfig, Op, OpResult, PutIf, RegionMap, Session};
+use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,13 @@ impl<'a> Kills<'a> {
 fn probe(session: &mut Session, regions: &[&GroupConfig], killed: Instant) -> Result<Vec<Option<f64>>, BenchError> {
     let mut tickets = HashMap::new();
     for (at, group) in regions.iter().enumerate() {
-        let op = Op::Put { key: probe_key(group), value: "probe".into(), when: PutIf::Always, want_old: false };
+        let op = Op::Put {
+            key: probe_key(group),
+            value: "probe".into(),
+            when: Condition::Always,
+            want_old: false,
+            lifetime: Lifetime::Forever,
+        };
         tickets.insert(session.submit(vec![op]), at);
     }
     let mut seconds = vec![None; regions.len()];

@@ -9,7 +9,7 @@ use crate::report::new_histogram;
 use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, client_options};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use leeward_client::{ClientError, Done, Op, OpError, OpResult, PutIf, Session, Ticket, Traffic};
+use leeward_client::{ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -182,7 +182,13 @@ impl<'a> Worker<'a> {
         let sequence = self.shared.ledger.begin(flight.record);
         flight.sequence = Some(sequence);
         let value = value(flight.record, sequence, self.mix().value_bytes(flight.record));
-        Op::Put { key: key(flight.record), value, when: PutIf::Always, want_old: false }
+        Op::Put {
+            key: key(flight.record),
+            value,
+            when: Condition::Always,
+            want_old: false,
+            lifetime: Lifetime::Forever,
+        }
     }
 
     fn submit(&mut self, op: Op, flight: Flight) {

@@ -5,6 +5,7 @@ use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
+use std::time::Duration;
 
 mod table;
 pub(crate) use table::{CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
@@ -391,10 +392,18 @@ pub(crate) struct GetArgs {
     pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
+    /// Tell its version and when it expires as well, on standard error
+    #[arg(long)]
+    pub(crate) details: bool,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  leeward put hello world")]
+#[command(after_help = "\
+Examples:
+  leeward put hello world
+  leeward put --ttl 30m session alive
+  leeward put --if-version 4711 hello again
+Exit code 1: the condition did not hold.")]
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) place: InTable,
@@ -402,15 +411,63 @@ pub(crate) struct PutArgs {
     pub(crate) key: String,
     /// Its new value
     pub(crate) value: String,
+    /// The key expires after this time: seconds, or a number with ms, s, m, h or d
+    #[arg(long, value_parser = duration, conflicts_with = "keep_ttl")]
+    pub(crate) ttl: Option<Duration>,
+    /// The key expires when it would have expired before
+    #[arg(long)]
+    pub(crate) keep_ttl: bool,
+    #[command(flatten)]
+    pub(crate) when: ConditionArgs,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  leeward del hello\nExit code 1: there was no such key.")]
+#[command(after_help = "\
+Examples:
+  leeward del hello
+  leeward del --if-value mine lock
+Exit code 1: there was no such key, or the condition did not hold.")]
 pub(crate) struct DelArgs {
     #[command(flatten)]
     pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) when: ConditionArgs,
+}
+
+/// When a write takes place.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub(crate) struct ConditionArgs {
+    /// Only if the key does not exist
+    #[arg(long)]
+    pub(crate) if_absent: bool,
+    /// Only if the key exists
+    #[arg(long)]
+    pub(crate) if_present: bool,
+    /// Only if the key was put last by the write of this version, which `get --details` and `put --if-...` tell
+    #[arg(long, value_name = "N")]
+    pub(crate) if_version: Option<u64>,
+    /// Only if the key has this value
+    #[arg(long, value_name = "VALUE")]
+    pub(crate) if_value: Option<String>,
+}
+
+/// A time of more than 0 ms: seconds, or a number with a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(format!("unit '{unit}': must be ms, s, m, h or d")),
+    };
+    let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)).filter(|ms| *ms > 0);
+    ms.map(Duration::from_millis).ok_or_else(|| "must be a whole number above 0, with or without a unit".into())
 }
 
 #[derive(Args, Debug)]

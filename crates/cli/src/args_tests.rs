@@ -162,3 +162,20 @@ fn placements_are_words_or_a_size() {
     }
     assert!(placement("hybird").is_err_and(|error| error.contains("`separated`")));
 }
+
+#[test]
+fn a_time_has_a_unit_and_conditions_exclude_each_other() {
+    let put = |args: &[&str]| Cli::try_parse_from([&["leeward", "put", "k", "v"], args].concat());
+    for (text, ms) in [("5", 5_000), ("250ms", 250), ("2m", 120_000), ("1h", 3_600_000), ("7d", 604_800_000)] {
+        match put(&["--ttl", text]).expect("a time").command {
+            Command::Put(args) => assert_eq!(args.ttl, Some(std::time::Duration::from_millis(ms)), "{text}"),
+            _ => panic!("put is put"),
+        }
+    }
+    for text in ["0", "-1", "x", "5 s", "1.5", "99999999999999999999", "18446744073709551615d"] {
+        assert!(put(&["--ttl", text]).is_err(), "{text}");
+    }
+    assert!(put(&["--ttl", "5", "--keep-ttl"]).is_err());
+    assert!(put(&["--if-absent", "--if-version", "3"]).is_err());
+    assert!(put(&["--if-value", "x"]).is_ok());
+}

@@ -1,9 +1,9 @@
 //! `leeward get`, `put`, `del`, `scan` and `accept-loss`: the native client by hand.
 
 use crate::Outcome;
-use crate::args::{AcceptLossArgs, Connect, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
-use leeward_client::{Client, ClientError, ClientOptions, Range};
-use leeward_format::{RegionId, ServerId};
+use crate::args::{AcceptLossArgs, ConditionArgs, Connect, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
+use leeward_client::{Client, ClientError, ClientOptions, Condition, Lifetime, Pair, PutOptions, Range, Written};
+use leeward_format::{Lsn, RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
@@ -20,27 +20,80 @@ fn open(place: &InTable) -> Result<Client, ClientError> {
 }
 
 pub(crate) fn get(args: &GetArgs) -> Outcome {
-    let Some(value) = open(&args.place)?.get(args.key.clone())? else {
+    let client = open(&args.place)?;
+    let (value, details) = if args.details {
+        let pair = client.get_pair(args.key.clone())?;
+        let details = pair.as_ref().map(details);
+        (pair.and_then(|pair| pair.value), details)
+    } else {
+        (client.get(args.key.clone())?, None)
+    };
+    let Some(value) = value else {
         eprintln!("there is no such key");
         return Ok(false);
     };
+    if let Some(details) = details {
+        eprintln!("{details}");
+    }
     let mut out = io::stdout().lock();
     out.write_all(&value)?;
     out.write_all(b"\n")?;
     Ok(true)
 }
 
+/// What is known of a pair beside its value.
+fn details(pair: &Pair) -> String {
+    let version = format!("version {}", pair.version);
+    match pair.expires {
+        None => format!("{version}, never expires"),
+        Some(expires) => {
+            let left = Duration::from_millis(expires.ms().saturating_sub(pair.now.0));
+            format!("{version}, expires in {:.3} s, at {} ms since 1970", left.as_secs_f64(), expires.ms())
+        }
+    }
+}
+
 pub(crate) fn put(args: &PutArgs) -> Outcome {
-    open(&args.place)?.put(args.key.clone(), args.value.clone())?;
-    Ok(true)
+    let lifetime = match args.ttl {
+        None if args.keep_ttl => Lifetime::AsBefore,
+        None => Lifetime::Forever,
+        Some(ttl) => Lifetime::For(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+    };
+    let when = condition(&args.when);
+    let is_conditional = when != Condition::Always;
+    let written = open(&args.place)?.put_with(args.key.clone(), args.value.clone(), PutOptions { when, lifetime })?;
+    if is_conditional {
+        report(written);
+    }
+    Ok(written.done)
 }
 
 pub(crate) fn del(args: &DelArgs) -> Outcome {
-    let existed = open(&args.place)?.delete(args.key.clone())?.is_some();
-    if !existed {
-        eprintln!("there is no such key");
+    let written = open(&args.place)?.delete_if(args.key.clone(), condition(&args.when))?;
+    if !written.done {
+        report(written);
     }
-    Ok(existed)
+    Ok(written.done)
+}
+
+fn condition(when: &ConditionArgs) -> Condition {
+    match when {
+        ConditionArgs { if_absent: true, .. } => Condition::Absent,
+        ConditionArgs { if_present: true, .. } => Condition::Present,
+        ConditionArgs { if_version: Some(version), .. } => Condition::Version(Lsn(*version)),
+        ConditionArgs { if_value: Some(value), .. } => Condition::Value(value.clone().into()),
+        _ => Condition::Always,
+    }
+}
+
+/// Says what a conditional write came to.
+fn report(written: Written) {
+    match (written.done, written.version) {
+        (true, Some(version)) => eprintln!("version {version}"),
+        (true, None) => {}
+        (false, Some(version)) => eprintln!("nothing was changed: the key exists, with version {version}"),
+        (false, None) => eprintln!("nothing was changed: there is no such key"),
+    }
 }
 
 pub(crate) fn accept_loss(args: &AcceptLossArgs) -> Outcome {

@@ -5,9 +5,9 @@ use crate::scan::{Range, Scan};
 use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Op, OpResult, PutIf};
+use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair};
 use leeward_format::table::{NewTable, TableName};
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{Lsn, RegionId, ServerId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -23,6 +23,24 @@ struct Inner {
     seeds: Vec<String>,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
+}
+
+/// How a pair is put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Condition.
+    pub when: Condition,
+    /// When it expires.
+    pub lifetime: Lifetime,
+}
+
+/// What a conditional write came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The condition held, and it was carried out.
+    pub done: bool,
+    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
+    pub version: Option<Lsn>,
 }
 
 impl Client {
@@ -58,16 +76,44 @@ impl Client {
     /// # Errors
     /// The cluster refuses the pair or does not answer in time; after `OpError::Unknown` the write may have happened.
     pub fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), ClientError> {
-        self.put_if(key, value, PutIf::Always).map(|_| ())
+        self.put_with(key, value, PutOptions::default()).map(drop)
     }
 
-    /// Sets `key` if the condition holds; answers whether it did. Not retried once its outcome is unknown, unless the
-    /// condition is [`PutIf::Always`].
+    /// Sets `key` as `options` say. Not retried once its outcome is unknown, unless the condition is
+    /// [`Condition::Always`].
     ///
     /// # Errors
     /// As [`Client::put`].
-    pub fn put_if(&self, key: impl Into<Bytes>, value: impl Into<Bytes>, when: PutIf) -> Result<bool, ClientError> {
-        match self.one(Op::Put { key: key.into(), value: value.into(), when, want_old: false })? {
+    pub fn put_with(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        options: PutOptions,
+    ) -> Result<Written, ClientError> {
+        let PutOptions { when, lifetime } = options;
+        match self.one(Op::Put { key: key.into(), value: value.into(), when, want_old: false, lifetime })? {
+            OpResult::Put { done, version, .. } => Ok(Written { done, version }),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Version and expiry of `key`, with its value; `None` where the key does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn get_pair(&self, key: impl Into<Bytes>) -> Result<Option<Pair>, ClientError> {
+        match self.one(Op::GetPair { key: key.into(), want_value: true })? {
+            OpResult::Pair(pair) => Ok(pair),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Changes when `key` expires, if it exists and the condition holds; answers whether it did.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn expire(&self, key: impl Into<Bytes>, lifetime: Lifetime, when: ExpireIf) -> Result<bool, ClientError> {
+        match self.one(Op::Expire { key: key.into(), lifetime, when, want_old: false })? {
             OpResult::Put { done, .. } => Ok(done),
             other => Err(mismatch(other)),
         }
@@ -78,8 +124,19 @@ impl Client {
     /// # Errors
     /// As [`Client::put`].
     pub fn delete(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
-        match self.one(Op::Delete { key: key.into() })? {
-            OpResult::Deleted { old } => Ok(old),
+        match self.one(Op::Delete { key: key.into(), when: Condition::Always })? {
+            OpResult::Deleted { old, .. } => Ok(old),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Removes `key` if the condition holds.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub fn delete_if(&self, key: impl Into<Bytes>, when: Condition) -> Result<Written, ClientError> {
+        match self.one(Op::Delete { key: key.into(), when })? {
+            OpResult::Deleted { done, version, .. } => Ok(Written { done, version }),
             other => Err(mismatch(other)),
         }
     }

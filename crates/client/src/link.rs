@@ -278,8 +278,9 @@ fn fits_first<'a>(mut fits: impl FnMut(&Pending) -> bool) -> impl FnMut(&&'a Pen
 
 fn op_bytes(op: &Op) -> usize {
     match op {
-        Op::Get { key } | Op::Delete { key } | Op::Add { key, .. } => key.len(),
-        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Get { key } | Op::GetPair { key, .. } | Op::Expire { key, .. } | Op::Add { key, .. } => key.len(),
+        Op::Delete { key, when } => key.len() + when.value_bytes(),
+        Op::Put { key, value, when, .. } => key.len() + value.len() + when.value_bytes(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
         Op::Scan { start, end, .. } => start.len() + end.as_ref().map_or(0, |end| end.len()),
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),

@@ -57,8 +57,16 @@ fn an_operation_goes_to_the_primary_of_its_region() {
     let to = |op: &Op| primary_address(&map, "default", op);
     assert_eq!(to(&Op::Get { key: "a".into() }), Some("host:1"));
     assert_eq!(to(&Op::Get { key: "h".into() }), Some("host:2"), "the start of a region is its own");
-    assert_eq!(to(&Op::Delete { key: "q".into() }), None, "no primary yet");
-    assert_eq!(to(&Op::Delete { key: "z".into() }), None, "a primary that is not alive");
+    assert_eq!(
+        to(&Op::Delete { key: "q".into(), when: leeward_format::op::Condition::Always }),
+        None,
+        "no primary yet"
+    );
+    assert_eq!(
+        to(&Op::Delete { key: "z".into(), when: leeward_format::op::Condition::Always }),
+        None,
+        "a primary that is not alive"
+    );
     assert_eq!(to(&Op::Count { region: RegionId(2) }), Some("host:2"));
     assert_eq!(to(&Op::Count { region: RegionId(7) }), None);
 }

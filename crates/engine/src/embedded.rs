@@ -22,6 +22,8 @@
 
 mod worker;
 
+pub use leeward_format::op::{Condition, Lifetime};
+
 use crate::error::{Error, Result};
 use crate::region::{AppendError, Appended, Region, RegionStats, Write};
 use crate::replica::Replica;
@@ -122,10 +124,21 @@ impl Stopwatch {
 }
 
 /// How a pair is put.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
-    /// From then on the pair reads as absent; `None`: never.
-    pub expires: Option<Expiry>,
+    /// Condition.
+    pub when: Condition,
+    /// When it expires.
+    pub lifetime: Lifetime,
+}
+
+/// What a conditional write came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The condition held, and it was carried out.
+    pub done: bool,
+    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
+    pub version: Option<Lsn>,
 }
 
 /// What a key has.
@@ -214,31 +227,67 @@ impl Db {
         self.write(&[Write::put(key, value)])
     }
 
-    /// Sets `key` to `value`, as `options` say. A pair that has expired is absent from everything that is read afterwards;
+    /// Sets `key` to `value`, as `options` say. The condition is decided on the newest pair, and no other write comes
+    /// between. A pair that has expired is absent from everything that is read afterwards;
     /// the space that it takes comes back with compactions. Expiry goes by the wall clock: where that is set back, a pair
     /// may be seen again that no compaction has dropped yet.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions, PutOptions};
+    /// # use leeward_engine::embedded::{Condition, Db, DbOptions, Lifetime, PutOptions};
     /// # use std::time::Duration;
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
-    /// let expires = Some(db.expiry_after(Duration::from_millis(1)));
-    /// db.put_with(b"session", b"alive", PutOptions { expires })?;
+    /// let forever = db.put_with(b"n", b"1", &PutOptions { when: Condition::Absent, ..PutOptions::default() })?;
+    /// assert!(forever.done);
+    /// // Another writer would have changed the version.
+    /// let when = Condition::Version(forever.version.expect("it was put"));
+    /// assert!(db.put_with(b"n", b"2", &PutOptions { when, lifetime: Lifetime::For(1) })?.done);
     /// std::thread::sleep(Duration::from_millis(2));
-    /// assert_eq!(db.get(b"session")?, None);
+    /// assert_eq!(db.get(b"n")?, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`Db::put`].
-    pub fn put_with(&self, key: &[u8], value: &[u8], options: PutOptions) -> Result<()> {
-        self.write(&[Write { expires: options.expires, ..Write::put(key, value) }])
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: &PutOptions) -> Result<Written> {
+        if options.when == Condition::Always && options.lifetime != Lifetime::AsBefore {
+            let expires = options.lifetime.expiry(None, self.now());
+            let version = self.write_all(&[Write { expires, ..Write::put(key, value) }])?;
+            return Ok(Written { done: true, version: Some(version) });
+        }
+        self.write_if(Write::put(key, value), options.lifetime, &options.when)
     }
 
-    /// The instant `ttl` from now, by the clock that decides what has expired.
-    pub fn expiry_after(&self, ttl: Duration) -> Expiry {
-        Expiry::after(self.now(), ttl)
+    /// Removes `key` if it exists and the condition holds.
+    ///
+    /// # Errors
+    /// As [`Db::put`].
+    pub fn delete_if(&self, key: &[u8], when: &Condition) -> Result<Written> {
+        self.write_if(Write::delete(key), Lifetime::Forever, when)
+    }
+
+    /// Decides on the newest pair of the key, and tries again if it has changed until the write would follow.
+    fn write_if(&self, mut write: Write<'_>, lifetime: Lifetime, when: &Condition) -> Result<Written> {
+        loop {
+            let (since, now) = (self.region.last_lsn(), self.now());
+            let (lsn, pair) = match self.region.get(write.key, Reach::Device, &|| now)? {
+                Lookup::Found { lsn, expires, value } => (lsn, Some((value, expires))),
+                Lookup::Deleted { lsn } => (lsn, None),
+                _ => (Lsn(0), None),
+            };
+            let has_something_to_do = pair.is_some() || write.value.is_some();
+            if !has_something_to_do || !when.holds(pair.as_ref().map(|(value, _)| (lsn, &value[..]))) {
+                // What is told of it must not be undone.
+                self.commit(lsn, false)?;
+                return Ok(Written { done: false, version: pair.map(|_| lsn) });
+            }
+            write.expires = lifetime.expiry(pair.and_then(|(_, expires)| expires), now);
+            let appended = self.append(|region| region.append_unchanged(&write, since))?;
+            if let Some(appended) = appended {
+                self.finish(&appended)?;
+                return Ok(Written { done: true, version: write.value.map(|_| appended.last) });
+            }
+        }
     }
 
     /// Removes `key`, whether or not it exists.
@@ -262,21 +311,37 @@ impl Db {
     /// # Errors
     /// As [`Db::put`].
     pub fn write(&self, writes: &[Write<'_>]) -> Result<()> {
-        let appended = match self.region.append(writes) {
-            Ok(appended) => appended,
-            Err(AppendError::Engine(error)) => return Err(error),
-            Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(writes)?,
-        };
+        self.write_all(writes).map(drop)
+    }
+
+    /// Answers the LSN of the last of them.
+    fn write_all(&self, writes: &[Write<'_>]) -> Result<Lsn> {
+        let appended = self.append(|region| region.append(writes))?;
+        self.finish(&appended)?;
+        Ok(appended.last)
+    }
+
+    /// Makes everything up to `lsn` as durable as writes are before they are answered, and shows it to readers.
+    fn commit(&self, lsn: Lsn, is_written: bool) -> Result<()> {
+        if self.region.commit() >= lsn {
+            return Ok(());
+        }
         if self.sync == SyncMode::Always {
             let _syncing = self.syncing.lock();
             // Whoever synced while this writer waited may have synced this as well.
-            if self.region.synced_lsn() < appended.last {
+            if self.region.synced_lsn() < lsn {
                 self.region.sync_tails()?;
             }
-        } else if !appended.is_written {
+        } else if !is_written {
             self.region.write_tails()?;
         }
-        self.region.set_commit(appended.last);
+        self.region.set_commit(lsn);
+        Ok(())
+    }
+
+    /// Ends a write that was appended.
+    fn finish(&self, appended: &Appended) -> Result<()> {
+        self.commit(appended.last, appended.is_written)?;
         if appended.wants_upkeep {
             self.workers.call();
         }
@@ -287,13 +352,21 @@ impl Db {
         Ok(())
     }
 
+    fn append<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
+        match append(&self.region) {
+            Ok(appended) => Ok(appended),
+            Err(AppendError::Engine(error)) => Err(error),
+            Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(append),
+        }
+    }
+
     /// Appends once the workers have made room.
     #[cold]
-    fn append_later(&self, writes: &[Write<'_>]) -> Result<Appended> {
+    fn append_later<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
         self.workers.call();
         loop {
             let seen = self.workers.progress();
-            let reason = match self.region.append(writes) {
+            let reason = match append(&self.region) {
                 Ok(appended) => return Ok(appended),
                 Err(AppendError::L0Full) => &self.stalls.l0_full,
                 Err(AppendError::TailBusy(_)) => &self.stalls.tail_busy,

@@ -309,9 +309,11 @@ fn what_has_expired_is_absent_from_everything() {
         for _ in 0..3000 {
             let key = format!("key{:05}", rng.below(2000)).into_bytes();
             let value = vec![rng.below(256) as u8; rng.below(400) as usize];
-            let expires = (!rng.one_in(3)).then(|| db.expiry_after(Duration::from_millis(rng.below(2000))));
-            db.put_with(&key, &value, PutOptions { expires }).unwrap();
-            model.insert(key, (value, expires));
+            let ms = rng.below(2000);
+            let lifetime = if rng.one_in(3) { Lifetime::Forever } else { Lifetime::For(ms) };
+            let written = db.put_with(&key, &value, &PutOptions { when: Condition::Always, lifetime }).unwrap();
+            assert!(written.done);
+            model.insert(key, (value, lifetime.expiry(None, UnixMs(clock.unix_ms()))));
             clock.0.fetch_add(rng.below(4), Ordering::Relaxed);
         }
         let now = UnixMs(clock.unix_ms());
@@ -333,4 +335,72 @@ fn what_has_expired_is_absent_from_everything() {
         }
         db.close().unwrap();
     }
+}
+
+/// Whatever the sizes, and while L0s freeze and compactions run: no increment is lost, by version or by value.
+#[test]
+fn threads_that_compare_and_set_lose_nothing() {
+    const THREADS: u64 = 4;
+    const INCREMENTS: u64 = 400;
+    for sync in [SyncMode::Always, SyncMode::Every(Duration::from_millis(5))] {
+        let options = DbOptions { sync, ..small(Placement { medium_from: 60, large_from: 200 }) };
+        let db = open(&SimDisk::new(8, 1 << 30), &options);
+        let increment = |thread: u64, i: u64| loop {
+            let key = format!("counter{}", i % 3);
+            let before = db.get_pair(key.as_bytes()).unwrap();
+            let count = before.as_ref().map_or(0, |pair| u64::from_be_bytes(pair.value[..8].try_into().unwrap()));
+            let mut after = vec![0; 8 + [10, 100, 300][(count % 3) as usize]];
+            after[..8].copy_from_slice(&(count + 1).to_be_bytes());
+            let when = match before {
+                None => Condition::Absent,
+                Some(pair) if i.is_multiple_of(2) => Condition::Version(pair.version),
+                Some(pair) => Condition::Value(pair.value),
+            };
+            db.put(format!("other{thread}-{}", i % 50).as_bytes(), &[0; 150]).unwrap();
+            let written = db.put_with(key.as_bytes(), &after, &PutOptions { when, ..PutOptions::default() }).unwrap();
+            if written.done {
+                break;
+            }
+            assert!(written.version.is_some(), "a key that was put is there");
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let increment = &increment;
+                scope.spawn(move || (0..INCREMENTS).for_each(|i| increment(thread, i)));
+            }
+        });
+        let count = |n: u64| {
+            let value = db.get(format!("counter{n}").as_bytes()).unwrap().expect("it was put");
+            u64::from_be_bytes(value[..8].try_into().unwrap())
+        };
+        assert_eq!((0..3).map(count).sum::<u64>(), THREADS * INCREMENTS);
+    }
+}
+
+#[test]
+fn conditions_hold_or_name_the_version_that_is_there() {
+    let clock = Arc::new(SetClock(AtomicU64::new(1_000)));
+    let db = Db::open_on(&SimDisk::new(9, 1 << 30), "sim", DbOptions::default(), clock.clone()).unwrap();
+    let put = |value: &[u8], when, lifetime| db.put_with(b"k", value, &PutOptions { when, lifetime }).unwrap();
+    let Written { done: true, version: Some(first) } = put(b"1", Condition::Absent, Lifetime::For(10)) else {
+        panic!("there was none")
+    };
+    assert_eq!(put(b"2", Condition::Absent, Lifetime::Forever), Written { done: false, version: Some(first) });
+    assert_eq!(
+        put(b"2", Condition::Value("2".into()), Lifetime::Forever),
+        Written { done: false, version: Some(first) }
+    );
+    let second = put(b"2", Condition::Version(first), Lifetime::AsBefore);
+    assert!(second.done && second.version > Some(first));
+    let pair = db.get_pair(b"k").unwrap().expect("it was put");
+    assert_eq!((&pair.value[..], Some(pair.version), pair.expires), (&b"2"[..], second.version, Expiry::from_ms(1010)));
+    assert!(!db.delete_if(b"k", &Condition::Version(first)).unwrap().done);
+    clock.0.store(1010, Ordering::Relaxed);
+    let none = Written { done: false, version: None };
+    assert_eq!(db.delete_if(b"k", &Condition::Always).unwrap(), none, "it has expired");
+    assert_eq!(put(b"3", Condition::Version(second.version.unwrap()), Lifetime::Forever), none);
+    assert!(put(b"3", Condition::NotValue("2".into()), Lifetime::AsBefore).done);
+    assert_eq!(db.get_pair(b"k").unwrap().expect("it was put").expires, None, "nothing was there before");
+    assert_eq!(db.delete_if(b"k", &Condition::Value("3".into())).unwrap(), Written { done: true, version: None });
+    assert_eq!(db.get(b"k").unwrap(), None);
 }

@@ -293,6 +293,11 @@ impl Version {
         std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get(key, at))
     }
 
+    /// LSN of the newest version of `key` in an L0, if it is above `since`.
+    pub(crate) fn in_l0_since(&self, key: &[u8], since: Lsn) -> Option<Lsn> {
+        self.in_l0(key, Lsn(u64::MAX)).map(|(stamp, _)| stamp.lsn).filter(|lsn| *lsn > since)
+    }
+
     /// The answer of a level's entry, or else where its value is. Keeps what comes from a leaf that is not kept.
     fn found<'k>(
         &self,

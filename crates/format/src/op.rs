@@ -6,22 +6,102 @@
 
 use crate::cluster::{GroupConfig, RegionMap};
 use crate::table::{NewTable, TableName};
-use crate::{Epoch, RegionId, ServerId};
+use crate::{Epoch, Expiry, Lsn, RegionId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// When a put takes place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PutIf {
+/// When a write takes place. It is decided on the newest value, committed or not, and the write follows at once: nothing
+/// comes between.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
     /// Whether or not the key exists.
+    #[default]
     Always,
     /// Only if the key does not exist.
     Absent,
     /// Only if the key exists.
     Present,
+    /// Only if the key exists and has this value.
+    Value(Bytes),
+    /// Only if the key does not exist or has another value.
+    NotValue(Bytes),
+    /// Only if the key exists and was put last by the write with this LSN.
+    Version(Lsn),
+}
+
+impl Condition {
+    /// Whether it holds for a key with this version and value; `None` is a key that does not exist.
+    pub fn holds(&self, current: Option<(Lsn, &[u8])>) -> bool {
+        match (self, current) {
+            (Condition::Always, _) => true,
+            (Condition::Absent, current) => current.is_none(),
+            (Condition::Present, current) => current.is_some(),
+            (Condition::Value(wanted), current) => current.is_some_and(|(_, value)| value == wanted),
+            (Condition::NotValue(unwanted), current) => current.is_none_or(|(_, value)| value != unwanted),
+            (Condition::Version(wanted), current) => current.is_some_and(|(version, _)| version == *wanted),
+        }
+    }
+
+    /// Bytes of the value that it names.
+    pub fn value_bytes(&self) -> usize {
+        match self {
+            Condition::Value(value) | Condition::NotValue(value) => value.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// When a pair expires that is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lifetime {
+    /// Never.
+    #[default]
+    Forever,
+    /// At this instant.
+    Until(Expiry),
+    /// So many milliseconds after the write, by the primary's clock; 0: at once.
+    For(u64),
+    /// When the pair before it would have; never, if there was none.
+    AsBefore,
+}
+
+impl Lifetime {
+    /// The expiry of a pair that is written now in place of one with the expiry `before`.
+    pub fn expiry(self, before: Option<Expiry>, now: UnixMs) -> Option<Expiry> {
+        match self {
+            Lifetime::Forever => None,
+            Lifetime::Until(expiry) => Some(expiry),
+            Lifetime::For(ms) => Some(Expiry::after(now, Duration::from_millis(ms))),
+            Lifetime::AsBefore => before,
+        }
+    }
+}
+
+/// When the expiry of a pair is changed; a pair that never expires counts as one that expires after all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpireIf {
+    /// Only if the pair has an expiry (true), or only if it has none (false).
+    pub expires: Option<bool>,
+    /// Only if it expires later (true) or earlier (false) than before.
+    pub later: Option<bool>,
+}
+
+impl ExpireIf {
+    /// Whether it holds for a change from `before` to `after`.
+    pub fn holds(self, before: Option<Expiry>, after: Option<Expiry>) -> bool {
+        let last = |expiry: Option<Expiry>| expiry.map_or(u64::MAX, Expiry::ms);
+        let is_wanted = self.expires.is_none_or(|expires| expires == before.is_some());
+        is_wanted
+            && match self.later {
+                None => true,
+                Some(true) => last(after) > last(before),
+                Some(false) => last(after) < last(before),
+            }
+    }
 }
 
 /// One operation.
@@ -39,23 +119,29 @@ pub enum Op {
         /// Its new value.
         value: Bytes,
         /// Condition.
-        when: PutIf,
+        when: Condition,
         /// Answer the value before the put.
         want_old: bool,
+        /// When the pair expires.
+        lifetime: Lifetime,
     },
     /// Removes a key. Answers [`OpResult::Deleted`].
     Delete {
         /// The key.
         key: Bytes,
+        /// Condition.
+        when: Condition,
     },
-    /// Adds to the decimal integer at a key (a missing key counts as 0). Answers [`OpResult::Integer`].
+    /// Adds to the decimal integer at a key (a missing key counts as 0), which expires as before. Answers
+    /// [`OpResult::Integer`].
     Add {
         /// The key.
         key: Bytes,
         /// What to add.
         delta: i64,
     },
-    /// Appends to the value at a key (a missing key counts as empty). Answers [`OpResult::Integer`], the new length.
+    /// Appends to the value at a key (a missing key counts as empty), which expires as before. Answers
+    /// [`OpResult::Integer`], the new length.
     Append {
         /// The key.
         key: Bytes,
@@ -97,15 +183,34 @@ pub enum Op {
         /// The table.
         table: Box<NewTable>,
     },
+    /// Version and expiry of a key, and its value. Answers [`OpResult::Pair`].
+    GetPair {
+        /// The key.
+        key: Bytes,
+        /// Answer the value as well.
+        want_value: bool,
+    },
+    /// Changes when a pair expires: puts its value anew, or deletes it if the new instant has come already. Answers
+    /// [`OpResult::Put`]; not done if there is no such key.
+    Expire {
+        /// The key.
+        key: Bytes,
+        /// When the pair expires from now on.
+        lifetime: Lifetime,
+        /// Condition.
+        when: ExpireIf,
+        /// Answer the value.
+        want_old: bool,
+    },
 }
 
 impl Op {
     /// The operation can be carried out twice without harm: it may be retried when its outcome is unknown.
     pub fn is_idempotent(&self) -> bool {
         match self {
-            Op::Get { .. } | Op::Scan { .. } | Op::Count { .. } => true,
-            Op::Put { when, want_old, .. } => *when == PutIf::Always && !want_old,
-            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } => false,
+            Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } => true,
+            Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
+            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -114,7 +219,9 @@ impl Op {
         match self {
             Op::Get { key }
             | Op::Put { key, .. }
-            | Op::Delete { key }
+            | Op::Delete { key, .. }
+            | Op::GetPair { key, .. }
+            | Op::Expire { key, .. }
             | Op::Add { key, .. }
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
@@ -138,7 +245,7 @@ impl Op {
     }
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
-        !matches!(self, Op::Get { .. } | Op::Scan { .. } | Op::Count { .. })
+        !matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. })
     }
 }
 
@@ -153,11 +260,17 @@ pub enum OpResult {
         done: bool,
         /// The value before, if it was asked for and there was one.
         old: Option<Bytes>,
+        /// LSN of this put if it was done, and otherwise that of the last one, if the key exists.
+        version: Option<Lsn>,
     },
-    /// A delete was carried out.
+    /// A delete was decided.
     Deleted {
-        /// The value before, if there was one.
+        /// There was such a key, the condition held, and it was removed.
+        done: bool,
+        /// The value that was removed.
         old: Option<Bytes>,
+        /// LSN of the last put of a key that exists still.
+        version: Option<Lsn>,
     },
     /// A number.
     Integer(i64),
@@ -172,6 +285,21 @@ pub enum OpResult {
     Error(OpError),
     /// It was carried out, and there is nothing to say of it.
     Done,
+    /// What a key has, or `None` where it does not exist.
+    Pair(Option<Pair>),
+}
+
+/// What a key has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// LSN of the put: another put of the key has a higher one.
+    pub version: Lsn,
+    /// When it expires, if it does.
+    pub expires: Option<Expiry>,
+    /// What time it was by the primary's clock.
+    pub now: UnixMs,
+    /// The value, if it was asked for.
+    pub value: Option<Bytes>,
 }
 
 /// Why an operation has no result, sorted by what the caller must do.

@@ -5,9 +5,11 @@ use bytes::Bytes;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, PutIf, Reply, Request};
+use leeward_format::op::{
+    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request,
+};
 use leeward_format::table::{NewTable, TableName};
-use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
+use leeward_format::{Epoch, Expiry, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -41,6 +43,10 @@ fn options() -> TableOptions {
     }
 }
 
+fn expiry() -> Expiry {
+    Expiry::from_ms(1_000_000).expect("an instant")
+}
+
 #[test]
 fn requests() {
     let hello = Request::Hello { client: "bench".into() };
@@ -49,14 +55,28 @@ fn requests() {
     let key = Bytes::from_static(b"key");
     let ops = vec![
         Op::Get { key: key.clone() },
-        Op::Put { key: key.clone(), value: Bytes::from_static(b"value"), when: PutIf::Absent, want_old: true },
-        Op::Delete { key: key.clone() },
+        Op::Put {
+            key: key.clone(),
+            value: Bytes::from_static(b"value"),
+            when: Condition::Absent,
+            want_old: true,
+            lifetime: Lifetime::Until(expiry()),
+        },
+        Op::Delete { key: key.clone(), when: Condition::Always },
         Op::Add { key: key.clone(), delta: -3 },
         Op::Append { key: key.clone(), suffix: Bytes::from_static(b"!") },
-        Op::Scan { start: key, end: None, reverse: false, limit: 300, keys_only: true },
+        Op::Scan { start: key.clone(), end: None, reverse: false, limit: 300, keys_only: true },
         Op::Count { region: RegionId(7) },
         Op::AcceptLoss { region: RegionId(7), server: ServerId(2) },
         Op::CreateTable { table: Box::new(NewTable { options: options(), splits: vec![Bytes::from_static(b"m")] }) },
+        Op::GetPair { key: key.clone(), want_value: true },
+        Op::Expire {
+            key: key.clone(),
+            lifetime: Lifetime::For(300),
+            when: ExpireIf { expires: Some(true), later: None },
+            want_old: false,
+        },
+        Op::Delete { key, when: Condition::Version(Lsn(300)) },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -68,13 +88,14 @@ fn replies() {
     let results = vec![
         OpResult::Value(Some(value.clone())),
         OpResult::Value(None),
-        OpResult::Put { done: false, old: Some(value.clone()) },
-        OpResult::Deleted { old: None },
+        OpResult::Put { done: false, old: Some(value.clone()), version: Some(Lsn(300)) },
+        OpResult::Deleted { done: false, old: None, version: None },
         OpResult::Integer(-3),
         OpResult::Entries { entries: vec![(Bytes::from_static(b"key"), value)], resume: None },
         OpResult::Error(OpError::NotPrimary { region: RegionId(7), epoch: Epoch(9) }),
         OpResult::Error(OpError::NotEnoughReplicas { region: RegionId(7), in_sync: 1, needed: 2 }),
         OpResult::Done,
+        OpResult::Pair(Some(Pair { version: Lsn(300), expires: Some(expiry()), now: UnixMs(300), value: None })),
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };

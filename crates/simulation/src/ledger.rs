@@ -4,7 +4,7 @@
 //! its region is there: what is left of a log is a prefix of it.
 
 use bytes::Bytes;
-use leeward_format::op::{Op, PutIf};
+use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ impl Ledger {
         let number = self.entries.len();
         self.entries.push(Entry { bytes, called: now, outcome: Outcome::Unknown });
         let (key, value) = (key(number), value(number, bytes));
-        (Op::Put { key, value, when: PutIf::Always, want_old: false }, number)
+        (Op::Put { key, value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }, number)
     }
 
     pub(crate) fn acknowledged(&mut self, now: Nanos, number: usize) {

@@ -9,7 +9,7 @@ use crate::history::{self, Action, MAX_OPS, MAX_UNKNOWN, Operation};
 use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
 use std::collections::BTreeMap;
@@ -214,7 +214,13 @@ impl Load {
         let is_counter = number.is_multiple_of(3);
         self.next_value += 1;
         let new = self.next_value;
-        let mut put = |when, want_old| Op::Put { key: key.clone(), value: value(new, rng), when, want_old };
+        let mut put = |when, want_old| Op::Put {
+            key: key.clone(),
+            value: value(new, rng),
+            when,
+            want_old,
+            lifetime: Lifetime::Forever,
+        };
         match roll {
             0..40 => (Op::Get { key }, Action::Read(None)),
             40..50 => {
@@ -222,12 +228,12 @@ impl Load {
                 let reverse = rng.one_in(2);
                 (Op::Scan { start: key, end: Some(end), reverse, limit: 5, keys_only: false }, Action::Read(None))
             }
-            50..60 => (Op::Delete { key }, Action::Delete(None)),
+            50..60 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
             60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
-            60..67 => (put(PutIf::Absent, false), Action::WriteIfAbsent(new, None)),
-            67..70 => (put(PutIf::Present, false), Action::WriteIfPresent(new, None)),
-            70..75 => (put(PutIf::Always, true), Action::Swap(new, None)),
-            _ => (put(PutIf::Always, false), Action::Write(new)),
+            60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),
+            67..70 => (put(Condition::Present, false), Action::WriteIfPresent(new, None)),
+            70..75 => (put(Condition::Always, true), Action::Swap(new, None)),
+            _ => (put(Condition::Always, false), Action::Write(new)),
         }
     }
 
@@ -360,13 +366,13 @@ fn answered_action(action: Action, result: &OpResult) -> Action {
             Action::Read(entries.first().map(|(_, value)| number_of(value)))
         }
         (Action::Write(value), OpResult::Put { done: true, .. }) => Action::Write(value),
-        (Action::Swap(value, _), OpResult::Put { done: true, old }) => {
+        (Action::Swap(value, _), OpResult::Put { done: true, old, .. }) => {
             Action::Swap(value, Some(old.as_deref().map(number_of)))
         }
         (Action::WriteIfAbsent(value, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(value, Some(*done)),
         (Action::WriteIfPresent(value, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(value, Some(*done)),
         (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
-        (Action::Delete(_), OpResult::Deleted { old }) => Action::Delete(Some(old.is_some())),
+        (Action::Delete(_), OpResult::Deleted { done, .. }) => Action::Delete(Some(*done)),
         (action, result) => panic!("{action:?} was answered by {result:?}"),
     }
 }

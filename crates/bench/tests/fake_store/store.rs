@@ -172,7 +172,7 @@ impl State {
                 if self.forget_every.is_none_or(|every| !self.writes.is_multiple_of(every)) {
                     self.entries.insert(key, value);
                 }
-                OpResult::Put { done: true, old: None }
+                OpResult::Put { done: true, old: None, version: None }
             }
             Op::Scan { start, limit, .. } => {
                 // Small pages, so that scans have to go on.

@@ -87,7 +87,14 @@ fn a_lone_node_loses_nothing_and_is_restarted_when_that_is_asked_for() {
     assert_eq!(dev.leeward(&["get", &key(5)]).trim_end(), "kept");
     dev.leeward(&["put", "by-hand", "1"]);
     assert_eq!(dev.leeward(&["scan", "by", "bz"]), "by-hand\t1\n");
-    dev.leeward(&["del", "by-hand"]);
+    let refused = dev.refused(&["put", "--if-absent", "by-hand", "2"]);
+    let version = refused.trim_end().rsplit(' ').next().expect("the message ends with the version").to_owned();
+    assert_eq!(refused, format!("nothing was changed: the key exists, with version {version}\n"));
+    assert!(dev.refused(&["del", "--if-value", "2", "by-hand"]).contains(&version));
+    dev.leeward(&["put", "--if-version", &version, "--ttl", "1ms", "by-hand", "2"]);
+    wait_for("it expires", || dev.leeward(&["scan", "by", "bz"]).is_empty());
+    dev.leeward(&["put", "--if-absent", "by-hand", "3"]);
+    dev.leeward(&["del", "--if-value", "3", "by-hand"]);
     assert_eq!(dev.leeward(&["scan", "by", "bz"]), "");
     dev.stop();
 }

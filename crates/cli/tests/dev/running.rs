@@ -132,6 +132,14 @@ impl Dev {
         text
     }
 
+    /// What a command says that ends with exit code 1.
+    pub(crate) fn refused(&self, args: &[&str]) -> String {
+        let connect = format!("127.0.0.1:{}", self.base + 100);
+        let output = leeward().args(args).args(["--connect", &connect]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     pub(crate) fn status(&self) -> serde_json::Value {
         serde_json::from_str(&self.leeward(&["status", "--json"])).expect("it is JSON")
     }

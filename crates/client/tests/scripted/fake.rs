@@ -171,8 +171,10 @@ pub(crate) fn succeed(ops: &[Op]) -> Act {
 pub(crate) fn success(op: &Op) -> OpResult {
     match op {
         Op::Get { key } => OpResult::Value(Some(key.clone())),
-        Op::Put { .. } => OpResult::Put { done: true, old: None },
-        Op::Delete { .. } => OpResult::Deleted { old: None },
+        Op::Put { .. } => OpResult::Put { done: true, old: None, version: None },
+        Op::GetPair { .. } => OpResult::Pair(None),
+        Op::Expire { .. } => OpResult::Put { done: false, old: None, version: None },
+        Op::Delete { .. } => OpResult::Deleted { done: false, old: None, version: None },
         Op::Add { delta, .. } => OpResult::Integer(*delta),
         Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },

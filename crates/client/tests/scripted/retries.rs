@@ -42,6 +42,10 @@ fn close(_: &[Op]) -> Act {
     Act::Close
 }
 
+fn absent() -> leeward_client::PutOptions {
+    leeward_client::PutOptions { when: leeward_client::Condition::Absent, ..Default::default() }
+}
+
 #[test]
 fn keys_go_to_the_primaries_of_their_regions() {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
@@ -118,7 +122,7 @@ fn a_non_idempotent_operation_whose_outcome_is_unknown_is_never_retried() {
         |client| client.add("key", 1).expect_err("unknown"),
         |client| client.append("key", "x").expect_err("unknown"),
         |client| client.delete("key").expect_err("unknown"),
-        |client| client.put_if("key", "x", leeward_client::PutIf::Absent).expect_err("unknown"),
+        |client| client.put_with("key", "x", absent()).expect_err("unknown"),
     ];
     for call in calls {
         let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
@@ -166,7 +170,8 @@ fn a_silent_primary_is_left_when_the_map_names_another() {
     let put = session.submit(vec![Op::Put {
         key: "key".into(),
         value: "value".into(),
-        when: leeward_client::PutIf::Always,
+        when: leeward_client::Condition::Always,
+        lifetime: leeward_client::Lifetime::Forever,
         want_old: false,
     }]);
     let add = session.submit(vec![Op::Add { key: "key".into(), delta: 1 }]);
@@ -178,7 +183,7 @@ fn a_silent_primary_is_left_when_the_map_names_another() {
     }
     done.sort_by_key(|done| done.ticket.0);
     assert_eq!((done[0].ticket, done[1].ticket), (put, add));
-    assert_eq!(done[0].results, [OpResult::Put { done: true, old: None }]);
+    assert_eq!(done[0].results, [OpResult::Put { done: true, old: None, version: None }]);
     assert!(matches!(done[1].results[..], [OpResult::Error(OpError::Unknown(_))]), "{:?}", done[1]);
     assert_eq!((one.ops().len(), two.ops().len()), (2, 1));
 }

@@ -107,10 +107,34 @@ impl Region {
     /// # Errors
     /// See [`AppendError`].
     pub fn append(&self, writes: &[Write<'_>]) -> Result<Appended, AppendError> {
+        Ok(self.append_if(writes, |_| true)?.expect("nothing stops it"))
+    }
+
+    /// [`Region::append`] of a single write, unless its key may have been written after `since`: then answers `None`. So a
+    /// write that was decided on what [`Region::get`] answered, after [`Region::last_lsn`] was `since`, follows it
+    /// immediately; where it does not, decide anew.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append_unchanged(&self, write: &Write<'_>, since: Lsn) -> Result<Option<Appended>, AppendError> {
+        // What the levels have was written up to the floor; whatever is newer is in the L0s.
+        let is_unchanged = |view: &View| view.floor <= since && view.version.in_l0_since(write.key, since).is_none();
+        self.append_if(std::slice::from_ref(write), is_unchanged)
+    }
+
+    /// Appends a batch if `may` says so of what is there when no other writer can come between.
+    fn append_if(
+        &self,
+        writes: &[Write<'_>],
+        may: impl FnOnce(&View) -> bool,
+    ) -> Result<Option<Appended>, AppendError> {
         let needs = self.check_batch(writes)?;
         self.volume.check()?;
         let mut writer = self.writer.lock();
         let mut view = self.view.load();
+        if !may(&view) {
+            return Ok(None);
+        }
         let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64)?;
         for log in LogKind::APPENDED {
             self.check_tail(&mut writer, log, needs[log.index()].bytes)?;
@@ -134,7 +158,7 @@ impl Region {
         self.last.store(last.0, Ordering::Release);
         let user_bytes: usize = writes.iter().map(|write| write.key.len() + write.value.map_or(0, <[u8]>::len)).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
-        Ok(Appended { first, last, is_written, pause, wants_upkeep })
+        Ok(Some(Appended { first, last, is_written, pause, wants_upkeep }))
     }
 
     /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where

@@ -11,6 +11,7 @@
 mod clients;
 mod connection;
 mod cursors;
+mod expiry;
 mod glob;
 mod info;
 mod scan;
@@ -135,7 +136,8 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), OpError> {
 /// As [`check_key`], for everything an operation holds.
 pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
     match op {
-        Op::Get { key } | Op::Delete { key } | Op::Add { key, .. } => check_key(key),
+        Op::Get { key } | Op::GetPair { key, .. } | Op::Expire { key, .. } | Op::Add { key, .. } => check_key(key),
+        Op::Delete { key, .. } => check_key(key),
         Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
         Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
         Op::Scan { start, end, .. } => {

@@ -1,17 +1,18 @@
 //! Commands on single keys and lists of keys.
 
+use super::expiry::{Unit, option_time};
 use super::session::Session;
 use super::work::{Work, unexpected};
 use super::{Context, check_op, error_reply};
 use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpResult, PutIf};
+use leeward_format::op::{Condition, Lifetime, Op, OpResult};
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
 
 /// One operation, once what it holds was checked.
-fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
+pub(super) fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
     match check_op(&op) {
         Ok(()) => Work::one(op, finish),
         Err(error) => Work::Ready(error_reply(&error)),
@@ -19,7 +20,7 @@ fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
 }
 
 /// Several operations, once all of them were checked: nothing is carried out if one is refused.
-fn many(ops: Vec<Op>, finish: fn(Vec<OpResult>) -> Reply) -> Work {
+pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
     match ops.iter().try_for_each(check_op) {
         Ok(()) => Work::many(ops, finish),
         Err(error) => Work::Ready(error_reply(&error)),
@@ -30,8 +31,12 @@ fn gets(keys: &[Bytes]) -> Vec<Op> {
     keys.iter().map(|key| Op::Get { key: key.clone() }).collect()
 }
 
-fn put(key: &Bytes, value: &Bytes, when: PutIf, want_old: bool) -> Op {
-    Op::Put { key: key.clone(), value: value.clone(), when, want_old }
+fn put(key: &Bytes, value: &Bytes, when: Condition, lifetime: Lifetime) -> Op {
+    Op::Put { key: key.clone(), value: value.clone(), when, want_old: false, lifetime }
+}
+
+fn delete(key: &Bytes) -> Op {
+    Op::Delete { key: key.clone(), when: Condition::Always }
 }
 
 fn value(result: OpResult, reply: impl FnOnce(Option<Bytes>) -> Reply) -> Reply {
@@ -72,22 +77,56 @@ pub(super) fn type_of(args: &[Bytes]) -> Work {
     })
 }
 
-/// `SET key value [NX | XX] [GET]`
+/// `SET key value [NX | XX | IFEQ value | IFNE value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`
 pub(super) fn set(args: &[Bytes]) -> Work {
-    let (mut when, mut want_old) = (PutIf::Always, false);
-    for option in &args[3..] {
+    match set_op(args) {
+        Ok(op) => {
+            let finish = if matches!(op, Op::Put { want_old: true, .. }) { put_old } else { put_done };
+            one(op, finish)
+        }
+        Err(reply) => Work::Ready(reply),
+    }
+}
+
+fn set_op(args: &[Bytes]) -> Result<Op, Reply> {
+    let (mut when, mut lifetime, mut want_old) = (None, None, false);
+    let mut options = args[3..].iter();
+    while let Some(option) = options.next() {
         let option = option.to_ascii_uppercase();
-        match (&option[..], when) {
-            (b"NX", PutIf::Always) => when = PutIf::Absent,
-            (b"XX", PutIf::Always) => when = PutIf::Present,
-            (b"GET", _) if !want_old => want_old = true,
-            (b"EX" | b"PX" | b"EXAT" | b"PXAT" | b"KEEPTTL", _) => {
-                return Work::Ready(Reply::err("keys do not expire: EX, PX, EXAT, PXAT and KEEPTTL are not supported"));
-            }
-            _ => return Work::Ready(Reply::err("syntax error")),
+        let mut argument = || options.next().ok_or_else(|| Reply::err("syntax error"));
+        match &option[..] {
+            b"NX" if when.is_none() => when = Some(Condition::Absent),
+            b"XX" if when.is_none() => when = Some(Condition::Present),
+            b"IFEQ" if when.is_none() => when = Some(Condition::Value(argument()?.clone())),
+            b"IFNE" if when.is_none() => when = Some(Condition::NotValue(argument()?.clone())),
+            b"GET" if !want_old => want_old = true,
+            b"KEEPTTL" if lifetime.is_none() => lifetime = Some(Lifetime::AsBefore),
+            option => match Unit::of_option(option) {
+                Some(unit) if lifetime.is_none() => lifetime = Some(option_time("set", unit, argument()?)?),
+                _ => return Err(Reply::err("syntax error")),
+            },
         }
     }
-    one(put(&args[1], &args[2], when, want_old), if want_old { put_old } else { put_done })
+    let (key, value) = (args[1].clone(), args[2].clone());
+    let (when, lifetime) = (when.unwrap_or_default(), lifetime.unwrap_or_default());
+    Ok(Op::Put { key, value, when, want_old, lifetime })
+}
+
+/// `SETEX key seconds value`
+pub(super) fn setex(args: &[Bytes]) -> Work {
+    set_for("setex", Unit::Ex, args)
+}
+
+/// `PSETEX key milliseconds value`
+pub(super) fn psetex(args: &[Bytes]) -> Work {
+    set_for("psetex", Unit::Px, args)
+}
+
+fn set_for(command: &str, unit: Unit, args: &[Bytes]) -> Work {
+    match option_time(command, unit, &args[2]) {
+        Ok(lifetime) => one(put(&args[1], &args[3], Condition::Always, lifetime), put_done),
+        Err(reply) => Work::Ready(reply),
+    }
 }
 
 fn put_done(result: OpResult) -> Reply {
@@ -107,7 +146,7 @@ fn put_old(result: OpResult) -> Reply {
 
 /// `SETNX key value`
 pub(super) fn setnx(args: &[Bytes]) -> Work {
-    one(put(&args[1], &args[2], PutIf::Absent, false), |result| match result {
+    one(put(&args[1], &args[2], Condition::Absent, Lifetime::Forever), |result| match result {
         OpResult::Put { done, .. } => Reply::Integer(i64::from(done)),
         other => unexpected(&other),
     })
@@ -115,8 +154,8 @@ pub(super) fn setnx(args: &[Bytes]) -> Work {
 
 /// `GETDEL key`
 pub(super) fn getdel(args: &[Bytes]) -> Work {
-    one(Op::Delete { key: args[1].clone() }, |result| match result {
-        OpResult::Deleted { old } => Reply::bulk_or_null(old),
+    one(delete(&args[1]), |result| match result {
+        OpResult::Deleted { old, .. } => Reply::bulk_or_null(old),
         other => unexpected(&other),
     })
 }
@@ -133,14 +172,29 @@ pub(super) fn mset(args: &[Bytes]) -> Work {
     let (pairs, []) = args[1..].as_chunks::<2>() else {
         return Work::Ready(Reply::err("wrong number of arguments for 'mset' command"));
     };
-    let ops = pairs.iter().map(|[key, value]| put(key, value, PutIf::Always, false)).collect();
+    let ops = pairs.iter().map(|[key, value]| put(key, value, Condition::Always, Lifetime::Forever)).collect();
     many(ops, |results| results.into_iter().map(put_done).find(|reply| *reply != Reply::OK).unwrap_or(Reply::OK))
 }
 
 /// `DEL key [key ...]` and `UNLINK`
 pub(super) fn del(args: &[Bytes]) -> Work {
-    let ops = args[1..].iter().map(|key| Op::Delete { key: key.clone() }).collect();
-    many(ops, |results| count(&results, |result| matches!(result, OpResult::Deleted { old: Some(_) })))
+    many(args[1..].iter().map(delete).collect(), |results| count(&results, was_deleted))
+}
+
+fn was_deleted(result: &OpResult) -> bool {
+    matches!(result, OpResult::Deleted { done: true, .. })
+}
+
+/// `DELEX key [IFEQ value | IFNE value]`
+pub(super) fn delex(args: &[Bytes]) -> Work {
+    let when = match (args.get(2).map(|option| option.to_ascii_uppercase()).as_deref(), args.get(3), args.len()) {
+        (None, ..) => Condition::Always,
+        (Some(b"IFEQ"), Some(value), 4) => Condition::Value(value.clone()),
+        (Some(b"IFNE"), Some(value), 4) => Condition::NotValue(value.clone()),
+        (_, _, 4) => return Work::Ready(Reply::err("Invalid condition. Use IFEQ or IFNE")),
+        _ => return Work::Ready(Reply::err("wrong number of arguments for 'delex' command")),
+    };
+    many(vec![Op::Delete { key: args[1].clone(), when }], |results| count(&results, was_deleted))
 }
 
 /// `EXISTS key [key ...]`

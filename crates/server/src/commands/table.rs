@@ -4,7 +4,7 @@
 
 use super::session::Session;
 use super::work::Work;
-use super::{Context, connection, info, scan, strings};
+use super::{Context, connection, expiry, info, scan, strings};
 use crate::resp::Reply;
 use bytes::Bytes;
 
@@ -90,10 +90,15 @@ commands! {
     "decr" "key" 2 Write ONE_KEY Args(strings::decr) "Subtracts 1 from an integer";
     "decrby" "key decrement" 3 Write ONE_KEY Args(strings::decrby) "Subtracts from an integer";
     "del" "key [key ...]" -2 Write KEYS Args(strings::del) "Removes keys; answers how many there were";
+    "delex" "key [IFEQ value | IFNE value]" -2 Write ONE_KEY Args(strings::delex) "Removes a key if it has a value, or another one";
     "echo" "message" 2 Other NO_KEY Args(connection::echo) "Answers its argument";
     "exists" "key [key ...]" -2 Read KEYS Args(strings::exists) "Counts how many of the keys exist";
+    "expire" "key seconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::expire) "Sets when a key expires";
+    "expireat" "key unix-seconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::expireat) "Sets when a key expires";
+    "expiretime" "key" 2 Read ONE_KEY Args(expiry::expiretime) "Answers when a key expires, in seconds since 1970";
     "get" "key" 2 Read ONE_KEY Args(strings::get) "Answers a value";
     "getdel" "key" 2 Write ONE_KEY Args(strings::getdel) "Removes a key; answers its value";
+    "getex" "key [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | PERSIST]" -2 Write ONE_KEY Args(expiry::getex) "Answers a value, and sets when it expires";
     "hello" "[version [AUTH username password] [SETNAME name]]" -1 Other NO_KEY Session(connection::hello) "Chooses the protocol version";
     "incr" "key" 2 Write ONE_KEY Args(strings::incr) "Adds 1 to an integer";
     "incrby" "key increment" 3 Write ONE_KEY Args(strings::incrby) "Adds to an integer";
@@ -103,14 +108,22 @@ commands! {
     "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Args(scan::krange) "Answers the entries from start to before end, in order";
     "mget" "key [key ...]" -2 Read KEYS Args(strings::mget) "Answers the values of several keys";
     "mset" "key value [key value ...]" -3 Write PAIRS Args(strings::mset) "Sets several keys";
+    "persist" "key" 2 Write ONE_KEY Args(expiry::persist) "Makes a key that expires stay";
+    "pexpire" "key milliseconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::pexpire) "Sets when a key expires";
+    "pexpireat" "key unix-milliseconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::pexpireat) "Sets when a key expires";
+    "pexpiretime" "key" 2 Read ONE_KEY Args(expiry::pexpiretime) "Answers when a key expires, in milliseconds since 1970";
     "ping" "[message]" -1 Other NO_KEY Args(connection::ping) "Answers PONG, or the message";
+    "psetex" "key milliseconds value" 4 Write ONE_KEY Args(strings::psetex) "Sets a key that expires";
+    "pttl" "key" 2 Read ONE_KEY Args(expiry::pttl) "Answers how long a key lives still, in milliseconds";
     "quit" "" -1 Other NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
     "reset" "" 1 Other NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
     "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
     "select" "0 | table" 2 Other NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
-    "set" "key value [NX | XX] [GET]" -3 Write ONE_KEY Args(strings::set) "Sets a key";
+    "set" "key value [NX | XX | IFEQ value | IFNE value] [GET] [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | KEEPTTL]" -3 Write ONE_KEY Args(strings::set) "Sets a key";
+    "setex" "key seconds value" 4 Write ONE_KEY Args(strings::setex) "Sets a key that expires";
     "setnx" "key value" 3 Write ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
     "strlen" "key" 2 Read ONE_KEY Args(strings::strlen) "Answers the length of a value";
+    "ttl" "key" 2 Read ONE_KEY Args(expiry::ttl) "Answers how long a key lives still, in seconds";
     "type" "key" 2 Read ONE_KEY Args(strings::type_of) "Answers string, or none";
     "unlink" "key [key ...]" -2 Write KEYS Args(strings::del) "As DEL";
     "wait" "numreplicas timeout" 3 Other NO_KEY Args(strings::wait) "Answers the number of backups in sync, which hold every answered write";

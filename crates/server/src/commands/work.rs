@@ -154,7 +154,8 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
     let len = |value: &Option<bytes::Bytes>| value.as_ref().map_or(0, |value| value.len());
     match result {
         OpResult::Value(value) => len(value),
-        OpResult::Put { old, .. } | OpResult::Deleted { old } => len(old),
+        OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
+        OpResult::Pair(pair) => pair.as_ref().map_or(0, |pair| len(&pair.value)),
         OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
         OpResult::Integer(_) | OpResult::Error(_) | OpResult::Done => 0,
     }
@@ -171,6 +172,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Value(_) => "value",
         OpResult::Put { .. } => "put",
         OpResult::Deleted { .. } => "deleted",
+        OpResult::Pair(_) => "pair",
         OpResult::Integer(_) => "integer",
         OpResult::Entries { .. } => "entries",
         OpResult::Done => "done",

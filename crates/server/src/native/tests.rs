@@ -6,7 +6,7 @@ use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Op, PutIf};
+use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -138,7 +138,8 @@ fn what_the_store_cannot_hold_is_refused_without_asking_the_node() {
     let long = Op::Put {
         key: "k".into(),
         value: Bytes::from(vec![0; MAX_VALUE_BYTES + 1]),
-        when: PutIf::Always,
+        when: Condition::Always,
+        lifetime: Lifetime::Forever,
         want_old: false,
     };
     wire.request(&ops(1, false, vec![get(""), get("a"), get(&"k".repeat(5000)), long]));
@@ -154,14 +155,14 @@ fn what_the_store_cannot_hold_is_refused_without_asking_the_node() {
 #[test]
 fn answers_that_do_not_fit_a_frame_become_errors_that_tell_reads_from_writes() {
     let mut wire = Wire::new();
-    let delete = Op::Delete { key: "k".into() };
+    let delete = Op::Delete { key: "k".into(), when: Condition::Always };
     let batch: Vec<Op> = (0..9).map(|_| get("k")).chain([delete]).collect();
     wire.request(&ops(1, false, batch));
     let large = Bytes::from(vec![7; MAX_VALUE_BYTES]);
     for number in 0..9 {
         wire.complete(number, OpResult::Value(Some(large.clone())));
     }
-    wire.complete(9, OpResult::Deleted { old: Some(large) });
+    wire.complete(9, OpResult::Deleted { done: true, old: Some(large), version: None });
     let replies = wire.replies();
     let [Reply::Results { results, .. }] = &replies[..] else { panic!("one reply") };
     assert!(results[..7].iter().all(|result| matches!(result, OpResult::Value(Some(_)))));

@@ -3,12 +3,13 @@
 //! What memory can answer is answered at once; a key that must be looked up on the device is locked meanwhile, so that
 //! a conditional write decides on the value that its key has when it is written.
 
+use super::decide::{Current, Decision, decide};
 use super::job::Outcome;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Error, Lookup, Reach, ScanBounds, Write};
-use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -18,19 +19,6 @@ const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
-
-/// The current value of a key, and the LSN of the record that says so.
-type Current = (Lsn, Option<Bytes>);
-
-/// What a write operation comes to, once the current value is known.
-enum Decision {
-    /// Put this value, then give this answer.
-    Put(Bytes, OpResult),
-    /// Delete the key, then give this answer.
-    Delete(OpResult),
-    /// Write nothing.
-    Answer(OpResult),
-}
 
 /// Refuses what no region could hold.
 pub(super) fn check(op: &Op) -> Result<(), OpError> {
@@ -85,7 +73,9 @@ impl Serving {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
             }
-            Op::Put { when: PutIf::Always, want_old: false, .. } => self.decided(now, to, op, (Lsn(0), None)),
+            Op::Put { when: Condition::Always, want_old: false, lifetime, .. } if *lifetime != Lifetime::AsBefore => {
+                self.decided(now, to, op, Current::default());
+            }
             _ => {
                 let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
@@ -159,18 +149,22 @@ impl Serving {
 
     /// The current value is known: writes what there is to write, and holds the answer.
     fn decided(&mut self, now: Nanos, to: ReplyTo, op: Op, current: Current) {
-        let (read_lsn, value) = current;
-        let (key, put, answer) = match decide(&op, value) {
+        let read_lsn = current.lsn;
+        let (put, expires, mut answer) = match decide(&op, current, self.wall.now()) {
             Decision::Answer(answer) => return self.hold(now, read_lsn, to, false, answer),
-            Decision::Put(value, answer) => (op.key().expect("a put has a key"), Some(value), answer),
-            Decision::Delete(answer) => (op.key().expect("a delete has a key"), None, answer),
+            Decision::Put(value, expires, answer) => (Some(value), expires, answer),
+            Decision::Delete(answer) => (None, None, answer),
         };
+        let key = op.key().expect("a write has a key");
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
-        match self.region.append(&[Write { key, value: put.as_deref(), expires: None }]) {
+        match self.region.append(&[Write { key, value: put.as_deref(), expires }]) {
             Ok(appended) => {
                 self.counters.user_bytes += user_bytes as u64;
                 if !appended.pause.is_zero() {
                     self.slow_down(now, appended.pause);
+                }
+                if let OpResult::Put { version, .. } = &mut answer {
+                    *version = put.is_some().then_some(appended.last);
                 }
                 self.hold(now, appended.last, to, true, answer);
             }
@@ -278,53 +272,11 @@ fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>, now: UnixMs) -> Vec<
 
 fn current(found: Lookup) -> Current {
     match found {
-        Lookup::Found { lsn, value, .. } => (lsn, Some(value)),
-        Lookup::Deleted { lsn } => (lsn, None),
-        Lookup::Absent => (Lsn(0), None),
+        Lookup::Found { lsn, expires, value } => Current { lsn, pair: Some((value, expires)) },
+        Lookup::Deleted { lsn } => Current { lsn, pair: None },
+        Lookup::Absent => Current::default(),
         Lookup::NotInMemory => unreachable!("the device was asked"),
     }
-}
-
-fn decide(op: &Op, current: Option<Bytes>) -> Decision {
-    match op {
-        Op::Get { .. } => Decision::Answer(OpResult::Value(current)),
-        Op::Put { value, when, want_old, .. } => {
-            let done = match when {
-                PutIf::Always => true,
-                PutIf::Absent => current.is_none(),
-                PutIf::Present => current.is_some(),
-            };
-            let answer = OpResult::Put { done, old: current.filter(|_| *want_old) };
-            if done { Decision::Put(value.clone(), answer) } else { Decision::Answer(answer) }
-        }
-        Op::Delete { .. } => match current {
-            Some(old) => Decision::Delete(OpResult::Deleted { old: Some(old) }),
-            None => Decision::Answer(OpResult::Deleted { old: None }),
-        },
-        Op::Add { delta, .. } => match add(current.as_deref(), *delta) {
-            Ok(sum) => Decision::Put(Bytes::from(sum.to_string()), OpResult::Integer(sum)),
-            Err(message) => Decision::Answer(OpResult::Error(OpError::Invalid(message.into()))),
-        },
-        Op::Append { suffix, .. } => {
-            let value = [current.as_deref().unwrap_or_default(), suffix].concat();
-            if value.len() > MAX_VALUE_BYTES {
-                let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
-                return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
-            }
-            let length = value.len() as i64;
-            Decision::Put(Bytes::from(value), OpResult::Integer(length))
-        }
-        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => {
-            unreachable!("an operation on a key")
-        }
-    }
-}
-
-fn add(current: Option<&[u8]>, delta: i64) -> Result<i64, &'static str> {
-    let text = current.map_or(Ok("0"), std::str::from_utf8);
-    let number = text.ok().and_then(|text| text.parse::<i64>().ok().filter(|number| number.to_string() == text));
-    let number = number.ok_or("value is not an integer or out of range")?;
-    number.checked_add(delta).ok_or("increment or decrement would overflow")
 }
 
 fn scan(snapshot: &leeward_engine::Snapshot, bounds: ScanBounds, limit: u32) -> OpResult {

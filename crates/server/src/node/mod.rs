@@ -6,7 +6,7 @@
 //! simulator in tests, over the same traits.
 //!
 //! - `slot`: one region here, whatever this node is to it.
-//! - `serving`: a region that it is the primary of; `execute`: operations on it.
+//! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `forward`: operations for other nodes' regions.
 //! - `job`: what touches the device.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
@@ -15,6 +15,7 @@
 //!
 //! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
 
+pub(crate) mod decide;
 mod execute;
 mod forward;
 mod job;

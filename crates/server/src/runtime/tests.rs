@@ -6,11 +6,11 @@ mod tables;
 use super::*;
 use leeward_cluster::bootstrap_op;
 use leeward_cluster::embedded::{Host, HostOptions};
-use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, PutIf, Reply, Request};
+use leeward_format::op::{Condition, Lifetime, MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
 use leeward_format::table::TableName;
+use leeward_format::{Lsn, RegionId};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -198,7 +198,13 @@ fn a_native_client_gets_the_map_and_its_results() {
     let mut stream = TcpStream::connect(&cluster.servers[0].info().native_address).expect("the node listens");
     let mut bytes = Vec::new();
     write_frame(FrameKind::Request, &Request::Hello { client: "test".into() }, &mut bytes);
-    let put = Op::Put { key: "b".into(), value: "2".into(), when: PutIf::Absent, want_old: false };
+    let put = Op::Put {
+        key: "b".into(),
+        value: "2".into(),
+        when: Condition::Absent,
+        want_old: false,
+        lifetime: Lifetime::Forever,
+    };
     let ops = vec![Op::Get { key: "a".into() }, put];
     let request = Request::Ops { id: 9, direct: true, table: TableName::default(), ops };
     write_frame(FrameKind::Request, &request, &mut bytes);
@@ -215,7 +221,8 @@ fn a_native_client_gets_the_map_and_its_results() {
         received.extend_from_slice(&piece[..len]);
     }
     assert!(matches!(&replies[0], Reply::Map(map) if map.regions.len() == 2));
-    let results = vec![OpResult::Value(Some("1".into())), OpResult::Put { done: true, old: None }];
+    let results =
+        vec![OpResult::Value(Some("1".into())), OpResult::Put { done: true, old: None, version: Some(Lsn(2)) }];
     assert_eq!(replies[1], Reply::Results { id: 9, results });
 }
 

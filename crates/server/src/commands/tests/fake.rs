@@ -3,12 +3,13 @@
 use crate::commands::{Clients, Context, Cursors, Facts, Figures, Session, Shared, check_op};
 use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
+use crate::node::decide::{Current, Decision, decide};
 use crate::node::status::NodeStatus;
 use bytes::{Buf, Bytes};
 use leeward_format::cluster::{GroupConfig, Member, RegionMap, TableOptions};
-use leeward_format::op::{Op, OpError, OpResult, PutIf};
+use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
+use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub(super) struct FakeNode {
     /// Of each table.
     pub(super) tables: BTreeMap<TableName, BTreeMap<Bytes, Bytes>>,
     pub(super) map: RegionMap,
+    expiries: BTreeMap<(TableName, Bytes), Expiry>,
+    /// What time it is for what expires.
+    pub(super) wall: UnixMs,
     /// Instead of carrying the next operation out.
     pub(super) error: Option<OpError>,
 }
@@ -56,7 +60,7 @@ impl FakeNode {
         regions.push(GroupConfig { table, region, start, end, backups, ..regions[0].clone() });
         let tables = [DEFAULT_TABLE, ORDERS].map(|name| TableOptions { name: name.into(), ..TableOptions::default() });
         let map = RegionMap { version: 1, tables: tables.to_vec(), regions, servers: Vec::new() };
-        FakeNode { tables: BTreeMap::new(), map, error: None }
+        FakeNode { tables: BTreeMap::new(), expiries: BTreeMap::new(), wall: UnixMs(1_000_000), map, error: None }
     }
 
     /// Keys of the default table.
@@ -70,37 +74,26 @@ impl FakeNode {
             return OpResult::Error(error);
         }
         let keys = self.tables.entry(table.clone()).or_default();
+        if let Some(key) = op.key() {
+            let expires = self.expiries.get(&(table.clone(), key.clone())).copied();
+            let pair = keys.get(key).cloned().filter(|_| expires.is_none_or(|expires| !expires.is_over(self.wall)));
+            let current = Current { lsn: Lsn(1), pair: pair.map(|value| (value, expires)) };
+            let (pair, answer) = match decide(&op, current, self.wall) {
+                Decision::Answer(answer) => return answer,
+                Decision::Put(value, expires, answer) => (Some((value, expires)), answer),
+                Decision::Delete(answer) => (None, answer),
+            };
+            self.expiries.remove(&(table.clone(), key.clone()));
+            match pair {
+                Some((value, expires)) => {
+                    self.expiries.extend(expires.map(|expires| ((table, key.clone()), expires)));
+                    keys.insert(key.clone(), value)
+                }
+                None => keys.remove(key),
+            };
+            return answer;
+        }
         match op {
-            Op::Get { key } => OpResult::Value(keys.get(&key).cloned()),
-            Op::Put { key, value, when, want_old } => {
-                let old = keys.get(&key).cloned();
-                let done = match when {
-                    PutIf::Always => true,
-                    PutIf::Absent => old.is_none(),
-                    PutIf::Present => old.is_some(),
-                };
-                if done {
-                    keys.insert(key, value);
-                }
-                OpResult::Put { done, old: old.filter(|_| want_old) }
-            }
-            Op::Delete { key } => OpResult::Deleted { old: keys.remove(&key) },
-            Op::Add { key, delta } => {
-                let old = keys.get(&key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
-                match old.and_then(|old| old.checked_add(delta)) {
-                    Some(sum) => {
-                        keys.insert(key, sum.to_string().into());
-                        OpResult::Integer(sum)
-                    }
-                    None => OpResult::Error(OpError::Invalid("value is not an integer or out of range".into())),
-                }
-            }
-            Op::Append { key, suffix } => {
-                let value = [&keys.get(&key).cloned().unwrap_or_default()[..], &suffix].concat();
-                let len = value.len() as i64;
-                keys.insert(key, value.into());
-                OpResult::Integer(len)
-            }
             Op::Count { region } => {
                 let group = self.map.regions.iter().find(|group| group.region == region).expect("a region");
                 let of = group.table.parse().expect("a name");
@@ -112,6 +105,7 @@ impl FakeNode {
             Op::Scan { start, end, reverse, limit, keys_only } => {
                 self.scan(&table, start, end, reverse, limit, keys_only)
             }
+            op => unreachable!("{op:?} is about a key"),
         }
     }
 

@@ -41,6 +41,124 @@ fn strings() {
     );
 }
 
+/// It is second 1000; what is written in it is read 4.4 s later.
+#[test]
+fn expiry() {
+    let mut fake = fake();
+    check(
+        &mut fake,
+        &[
+            ("SET a 1 EX 10", "+OK|"),
+            ("SET b 1 PX 4400", "+OK|"),
+            ("SET c 1 EXAT 1010", "+OK|"),
+            ("SET d 1 PXAT 1004401", "+OK|"),
+            ("SETEX e 4 1", "+OK|"),
+            ("PSETEX f 10000 1", "+OK|"),
+            ("SET g 1", "+OK|"),
+            ("TTL a", ":10|"),
+            ("TTL g", ":-1|"),
+            ("PTTL g", ":-1|"),
+            ("TTL none", ":-2|"),
+            ("PEXPIRETIME none", ":-2|"),
+            ("PEXPIRETIME a", ":1010000|"),
+        ],
+    );
+    fake.node.wall = leeward_format::UnixMs(1_004_400);
+    check(
+        &mut fake,
+        &[
+            ("PTTL a", ":5600|"),
+            ("TTL a", ":6|"),
+            ("GET b", "$-1|"),
+            ("TTL b", ":-2|"),
+            ("EXPIRETIME c", ":1010|"),
+            ("PTTL d", ":1|"),
+            ("TTL d", ":0|"),
+            ("EXISTS a b c d e f", ":4|"),
+            ("INCR a", ":2|"),
+            ("PTTL a", ":5600|"),
+            ("APPEND a 0", ":2|"),
+            ("PTTL a", ":5600|"),
+            ("SET a 3 KEEPTTL", "+OK|"),
+            ("PTTL a", ":5600|"),
+            ("SET a 4", "+OK|"),
+            ("PTTL a", ":-1|"),
+            ("PERSIST a", ":0|"),
+            ("PERSIST f", ":1|"),
+            ("PERSIST f", ":0|"),
+            ("PERSIST none", ":0|"),
+            ("TTL f", ":-1|"),
+            ("INCR b", ":1|"),
+            ("TTL b", ":-1|"),
+            ("SETNX d 1", ":0|"),
+            ("DEL e", ":0|"),
+            ("SET a 1 EX 0", "-ERR invalid expire time in 'set' command|"),
+            ("SET a 1 PX -1", "-ERR invalid expire time in 'set' command|"),
+            ("SET a 1 EX 9223372036854775807", "-ERR invalid expire time in 'set' command|"),
+            ("SET a 1 EX ten", "-ERR value is not an integer or out of range|"),
+            ("SET a 1 EX", "-ERR syntax error|"),
+            ("SET a 1 EX 1 PX 1", "-ERR syntax error|"),
+            ("SET a 1 EX 1 KEEPTTL", "-ERR syntax error|"),
+            ("SETEX a 0 1", "-ERR invalid expire time in 'setex' command|"),
+            ("PSETEX a -5 1", "-ERR invalid expire time in 'psetex' command|"),
+            ("GET a", "$1|4|"),
+        ],
+    );
+}
+
+#[test]
+fn changes_of_expiry() {
+    check(
+        &mut fake(),
+        &[
+            ("SET a 1", "+OK|"),
+            ("EXPIRE none 10", ":0|"),
+            ("EXPIRE a 10 XX", ":0|"),
+            ("EXPIRE a 10 GT", ":0|"),
+            ("EXPIRE a 10 LT", ":1|"),
+            ("EXPIRE a 10 NX", ":0|"),
+            ("EXPIRE a 10 GT", ":0|"),
+            ("EXPIRE a 20 gt", ":1|"),
+            ("EXPIRE a 30 LT", ":0|"),
+            ("EXPIRE a 30 XX", ":1|"),
+            ("EXPIRE a 20 XX LT", ":1|"),
+            ("TTL a", ":20|"),
+            ("PEXPIRE a 1500", ":1|"),
+            ("PTTL a", ":1500|"),
+            ("EXPIREAT a 2000", ":1|"),
+            ("EXPIRETIME a", ":2000|"),
+            ("PEXPIREAT a 2000001", ":1|"),
+            ("PEXPIRETIME a", ":2000001|"),
+            ("EXPIRE a 10 NX XX", "-ERR NX and XX, GT or LT options at the same time are not compatible|"),
+            ("EXPIRE a 10 GT LT", "-ERR GT and LT options at the same time are not compatible|"),
+            ("EXPIRE a 10 FOO", "-ERR Unsupported option FOO|"),
+            ("EXPIRE a x", "-ERR value is not an integer or out of range|"),
+            ("EXPIRE a 9223372036854775807", "-ERR invalid expire time in 'expire' command|"),
+            ("PEXPIREAT a 9223372036854775807", "-ERR invalid expire time in 'pexpireat' command|"),
+            ("GETEX a", "$1|1|"),
+            ("PEXPIRETIME a", ":2000001|"),
+            ("GETEX a EX 5", "$1|1|"),
+            ("PTTL a", ":5000|"),
+            ("GETEX a PERSIST", "$1|1|"),
+            ("PTTL a", ":-1|"),
+            ("GETEX none EX 5", "$-1|"),
+            ("GETEX a EX", "-ERR syntax error|"),
+            ("GETEX a FOO 5", "-ERR syntax error|"),
+            ("GETEX a EX 0", "-ERR invalid expire time in 'getex' command|"),
+            ("GETEX a EXAT 999", "$1|1|"),
+            ("GET a", "$-1|"),
+            ("SET a 1", "+OK|"),
+            ("EXPIRE a -1", ":1|"),
+            ("EXISTS a", ":0|"),
+            ("SET a 1", "+OK|"),
+            ("EXPIREAT a 0", ":1|"),
+            ("EXISTS a", ":0|"),
+            ("SET a 1 EXAT 999", "+OK|"),
+            ("EXISTS a", ":0|"),
+        ],
+    );
+}
+
 #[test]
 fn set_with_conditions() {
     check(
@@ -58,7 +176,23 @@ fn set_with_conditions() {
             ("SET a 1 NX XX", "-ERR syntax error|"),
             ("SET a 1 NX NX", "-ERR syntax error|"),
             ("SET a 1 FOO", "-ERR syntax error|"),
-            ("SET a 1 EX 10", "-ERR keys do not expire: EX, PX, EXAT, PXAT and KEEPTTL are not supported|"),
+            ("SET a 2 IFEQ 2", "$-1|"),
+            ("SET a 2 IFEQ 3", "+OK|"),
+            ("SET a 9 IFEQ 3 GET", "$1|2|"),
+            ("SET a 9 IFNE 2", "$-1|"),
+            ("SET a 3 IFNE 9 GET", "$1|2|"),
+            ("SET none 1 IFEQ 1", "$-1|"),
+            ("SET none 1 IFNE 1", "+OK|"),
+            ("SET a 1 IFEQ", "-ERR syntax error|"),
+            ("SET a 1 IFEQ 1 NX", "-ERR syntax error|"),
+            ("DELEX a IFEQ 4", ":0|"),
+            ("DELEX a IFNE 3", ":0|"),
+            ("DELEX a IFEQ 3", ":1|"),
+            ("DELEX a IFNE 3", ":0|"),
+            ("DELEX none", ":1|"),
+            ("DELEX none", ":0|"),
+            ("DELEX a IFXX 3", "-ERR Invalid condition. Use IFEQ or IFNE|"),
+            ("DELEX a IFEQ", "-ERR wrong number of arguments for 'delex' command|"),
         ],
     );
 }
@@ -76,7 +210,7 @@ fn integers() {
             ("INCRBY n 01", "-ERR value is not an integer or out of range|"),
             ("DECRBY n -9223372036854775808", "-ERR decrement would overflow|"),
             ("SET n 9223372036854775807", "+OK|"),
-            ("INCR n", "-ERR value is not an integer or out of range|"),
+            ("INCR n", "-ERR increment or decrement would overflow|"),
             ("SET n abc", "+OK|"),
             ("INCR n", "-ERR value is not an integer or out of range|"),
         ],

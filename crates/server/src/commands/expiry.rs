@@ -1,0 +1,188 @@
+//! Commands on when keys expire, and the options of other commands that say it. Replies and errors are those of Redis.
+//!
+//! A relative time is added to the primary's clock when it carries the operation out.
+
+use super::strings::{many, one};
+use super::work::{Work, unexpected};
+use crate::resp::{Reply, parse_integer};
+use bytes::Bytes;
+use leeward_format::Expiry;
+use leeward_format::op::{ExpireIf, Lifetime, Op, OpResult, Pair};
+
+const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
+
+/// How a time is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Seconds from now.
+    Ex,
+    /// Milliseconds from now.
+    Px,
+    /// Seconds since 1970.
+    ExAt,
+    /// Milliseconds since 1970.
+    PxAt,
+}
+
+impl Unit {
+    /// The unit that an option in upper case names.
+    pub(super) fn of_option(option: &[u8]) -> Option<Unit> {
+        match option {
+            b"EX" => Some(Unit::Ex),
+            b"PX" => Some(Unit::Px),
+            b"EXAT" => Some(Unit::ExAt),
+            b"PXAT" => Some(Unit::PxAt),
+            _ => None,
+        }
+    }
+
+    /// What so many of it mean; at once, if that is in the past. `None`: it is too far away.
+    fn lifetime(self, amount: i64) -> Option<Lifetime> {
+        let ms = match self {
+            Unit::Ex | Unit::ExAt => amount.checked_mul(1000)?,
+            Unit::Px | Unit::PxAt => amount,
+        };
+        let Ok(ms) = u64::try_from(ms) else { return Some(Lifetime::For(0)) };
+        match (self, ms) {
+            (Unit::ExAt | Unit::PxAt, 0) => Some(Lifetime::For(0)),
+            (Unit::ExAt | Unit::PxAt, ms) => Expiry::from_ms(ms).map(Lifetime::Until),
+            (_, ms) => (ms <= Expiry::MAX_MS).then_some(Lifetime::For(ms)),
+        }
+    }
+}
+
+fn invalid_time(command: &str) -> Reply {
+    Reply::err(format_args!("invalid expire time in '{command}' command"))
+}
+
+/// The time that an option of `command` gives, which must be in the future.
+pub(super) fn option_time(command: &str, unit: Unit, amount: &[u8]) -> Result<Lifetime, Reply> {
+    let amount = parse_integer(amount).ok_or_else(|| Reply::err(NOT_AN_INTEGER))?;
+    unit.lifetime(amount).filter(|_| amount > 0).ok_or_else(|| invalid_time(command))
+}
+
+/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`
+pub(super) fn getex(args: &[Bytes]) -> Work {
+    let option = args.get(2).map(|option| option.to_ascii_uppercase());
+    let key = args[1].clone();
+    let (lifetime, when) = match (option.as_deref(), args.get(3), args.len()) {
+        (None, ..) => return super::strings::get(args),
+        (Some(b"PERSIST"), None, _) => (Lifetime::Forever, ExpireIf { expires: Some(true), later: None }),
+        (Some(option), Some(amount), 4) => match Unit::of_option(option).map(|unit| option_time("getex", unit, amount))
+        {
+            Some(Ok(lifetime)) => (lifetime, ExpireIf::default()),
+            Some(Err(reply)) => return Work::Ready(reply),
+            None => return Work::Ready(Reply::err("syntax error")),
+        },
+        _ => return Work::Ready(Reply::err("syntax error")),
+    };
+    one(Op::Expire { key, lifetime, when, want_old: true }, |result| match result {
+        OpResult::Put { old, .. } => Reply::bulk_or_null(old),
+        other => unexpected(&other),
+    })
+}
+
+/// `EXPIRE key seconds [NX | XX | GT | LT]`
+pub(super) fn expire(args: &[Bytes]) -> Work {
+    change("expire", Unit::Ex, args)
+}
+
+/// `PEXPIRE key milliseconds [NX | XX | GT | LT]`
+pub(super) fn pexpire(args: &[Bytes]) -> Work {
+    change("pexpire", Unit::Px, args)
+}
+
+/// `EXPIREAT key seconds [NX | XX | GT | LT]`
+pub(super) fn expireat(args: &[Bytes]) -> Work {
+    change("expireat", Unit::ExAt, args)
+}
+
+/// `PEXPIREAT key milliseconds [NX | XX | GT | LT]`
+pub(super) fn pexpireat(args: &[Bytes]) -> Work {
+    change("pexpireat", Unit::PxAt, args)
+}
+
+fn change(command: &str, unit: Unit, args: &[Bytes]) -> Work {
+    let when = match expire_if(&args[3..]) {
+        Ok(when) => when,
+        Err(reply) => return Work::Ready(reply),
+    };
+    let Some(amount) = parse_integer(&args[2]) else { return Work::Ready(Reply::err(NOT_AN_INTEGER)) };
+    let Some(lifetime) = unit.lifetime(amount) else { return Work::Ready(invalid_time(command)) };
+    one(Op::Expire { key: args[1].clone(), lifetime, when, want_old: false }, is_done)
+}
+
+fn is_done(result: OpResult) -> Reply {
+    match result {
+        OpResult::Put { done, .. } => Reply::Integer(i64::from(done)),
+        other => unexpected(&other),
+    }
+}
+
+fn expire_if(options: &[Bytes]) -> Result<ExpireIf, Reply> {
+    let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
+    for option in options {
+        match &option.to_ascii_uppercase()[..] {
+            b"NX" => nx = true,
+            b"XX" => xx = true,
+            b"GT" => gt = true,
+            b"LT" => lt = true,
+            _ => {
+                let shown = String::from_utf8_lossy(&option[..option.len().min(128)]).into_owned();
+                return Err(Reply::err(format_args!("Unsupported option {shown}")));
+            }
+        }
+    }
+    if nx && (xx || gt || lt) {
+        return Err(Reply::err("NX and XX, GT or LT options at the same time are not compatible"));
+    }
+    if gt && lt {
+        return Err(Reply::err("GT and LT options at the same time are not compatible"));
+    }
+    Ok(ExpireIf { expires: (nx || xx).then_some(xx), later: (gt || lt).then_some(gt) })
+}
+
+/// `PERSIST key`
+pub(super) fn persist(args: &[Bytes]) -> Work {
+    let when = ExpireIf { expires: Some(true), later: None };
+    one(Op::Expire { key: args[1].clone(), lifetime: Lifetime::Forever, when, want_old: false }, is_done)
+}
+
+/// `TTL key`
+pub(super) fn ttl(args: &[Bytes]) -> Work {
+    of_pair(args, |pair, expires| in_seconds(left_ms(pair, expires)))
+}
+
+/// `PTTL key`
+pub(super) fn pttl(args: &[Bytes]) -> Work {
+    of_pair(args, left_ms)
+}
+
+/// `EXPIRETIME key`
+pub(super) fn expiretime(args: &[Bytes]) -> Work {
+    of_pair(args, |_, expires| in_seconds(expires.ms()))
+}
+
+/// `PEXPIRETIME key`
+pub(super) fn pexpiretime(args: &[Bytes]) -> Work {
+    of_pair(args, |_, expires| expires.ms())
+}
+
+fn left_ms(pair: &Pair, expires: Expiry) -> u64 {
+    expires.ms().saturating_sub(pair.now.0)
+}
+
+fn in_seconds(ms: u64) -> u64 {
+    (ms + 500) / 1000
+}
+
+/// What a key that expires answers; -1 for one that does not, -2 for one that is not there.
+fn of_pair(args: &[Bytes], answer: fn(&Pair, Expiry) -> u64) -> Work {
+    many(vec![Op::GetPair { key: args[1].clone(), want_value: false }], move |mut results| match results.pop() {
+        Some(OpResult::Pair(None)) => Reply::Integer(-2),
+        Some(OpResult::Pair(Some(pair))) => {
+            Reply::Integer(pair.expires.map_or(-1, |expires| answer(&pair, expires) as i64))
+        }
+        other => unexpected(&other.unwrap_or(OpResult::Done)),
+    })
+}

@@ -1,0 +1,105 @@
+//! What an operation on a key comes to, once it is known what the key has: pure functions.
+
+use bytes::Bytes;
+use leeward_format::op::{Condition, Op, OpError, OpResult, Pair};
+use leeward_format::{Expiry, Lsn, MAX_VALUE_BYTES, UnixMs};
+
+/// What a key has.
+#[derive(Debug, Default)]
+pub(crate) struct Current {
+    /// Of the record that says so.
+    pub(crate) lsn: Lsn,
+    /// Its value and expiry.
+    pub(crate) pair: Option<(Bytes, Option<Expiry>)>,
+}
+
+impl Current {
+    fn version(&self) -> Option<Lsn> {
+        self.pair.is_some().then_some(self.lsn)
+    }
+
+    fn expires(&self) -> Option<Expiry> {
+        self.pair.as_ref().and_then(|(_, expires)| *expires)
+    }
+
+    fn meets(&self, when: &Condition) -> bool {
+        when.holds(self.pair.as_ref().map(|(value, _)| (self.lsn, &value[..])))
+    }
+
+    fn value(self) -> Option<Bytes> {
+        self.pair.map(|(value, _)| value)
+    }
+}
+
+/// What a write operation comes to, once the current value is known.
+pub(crate) enum Decision {
+    /// Put this value, with this expiry, then give this answer.
+    Put(Bytes, Option<Expiry>, OpResult),
+    /// Delete the key, then give this answer.
+    Delete(OpResult),
+    /// Write nothing.
+    Answer(OpResult),
+}
+
+/// What `op`, an operation on a key, comes to, given what the key has `now`. The version of a put that is done is filled in
+/// by whoever carries it out.
+pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
+    let (version, expires) = (current.version(), current.expires());
+    match op {
+        Op::Get { .. } => Decision::Answer(OpResult::Value(current.value())),
+        Op::GetPair { want_value, .. } => {
+            let pair = |version| Pair { version, expires, now, value: current.value().filter(|_| *want_value) };
+            Decision::Answer(OpResult::Pair(version.map(pair)))
+        }
+        Op::Put { value, when, want_old, lifetime, .. } => {
+            let done = current.meets(when);
+            let answer = OpResult::Put { done, old: current.value().filter(|_| *want_old), version };
+            match done {
+                true => Decision::Put(value.clone(), lifetime.expiry(expires, now), answer),
+                false => Decision::Answer(answer),
+            }
+        }
+        Op::Delete { when, .. } => match (current.meets(when), version) {
+            (true, Some(_)) => Decision::Delete(OpResult::Deleted { done: true, old: current.value(), version: None }),
+            _ => Decision::Answer(OpResult::Deleted { done: false, old: None, version }),
+        },
+        Op::Expire { lifetime, when, want_old, .. } => {
+            let after = lifetime.expiry(expires, now);
+            let done = version.is_some() && when.holds(expires, after);
+            let value = current.value();
+            let answer = OpResult::Put { done, old: value.clone().filter(|_| *want_old), version };
+            match value {
+                Some(_) if done && after.is_some_and(|after| after.is_over(now)) => Decision::Delete(answer),
+                Some(value) if done => Decision::Put(value, after, answer),
+                _ => Decision::Answer(answer),
+            }
+        }
+        Op::Add { delta, .. } => match add(current.value().as_deref(), *delta) {
+            Ok(sum) => Decision::Put(Bytes::from(sum.to_string()), expires, OpResult::Integer(sum)),
+            Err(message) => Decision::Answer(OpResult::Error(OpError::Invalid(message.into()))),
+        },
+        Op::Append { suffix, .. } => {
+            let value = [current.value().as_deref().unwrap_or_default(), suffix].concat();
+            if value.len() > MAX_VALUE_BYTES {
+                let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
+                return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
+            }
+            let length = value.len() as i64;
+            Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
+        }
+        Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => {
+            unreachable!("an operation on a key")
+        }
+    }
+}
+
+fn add(current: Option<&[u8]>, delta: i64) -> Result<i64, &'static str> {
+    let text = current.map_or(Ok("0"), std::str::from_utf8);
+    let number = text.ok().and_then(|text| text.parse::<i64>().ok().filter(|number| number.to_string() == text));
+    let number = number.ok_or("value is not an integer or out of range")?;
+    number.checked_add(delta).ok_or("increment or decrement would overflow")
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;
