@@ -37,8 +37,9 @@ impl Engine for Leeward {
     }
 
     fn levels(&self) -> Result<u32, Failure> {
-        let on_device = self.0.stats().levels.iter().filter(|level| level.entries > 0).count();
-        Ok(1 + on_device as u32)
+        // A level that was just merged down is there, and empty.
+        let deepest = self.0.stats().levels.iter().rposition(|level| level.entries > 0);
+        Ok(1 + deepest.map_or(0, |deepest| deepest as u32 + 1))
     }
 
     fn device_bytes(&self) -> Option<DeviceBytes> {
