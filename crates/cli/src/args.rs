@@ -426,12 +426,22 @@ pub(crate) struct PutArgs {
 Examples:
   leeward del hello
   leeward del --if-value mine lock
+  leeward del --from log/2024 --to log/2025    all keys from log/2024 up to, and without, log/2025
+  leeward del --from z                         all from z on
+A range is deleted with one record a region, however many keys there are: atomically in each region, not over regions.
 Exit code 1: there was no such key, or the condition did not hold.")]
 pub(crate) struct DelArgs {
     #[command(flatten)]
     pub(crate) place: InTable,
     /// The key
-    pub(crate) key: String,
+    #[arg(required_unless_present_any = ["from", "to"], conflicts_with_all = ["from", "to"])]
+    pub(crate) key: Option<String>,
+    /// Remove a range instead: from this key on [default: the first]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<String>,
+    /// Remove a range instead: up to, and without, this key [default: the last is removed, too]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<String>,
     #[command(flatten)]
     pub(crate) when: ConditionArgs,
 }

@@ -69,7 +69,12 @@ pub(crate) fn put(args: &PutArgs) -> Outcome {
 }
 
 pub(crate) fn del(args: &DelArgs) -> Outcome {
-    let written = open(&args.place)?.delete_if(args.key.clone(), condition(&args.when))?;
+    let client = open(&args.place)?;
+    let Some(key) = args.key.clone() else {
+        client.delete_range(args.from.clone().unwrap_or_default(), args.to.clone().map(Into::into))?;
+        return Ok(true);
+    };
+    let written = client.delete_if(key, condition(&args.when))?;
     if !written.done {
         report(written);
     }

@@ -9,6 +9,7 @@ use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
 use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState};
 use leeward_format::node::{Entry, Node, NodeKind};
+use leeward_format::range::NO_END;
 use leeward_format::record::RecordKind;
 use leeward_format::superblock::VOLUME_VERSION;
 use leeward_format::{Pointer, RegionId, SegmentNo, Stamp};
@@ -170,7 +171,15 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     let rows = kinds
         .into_iter()
         .map(|(kind, (count, used, open))| vec![kind.to_string(), count.to_string(), open.to_string(), bytes(used)]);
-    write!(out, "{}", table(&["SEGMENTS", "COUNT", "OPEN", "BYTES"], rows.collect()))
+    write!(out, "{}", table(&["SEGMENTS", "COUNT", "OPEN", "BYTES"], rows.collect()))?;
+    if region.checkpoints.is_empty() {
+        return Ok(());
+    }
+    let checkpoints = region.checkpoints.iter().map(|(name, base)| {
+        let own = base.segments.iter().filter(|segment| !region.segments.contains_key(&segment.id)).count();
+        vec![name.clone(), base.last_lsn.to_string(), base.segments.len().to_string(), own.to_string()]
+    });
+    write!(out, "{}", table(&["CHECKPOINT", "LAST LSN", "SEGMENTS", "NOT THE REGION'S"], checkpoints.collect()))
 }
 
 fn show_region(out: &mut dyn Write, image: &Image, region: RegionId) -> Outcome {
@@ -202,7 +211,7 @@ fn show_segment(out: &mut dyn Write, image: &Image, no: SegmentNo, with_entries:
     };
     writeln!(out, "segment {no}: {} of region {}, id {}", segment.kind, region.region, segment.id)?;
     let mut written = Ok(());
-    let damage = image.walk(region.region, segment, &mut |item| {
+    let damage = image.walk(region.region, &segment, &mut |item| {
         if written.is_ok() {
             written = show_item(out, &item, with_entries);
         }
@@ -225,12 +234,19 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
             match record.kind {
                 RecordKind::Put => writeln!(out, "{offset:>8} LSN {lsn} put {key} = {}{more}", shown(record.value)),
                 RecordKind::Delete => writeln!(out, "{offset:>8} LSN {lsn} delete {key}{more}"),
+                RecordKind::Ingest => writeln!(out, "{offset:>8} LSNs {lsn} to {} were ingested", record.last_lsn()),
+                RecordKind::DeleteRange if record.value.is_empty() => {
+                    writeln!(out, "{offset:>8} LSN {lsn} delete all from {key} on{more}")
+                }
+                RecordKind::DeleteRange => {
+                    writeln!(out, "{offset:>8} LSN {lsn} delete all from {key} to before {}{more}", shown(record.value))
+                }
             }
         }
         Item::Footer(footer) => writeln!(
             out,
             "footer: {} leaves, {} entries of which {} are tombstones, LSNs {} to {}, {} in place, {} in logs\n\
-             keys {} to {}\ntree at {}, root at {}, filter of {} at {}, end at {}",
+             {} range tombstones, keys {} to {}\ntree at {}, root at {}, filter of {} at {}, end at {}",
             footer.leaves,
             footer.entries,
             footer.tombstones,
@@ -238,14 +254,20 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
             footer.max_lsn,
             bytes(footer.payload_bytes),
             bytes(footer.log_bytes),
-            shown(&footer.first_key),
-            shown(&footer.last_key),
+            footer.ranges,
+            shown(&footer.span.first),
+            bound(&footer.span.last, footer.span.is_open),
             footer.tree_at,
             footer.root_at,
             bytes(footer.filter_bytes.into()),
             footer.filter_at,
             footer.end
         ),
+        Item::Ranges(_) if !with_entries => Ok(()),
+        Item::Ranges(ranges) => ranges.as_slice().iter().try_for_each(|range| {
+            let end = bound(&range.end, true);
+            writeln!(out, "         LSN {} all from {} to {end} were deleted", range.lsn, shown(&range.start))
+        }),
         Item::Node { offset, node } => show_node(out, *offset, node, with_entries),
     }
 }
@@ -331,12 +353,25 @@ fn show_change(out: &mut dyn Write, change: &Change) -> io::Result<()> {
             edit.removed.len(),
             edit.replay_from
         ),
+        Change::Checkpoint { region, name, base } => {
+            let (last, segments) = (base.last_lsn, base.segments.len());
+            writeln!(out, "    region {region}: checkpoint {name:?} at LSN {last}, {segments} segments")
+        }
         other => writeln!(out, "    {other:?}"),
     }
 }
 
 fn place(pointer: Pointer) -> String {
     format!("segment {} at {}", pointer.segment(), pointer.offset())
+}
+
+/// The end of a range of keys.
+fn bound(key: &[u8], is_open: bool) -> String {
+    match is_open {
+        false => shown(key),
+        true if key == NO_END => "the end".into(),
+        true => format!("before {}", shown(key)),
+    }
 }
 
 /// A key or value as text, shortened.

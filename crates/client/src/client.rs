@@ -5,7 +5,7 @@ use crate::scan::{Range, Scan};
 use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair};
+use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, check_range};
 use leeward_format::table::{NewTable, TableName};
 use leeward_format::{Lsn, RegionId, ServerId};
 use parking_lot::Mutex;
@@ -138,6 +138,23 @@ impl Client {
         match self.one(Op::Delete { key: key.into(), when })? {
             OpResult::Deleted { done, version, .. } => Ok(Written { done, version }),
             other => Err(mismatch(other)),
+        }
+    }
+
+    /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. Atomic in each
+    /// region, one region after the other: after an error the first ones may be done.
+    ///
+    /// # Errors
+    /// As [`Client::put`]; also for a range that is empty or reversed.
+    pub fn delete_range(&self, start: impl Into<Bytes>, end: Option<Bytes>) -> Result<(), ClientError> {
+        let mut start = start.into();
+        check_range(&start, end.as_deref())?;
+        loop {
+            match self.one(Op::DeleteRange { start: start.clone(), end: end.clone() })? {
+                OpResult::RangeDeleted { resume: None } => return Ok(()),
+                OpResult::RangeDeleted { resume: Some(next) } if next > start => start = next,
+                other => return Err(mismatch(other)),
+            }
         }
     }
 

@@ -319,6 +319,11 @@ impl Cache {
         self.0.make_room();
     }
 
+    /// Forgets an owner's records that `is_stale` says, by key and LSN. Looks at all there are.
+    pub(crate) fn forget_records(&self, owner: u32, is_stale: &dyn Fn(&[u8], Lsn) -> bool) {
+        self.0.records.iter().for_each(|shard| shard.lock().forget(owner, is_stale));
+    }
+
     /// A value, too long for a record, that was written with this LSN.
     pub(crate) fn long_value(&self, owner: u32, lsn: Lsn) -> Option<Bytes> {
         match self.0.objects.get(&Key::new(VALUE, u64::from(owner), lsn.0))? {

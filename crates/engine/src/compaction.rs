@@ -23,8 +23,9 @@ use crate::version::Reads;
 use crate::volume::{Segment, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::Placement;
+use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
-use leeward_format::{SegmentId, SegmentNo, UnixMs};
+use leeward_format::{Lsn, SegmentId, SegmentNo, UnixMs};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
@@ -38,12 +39,16 @@ mod output;
 mod pick;
 mod placing;
 mod plan;
+mod ranges;
+mod sorted;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use pick::Logs;
 pub use pick::Picker;
+pub(crate) use sorted::ingest;
+pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
 pub(crate) use sweep::choose;
 
@@ -116,12 +121,23 @@ pub struct CompactionDone {
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
+    /// What ingested pairs took the place of.
+    pub(crate) ingested: Option<Ingested>,
     /// How far a sweep has come with it, if it was part of one.
     pub(crate) swept: Option<Swept>,
     /// Levels that it began with.
     pub(crate) base: Vec<Arc<Level>>,
     /// Levels from now on.
     pub(crate) levels: Vec<Arc<Level>>,
+}
+
+/// Pairs that were ingested.
+#[derive(Clone, Debug)]
+pub(crate) struct Ingested {
+    /// Where they lie.
+    pub(crate) span: Span,
+    /// Last of their LSNs.
+    pub(crate) last: Lsn,
 }
 
 /// How far the collection of garbage has come.
@@ -142,6 +158,8 @@ enum Source {
     /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, in their place: values
     /// move out of those.
     Rewrite { level: usize, first: usize, most: usize },
+    /// Segments of ingested pairs, newer than what any level has, into `target`.
+    Sorted { sorted: Arc<Sorted>, target: usize },
 }
 
 impl Source {
@@ -151,6 +169,7 @@ impl Source {
             Source::L0(..) => 0,
             Source::Level { level, .. } => level + 1,
             Source::Rewrite { level, .. } => *level,
+            Source::Sorted { target, .. } => *target,
         }
     }
 }
@@ -249,7 +268,7 @@ impl Compaction {
                             self.phase = Phase::Merge(plan, merge);
                             return Ok(Step::Segment(built));
                         }
-                        None => self.finish(plan)?,
+                        None => self.index(plan)?,
                     };
                 }
                 Phase::Index(mut finish) => match finish.step(&self.context, &mut self.counters)? {
@@ -268,6 +287,18 @@ impl Compaction {
         }
     }
 
+    /// Steps it to its end.
+    ///
+    /// # Errors
+    /// As [`Compaction::step`].
+    pub fn finish(mut self) -> Result<CompactionDone> {
+        loop {
+            if let Step::Finished(done) = self.step()? {
+                return Ok(*done);
+            }
+        }
+    }
+
     /// The segments that its steps have answered so far: what replicas must drop if it is given up.
     pub fn built(&self) -> &[SegmentId] {
         &self.built
@@ -276,15 +307,20 @@ impl Compaction {
     fn begin(&mut self) -> Result<Phase> {
         let plan = Plan::new(&self.context, &mut self.counters)?;
         match Merge::new(&self.context, &plan, &mut self.counters)? {
-            Some(merge) => Ok(Phase::Merge(plan, Box::new(merge))),
+            Some(merge) => {
+                if let Source::Sorted { sorted, .. } = &self.context.source {
+                    self.outputs.added.extend(sorted.added(false));
+                }
+                Ok(Phase::Merge(plan, Box::new(merge)))
+            }
             None => {
                 self.outputs = Outputs::moved(&self.context)?;
-                self.finish(plan)
+                self.index(plan)
             }
         }
     }
 
-    fn finish(&mut self, plan: Plan) -> Result<Phase> {
+    fn index(&mut self, plan: Plan) -> Result<Phase> {
         let outputs = std::mem::take(&mut self.outputs);
         Ok(Phase::Index(Box::new(Finish::new(&self.context, &plan, outputs, &self.counters)?)))
     }
@@ -296,6 +332,9 @@ impl fmt::Debug for Compaction {
             Source::L0(l0s, _) => write!(f, "Compaction({l0s:?} to L1)"),
             Source::Level { level, first, end } => {
                 write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
+            }
+            Source::Sorted { sorted, target } => {
+                write!(f, "Compaction({} ingested pairs into L{})", sorted.pairs(), target + 1)
             }
             Source::Rewrite { level, first, .. } => {
                 write!(

@@ -82,7 +82,7 @@ impl Image {
     }
 
     /// The live segment that lies at `no`, and the region that it belongs to.
-    pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, &SegmentState)> {
+    pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, SegmentState)> {
         self.live().find(|(_, segment)| segment.no == no)
     }
 
@@ -96,14 +96,14 @@ impl Image {
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
         let (mut verification, all) = (Verification::default(), self.live().count() as u64);
         for (region, segment) in self.live() {
-            verification.check(&self.device, self.superblock.segment_bytes as usize, region.region, segment);
+            verification.check(&self.device, self.superblock.segment_bytes as usize, region.region, &segment);
             progress(verification.segments, all);
         }
         verification
     }
 
     /// Every live segment, with its region.
-    fn live(&self) -> impl Iterator<Item = (&RegionState, &SegmentState)> {
-        self.state.regions.values().flat_map(|region| region.segments.values().map(move |segment| (region, segment)))
+    fn live(&self) -> impl Iterator<Item = (&RegionState, SegmentState)> {
+        self.state.regions.values().flat_map(|region| region.needed_segments().map(move |segment| (region, segment)))
     }
 }

@@ -1,5 +1,5 @@
 //! L0, the memtable: every version of every key written since the one before it was frozen, sorted by key and, within
-//! a key, from the newest version to the oldest.
+//! a key, from the newest version to the oldest; and every range that was deleted since (`ranges`).
 //!
 //! One writer at a time; any number of readers beside it, which never block and never keep the writer waiting. A
 //! reader that knows an LSN as written sees every entry up to it. Nothing is ever removed: the memory goes when the last
@@ -11,22 +11,27 @@ use std::sync::Arc;
 
 pub use leeward_format::node::Entry;
 
+mod ranges;
 #[expect(unsafe_code, reason = "readers follow raw links into an arena that the writer appends to")]
 mod skiplist;
 #[cfg(test)]
 mod tests;
 
+use leeward_format::range::{RangeTombstone, RangeTombstones};
+pub(crate) use ranges::MOST_RANGES;
+use ranges::Ranges;
 use skiplist::{NodeRef, Position, SkipList};
 
 /// An L0.
 pub struct MemTable {
     list: Arc<SkipList>,
+    ranges: Ranges,
 }
 
 impl MemTable {
     /// An empty one. Takes little memory until it is written to.
     pub fn new() -> MemTable {
-        MemTable { list: Arc::new(SkipList::new()) }
+        MemTable { list: Arc::new(SkipList::new()), ranges: Ranges::default() }
     }
 
     /// Inserts one version of `key`; no other may have its LSN. One writer at a time: others wait.
@@ -34,31 +39,67 @@ impl MemTable {
         self.list.insert(key, stamp.into(), entry);
     }
 
-    /// The newest version of `key` with an LSN of at most `at`. Allocates nothing.
+    /// Every version of a key of `range` with a lower LSN is hidden. Range tombstones come in order of their LSNs. One writer
+    /// at a time.
+    pub fn insert_range(&self, range: RangeTombstone) {
+        self.ranges.insert(range);
+    }
+
+    /// The newest version of `key` with an LSN of at most `at`; a tombstone where a range tombstone is newer. Allocates
+    /// nothing.
     #[inline]
     pub fn get(&self, key: &[u8], at: Lsn) -> Option<(Stamp, Entry<'_>)> {
-        let found = self.list.seek(key, at)?;
-        (found.key() == key).then(|| (found.stamp(), found.entry()))
+        let found = self.list.seek(key, at).filter(|found| found.key() == key);
+        let found = found.map(|found| (found.stamp(), found.entry()));
+        if self.has_ranges() { self.unless_hidden(key, at, found) } else { found }
     }
 
-    /// Memory in use by entries, in bytes.
+    #[cold]
+    fn unless_hidden<'a>(&self, key: &[u8], at: Lsn, found: Option<(Stamp, Entry<'a>)>) -> Option<(Stamp, Entry<'a>)> {
+        let hidden = self.ranges.covering(key, at);
+        match (hidden, found) {
+            (Some(hidden), found) if found.is_none_or(|(stamp, _)| stamp.lsn < hidden) => {
+                Some((hidden.into(), Entry::Tombstone))
+            }
+            (_, found) => found,
+        }
+    }
+
+    /// Memory in use by entries and range tombstones, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.list.bytes()
+        self.list.bytes() + self.ranges.bytes()
     }
 
-    /// Number of entries, all versions.
+    /// Number of entries, all versions, and of range tombstones.
     pub fn entries(&self) -> u64 {
-        self.list.entries()
+        self.list.entries() + self.ranges.len() as u64
     }
 
-    /// Highest LSN of an entry; 0 while there is none.
+    /// Highest LSN of an entry or range tombstone; 0 while there is none.
     pub fn last_lsn(&self) -> Lsn {
-        self.list.last_lsn()
+        self.list.last_lsn().max(self.ranges.last_lsn())
     }
 
     /// Nothing was inserted yet.
     pub fn is_empty(&self) -> bool {
-        self.entries() == 0
+        self.last_lsn() == Lsn(0)
+    }
+
+    /// There is a range tombstone.
+    #[inline]
+    pub fn has_ranges(&self) -> bool {
+        self.ranges.last_lsn() != Lsn(0)
+    }
+
+    /// Whether it takes so many range tombstones more.
+    #[inline]
+    pub(crate) fn has_room_for_ranges(&self, ranges: usize) -> bool {
+        ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES
+    }
+
+    /// Its range tombstones as of `at`.
+    pub fn ranges(&self, at: Lsn) -> Arc<RangeTombstones> {
+        self.ranges.as_of(at)
     }
 
     /// Calls `each` with every version that is not the newest of its key.

@@ -7,18 +7,21 @@
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
 //! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
-//! backup is synchronised from; `open` is recovery.
+//! backup is synchronised from; `checkpoint` is a copy by reference; `open` is recovery.
 
 #[cfg(test)]
 mod accounts_tests;
 mod append;
 mod base;
+mod checkpoint;
+mod ingest;
 mod install;
 mod open;
 mod tails;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
+pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub(crate) use open::cut;
 
 use crate::compaction::{Accounts, Picker, SegmentIds};

@@ -1,6 +1,7 @@
 //! Tests of the write path: what refuses a batch, what a batch changes, and what snapshots see.
 
 use super::*;
+use crate::memtable::MOST_RANGES;
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
 use leeward_format::VolumeId;
@@ -181,4 +182,35 @@ fn prepared_tails(maps: bool) {
     assert!(region.is_unsynced());
     assert_eq!(region.sync_tails().unwrap(), region.last_lsn());
     assert!(!region.is_unsynced());
+}
+
+#[test]
+fn ranges_are_checked_before_anything_is_written() {
+    let region = region(32 << 10, 1 << 20);
+    let long = [b'x'; leeward_format::MAX_KEY_BYTES + 1];
+    let refused = [
+        (Write::delete_range(b"b", Some(b"a")), "empty or reversed range: from \"b\" to \"a\""),
+        (Write::delete_range(b"b", Some(b"b")), "empty or reversed range: from \"b\" to \"b\""),
+        (Write::delete_range(b"", Some(b"")), "empty or reversed range: from \"\" to \"\""),
+        (Write::delete_range(b"a", Some(&long)), "bound of a range: must be at most 4096 bytes"),
+        (Write::delete_range(&long, None), "bound of a range: must be at most 4096 bytes"),
+    ];
+    for (write, message) in refused {
+        let error = region.append(&[put(b"k", b"v"), write]).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+    assert_eq!(region.last_lsn(), Lsn(0));
+    assert!(region.append(&vec![Write::delete_range(b"a", None); MOST_RANGES + 1]).is_err());
+}
+
+#[test]
+fn an_l0_takes_so_many_ranges_and_freezes() {
+    let region = region(256 << 10, 1 << 30);
+    for n in 0..2 * MOST_RANGES as u32 + 1 {
+        region.append(&[put(&n.to_be_bytes(), b"v"), Write::delete_range(&n.to_be_bytes(), Some(&[9; 9]))]).unwrap();
+    }
+    assert_eq!(region.stats().frozen_l0s, 2);
+    region.set_commit(region.last_lsn());
+    let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
+    assert_eq!(cursor.next().unwrap(), None);
 }

@@ -2,7 +2,8 @@
 //!
 //! - Of each key the newest version that the snapshot sees counts, and it is in the newest part that has one: the active
 //!   L0, then the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not answered;
-//!   where a leaf or a segment holds nothing else and the other parts have no key in its range, it is passed in one step.
+//!   where a leaf or a segment holds nothing else and the other parts have no key in its range, it is passed in one step. What
+//!   a range tombstone hides is passed by a seek of every older part (`cover`).
 //! - Pairs are gathered some at a time, twice as many each time: their values in the log are read together, several in
 //!   flight, and so are the first leaves of all levels. Who knows how many pairs are wanted says so
 //!   ([`ScanBounds::limit`]), and they are gathered at once.
@@ -15,12 +16,16 @@ use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
 use crate::version::{Reads, Retired, Version};
 use bytes::Bytes;
+use leeward_format::range::{NO_END, Window};
 use leeward_format::{Expiry, Lsn, Pointer, Stamp, UnixMs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod cover;
 #[cfg(test)]
 mod tests;
+
+use cover::{Cover, covers};
 
 /// What a scan covers, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +67,8 @@ pub struct Cursor {
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,
+    /// Range tombstones of those that have some.
+    covers: Vec<Cover>,
     /// Sources that are not at their end, that with the next key first, the newest first among equals. `None` before the
     /// first call of [`Cursor::next`].
     order: Option<Vec<usize>>,
@@ -139,6 +146,7 @@ impl Cursor {
             _pin: version.pin(),
             bounds,
             sources,
+            covers: covers(version, at),
             order: None,
             key: Vec::new(),
             ready: VecDeque::new(),
@@ -252,6 +260,12 @@ impl Cursor {
             }
             self.key.clear();
             self.key.extend_from_slice(key);
+            if !self.covers.is_empty()
+                && let Some(hidden) = hidden(&mut self.covers, &self.reads, &self.key, (order[0], stamp.lsn))?
+            {
+                self.pass_hidden(hidden)?;
+                continue;
+            }
             let found = match entry {
                 Entry::Tombstone => None,
                 _ if stamp.is_over(self.now) => None,
@@ -267,6 +281,36 @@ impl Cursor {
                 return Ok(Some((stamp, found)));
             }
         }
+    }
+
+    /// The key is hidden by a range tombstone of the source `by`: moves every older source out of the window, and that source,
+    /// if the key is its own, beyond the key.
+    fn pass_hidden(&mut self, Hidden { by, window }: Hidden) -> Result<()> {
+        let reverse = self.bounds.reverse;
+        let bound = if reverse { &window.start } else { &window.end };
+        let is_over = match reverse {
+            true => *bound <= self.bounds.start,
+            false => bound == NO_END || self.bounds.end.as_ref().is_some_and(|end| end <= bound),
+        };
+        let mut order = self.order.take().expect("the cursor has started");
+        let first = order[0];
+        for &source in &order {
+            let is_inside = self.sources[source].current().is_some_and(|(key, ..)| window.has(key));
+            if is_inside && source > by && !is_over {
+                self.sources[source].start(Some(bound), reverse)?;
+                self.steps += 1;
+            } else if source == by && source == first {
+                self.sources[source].step(reverse)?;
+                self.steps += 1;
+            }
+        }
+        order.retain(|source| {
+            let key = self.sources[*source].current().map(|(key, ..)| key);
+            key.is_some_and(|key| *source <= by || !is_over || !window.has(key))
+        });
+        order.sort_by(|a, b| self.compare(*a, *b));
+        self.order = Some(order);
+        Ok(())
     }
 
     /// The first source is at a tombstone: if it holds nothing else for a while, and no other source anything there, moves
@@ -356,6 +400,26 @@ impl Cursor {
         let keys = if self.bounds.reverse { key(b).cmp(&key(a)) } else { key(a).cmp(&key(b)) };
         keys.then(a.cmp(&b))
     }
+}
+
+/// The range tombstone that hides a key.
+struct Hidden {
+    /// The source that has it.
+    by: usize,
+    /// What it covers.
+    window: Window,
+}
+
+/// What hides `key`, if anything does, whose newest version is in `source` and has this LSN.
+fn hidden(covers: &mut [Cover], reads: &Reads, key: &[u8], (source, lsn): (usize, Lsn)) -> Result<Option<Hidden>> {
+    for cover in covers.iter_mut().take_while(|cover| cover.source <= source) {
+        let by = cover.source;
+        let window = cover.window(reads, key)?;
+        if window.lsn.is_some_and(|deleted| deleted > lsn) {
+            return Ok(Some(Hidden { by, window: window.clone() }));
+        }
+    }
+    Ok(None)
 }
 
 fn in_bounds(bounds: &ScanBounds, key: &[u8]) -> bool {

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - Leaf segments are in key order and do not overlap. Segment `i` holds no key below `fence(i)` and none at or above
-//!   `fence(i + 1)`; the first fence is the empty key.
+//!   `fence(i + 1)`; the first fence is the empty key. Nor do its range tombstones cover any.
+//! - An entry is not older than the range tombstones of its level that cover it.
 //! - Nothing of a level ever changes. A compaction makes a new one, which shares the segments it did not touch.
 //! - The nodes above the leaf segments are read once, by [`Level::open`]; from then on the fences in memory stand for
 //!   them. A lookup therefore costs at most one read of a leaf, and one of a segment's index the first time.
@@ -13,9 +14,12 @@
 use crate::error::{Error, Result};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
+use bytes::Bytes;
 use leeward_format::manifest::LevelState;
 use leeward_format::node::{Address, Child, NODE_BYTES, Node, NodeKind, common_prefix};
+use leeward_format::range::{NO_END, Window};
 use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,18 +42,22 @@ pub struct Level {
     segments: Vec<Arc<LeafSegment>>,
     index: Vec<IndexSegment>,
     state: LevelState,
+    /// Positions of the leaf segments with range tombstones.
+    ranged: Vec<usize>,
 }
 
 impl Level {
     /// A level without entries.
     pub fn empty() -> Level {
-        Level { fences: Fences::default(), segments: Vec::new(), index: Vec::new(), state: LevelState::default() }
+        Level::new(Vec::new(), Vec::new(), LevelState::default())
     }
 
     /// A level of these leaf segments, each with its fence, under an index that has been built.
     pub(crate) fn new(leaves: Vec<(Vec<u8>, Arc<LeafSegment>)>, index: Vec<IndexSegment>, state: LevelState) -> Level {
-        let (fences, segments) = leaves.into_iter().unzip();
-        Level { fences: Fences::new(fences), segments, index, state }
+        let (fences, segments): (_, Vec<Arc<LeafSegment>>) = leaves.into_iter().unzip();
+        let known: HashSet<SegmentId> = state.ranged.iter().copied().collect();
+        let ranged = (0..segments.len()).filter(|i| !known.is_empty() && known.contains(&segments[*i].id())).collect();
+        Level { fences: Fences::new(fences), segments, index, state, ranged }
     }
 
     /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by number.
@@ -87,6 +95,27 @@ impl Level {
         &self.segments
     }
 
+    /// Positions of the leaf segments with range tombstones, ascending.
+    pub(crate) fn ranged(&self) -> &[usize] {
+        &self.ranged
+    }
+
+    /// What the range tombstones of the level say around `key`. Reads the index of a segment that has some, if that is not
+    /// in memory.
+    pub(crate) fn window(&self, reads: &Reads, key: &[u8]) -> Result<Window> {
+        let segment = self.segment_of(key);
+        let fence = |i: usize| Bytes::copy_from_slice(self.fence(i));
+        let end = |i: usize| if i < self.segments.len() { fence(i) } else { Bytes::from_static(NO_END) };
+        let at = self.ranged.partition_point(|ranged| *ranged < segment);
+        if self.ranged.get(at) != Some(&segment) {
+            let start = at.checked_sub(1).map_or_else(Bytes::new, |before| fence(self.ranged[before] + 1));
+            return Ok(Window { start, end: end(*self.ranged.get(at).unwrap_or(&self.segments.len())), lsn: None });
+        }
+        let window = self.segments[segment].index_from_device(reads)?.ranges().window(key);
+        let (start, end) = (window.start.max(fence(segment)), window.end.min(end(segment + 1)));
+        Ok(Window { start, end, ..window })
+    }
+
     /// Index segments.
     pub(crate) fn index_segments(&self) -> &[IndexSegment] {
         &self.index
@@ -117,7 +146,7 @@ impl Level {
     /// Where the level may have `key`, whose hash this is.
     pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
         if self.is_empty() {
-            return Ok(Place::Nowhere);
+            return Ok(Place::Nowhere(None));
         }
         self.segments[self.segment_of(key)].place(reads, key, hash)
     }

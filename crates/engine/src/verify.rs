@@ -11,6 +11,7 @@ use bytes::Bytes;
 use leeward_format::leaf_segment::{Footer, LeafIndex};
 use leeward_format::manifest::{SegmentKind, SegmentState};
 use leeward_format::node::{Address, BLOCK_BYTES, NODE_BYTES, Node, NodeKind};
+use leeward_format::range::RangeTombstones;
 use leeward_format::record::{Record, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_format::{DecodeError, LogKind, Lsn, RegionId};
@@ -29,6 +30,8 @@ pub enum Item<'a> {
     },
     /// What a leaf segment ends with. Shown before its nodes.
     Footer(&'a Footer),
+    /// Range tombstones of a leaf segment that has some. Shown behind its leaves.
+    Ranges(&'a RangeTombstones),
     /// A leaf or an index node.
     Node {
         /// Where it starts in the segment, in bytes.
@@ -69,6 +72,8 @@ pub struct Verification {
     pub nodes: u64,
     /// Entries of leaves.
     pub entries: u64,
+    /// Range tombstones of leaf segments.
+    pub ranges: u64,
     /// Records of logs.
     pub records: u64,
     /// Segments with damage.
@@ -78,9 +83,10 @@ pub struct Verification {
 impl Verification {
     /// Checks one segment and adds what was found.
     pub(crate) fn check(&mut self, device: &Device, segment_bytes: usize, region: RegionId, segment: &SegmentState) {
-        let (mut nodes, mut entries, mut records) = (0, 0, 0);
+        let (mut nodes, mut entries, mut ranges, mut records) = (0, 0, 0, 0);
         let walked = walk(device, segment_bytes, region, segment, &mut |item| match item {
             Item::LogHeader(_) | Item::Footer(_) => {}
+            Item::Ranges(found) => ranges += found.len() as u64,
             Item::Record { .. } => records += 1,
             Item::Node { node, .. } => {
                 nodes += 1;
@@ -91,6 +97,7 @@ impl Verification {
         self.bytes += walked.bytes;
         self.nodes += nodes;
         self.entries += entries;
+        self.ranges += ranges;
         self.records += records;
         if !walked.damage.is_empty() {
             self.damaged.push(DamagedSegment { region, segment: *segment, damage: walked.damage });
@@ -205,7 +212,11 @@ impl Walk<'_> {
             let place = leaf.offset as usize..(leaf.offset + leaf.bytes) as usize;
             if let Some(node) = self.node(bytes, place, NodeKind::Leaf) {
                 self.keys_in_order(&node, leaf.offset, &mut last_key);
+                self.unhidden(&node, leaf.offset, index.ranges());
             }
+        }
+        if !index.ranges().is_empty() {
+            (self.see)(Item::Ranges(index.ranges()));
         }
         // The index has checked its nodes, its filter and the footer.
         for (node, offset) in index.nodes().iter().zip((footer.tree_at..).step_by(NODE_BYTES)) {
@@ -223,6 +234,17 @@ impl Walk<'_> {
                 return self.note(offset as usize, format!("entry {i} is not above the key before it"));
             }
             std::mem::swap(last, &mut key);
+        }
+    }
+
+    /// No entry is older than a range tombstone that covers it.
+    fn unhidden(&mut self, node: &Node<Bytes>, offset: u32, ranges: &RangeTombstones) {
+        let mut key = Vec::new();
+        for i in 0..if ranges.is_empty() { 0 } else { node.len() } {
+            node.key_into(i, &mut key);
+            if ranges.covering(&key).is_some_and(|range| range.lsn > node.entry(i).0.lsn) {
+                return self.note(offset as usize, format!("entry {i} is older than the range tombstone over it"));
+            }
         }
     }
 

@@ -4,17 +4,20 @@
 //! Any thread may read. With [`Reach::Memory`] nothing here touches the device.
 
 use crate::cache::Cached;
-use crate::compaction::CompactionDone;
+use crate::compaction::{CompactionDone, Ingested};
 use crate::error::{Error, Result};
 use crate::log::{Fetched, LogReader, ValueAt, Wanted};
 use crate::memtable::{Entry, MemTable};
 use crate::scan::{Cursor, ScanBounds};
 use crate::tree::{Found, Level, Probe};
 use crate::volume::{Segment, Volume};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
+use leeward_format::leaf_segment::Span;
+use leeward_format::range::RangeTombstones;
 use leeward_format::{DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, UnixMs, filter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod many;
 mod retired;
@@ -22,6 +25,9 @@ mod retired;
 pub(crate) mod tests;
 
 pub(crate) use retired::Retired;
+
+/// Above every LSN.
+const NEWEST: Lsn = Lsn(u64::MAX);
 
 /// How far a read may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +106,21 @@ pub struct Reads {
     pub(crate) owner: u32,
     /// Raised by each install that changes what the levels know of some key: see [`Version::generation`].
     generation: AtomicU64,
+    /// Ranges that were deleted since the cache was last rid of what they hide: a record of it that is older counts no more.
+    deleted: ArcSwap<RangeTombstones>,
+    /// There are such.
+    has_deleted: AtomicBool,
 }
+
+/// Deleted ranges to be looked up for each cached record, at most; then all records are looked through once.
+const MOST_DELETED: usize = 1024;
 
 impl Reads {
     /// For `region` on `volume`, its large values in `log`.
     pub fn new(volume: Arc<Volume>, region: RegionId, log: Arc<dyn ValueLog>) -> Arc<Reads> {
         let owner = volume.cache().new_owner();
-        Arc::new(Reads { volume, region, log, owner, generation: AtomicU64::new(0) })
+        let (deleted, has_deleted) = (ArcSwap::default(), AtomicBool::new(false));
+        Arc::new(Reads { volume, region, log, owner, generation: AtomicU64::new(0), deleted, has_deleted })
     }
 
     /// What was read at `pointer` cannot be decoded.
@@ -118,7 +132,19 @@ impl Reads {
     /// What is kept of the levels' answer about `key`, whose hash this is, as of `at`.
     #[inline]
     pub(crate) fn cached(&self, key: &[u8], hash: u64, at: Lsn) -> Option<Cached> {
-        self.volume.cache().record(self.owner, key, hash, at)
+        let cached = self.volume.cache().record(self.owner, key, hash, at);
+        if self.has_deleted.load(Ordering::Acquire) { self.unless_deleted(key, hash, at, cached?) } else { cached }
+    }
+
+    /// What counts of a record in the cache while ranges are deleted; one that does not is replaced by a tombstone.
+    #[cold]
+    fn unless_deleted(&self, key: &[u8], hash: u64, at: Lsn, cached: Cached) -> Option<Cached> {
+        let Some(lsn) = self.deleted.load().covering(key).map(|range| range.lsn).filter(|lsn| *lsn > cached.0.lsn)
+        else {
+            return Some(cached);
+        };
+        self.volume.cache().replace_record(self.owner, key, hash, lsn.into(), Some(None));
+        (lsn <= at).then_some((lsn.into(), None))
     }
 
     /// Keeps the answer that the levels of a version of `generation` gave about `key`, unless there are newer ones.
@@ -171,8 +197,9 @@ impl Reads {
         let cache = self.volume.cache();
         // Whatever was kept of an older generation was kept before this looks.
         let l0s = if cache.has_records() { l0s } else { &[] };
+        self.delete(l0s);
         for l0 in l0s {
-            let mut cursor = l0.cursor(Lsn(u64::MAX));
+            let mut cursor = l0.cursor(NEWEST);
             cursor.seek(&[]);
             while let Some((key, stamp, entry)) = cursor.current() {
                 let value = match entry {
@@ -185,6 +212,33 @@ impl Reads {
             }
         }
         generation
+    }
+}
+
+impl Reads {
+    /// Pairs within `span` are about to be in the levels: answers the generation of the version that shows them.
+    fn renew_span(&self, span: &Span) -> u64 {
+        let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
+        let is_inside = |key: &[u8], _| key >= &span.first[..] && !span.is_below(key);
+        self.volume.cache().forget_records(self.owner, &is_inside);
+        generation
+    }
+
+    /// The ranges that `l0s`, oldest first, have deleted hide what is cached.
+    fn delete(&self, l0s: &[Arc<MemTable>]) {
+        let newer = l0s.iter().filter(|l0| l0.has_ranges()).map(|l0| l0.ranges(NEWEST));
+        let deleted = newer.fold(None, |deleted: Option<RangeTombstones>, newer| {
+            let before = deleted.unwrap_or_else(|| RangeTombstones::clone(&self.deleted.load()));
+            Some(before.under(&newer))
+        });
+        let Some(mut deleted) = deleted else { return };
+        if deleted.len() > MOST_DELETED {
+            let hides = |key: &[u8], lsn| deleted.covering(key).is_some_and(|range| range.lsn > lsn);
+            self.volume.cache().forget_records(self.owner, &hides);
+            deleted = RangeTombstones::default();
+        }
+        self.has_deleted.store(!deleted.is_empty(), Ordering::Release);
+        self.deleted.store(Arc::new(deleted));
     }
 }
 
@@ -241,7 +295,10 @@ impl Version {
         );
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
-        let generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
+        let mut generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
+        if let Some(Ingested { span, .. }) = &done.ingested {
+            generation = self.reads.renew_span(span);
+        }
         let retired = self.retired.follow(retired);
         Version { frozen, levels: done.levels.clone(), generation, retired, ..self.clone() }
     }
@@ -338,6 +395,11 @@ impl Version {
 
     pub(crate) fn reads(&self) -> &Arc<Reads> {
         &self.reads
+    }
+
+    /// Keeps `segments` for as long as this version is read, which no install follows.
+    pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
+        self.retired.follow(segments);
     }
 
     /// Keeps the log segments that this version may lead to.

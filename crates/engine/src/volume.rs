@@ -206,6 +206,12 @@ impl Volume {
         self.device.sync()
     }
 
+    /// Options that make a volume like this one.
+    pub(crate) fn options(&self) -> VolumeOptions {
+        let &Volume { segment_bytes, capacity_bytes, .. } = self;
+        VolumeOptions { segment_bytes, capacity_bytes, ..VolumeOptions::default() }
+    }
+
     /// Segment size in bytes.
     pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
@@ -275,8 +281,7 @@ impl Volume {
         for region in regions {
             let (states, pinned) = {
                 let registry = self.registry.lock();
-                let states: Option<Vec<_>> =
-                    registry.region(region).map(|state| state.segments.values().copied().collect());
+                let states: Option<Vec<_>> = registry.region(region).map(|state| state.needed_segments().collect());
                 (states.unwrap_or_default(), registry.segments(region))
             };
             for segment in states {
@@ -340,6 +345,19 @@ impl Volume {
     /// Every live segment of a region.
     pub(crate) fn segments(&self, region: RegionId) -> HashMap<SegmentId, Arc<Segment>> {
         self.registry.lock().segments(region)
+    }
+
+    /// An error if the manifest has no room for what `change` adds to it: it must go on for long after.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn check_room(&self, change: &Change) -> Result<()> {
+        let mut state = self.registry.lock().state.clone();
+        // What does not fit the state is told by the commit.
+        if state.apply(change).is_err() {
+            return Ok(());
+        }
+        self.manifest.lock().check_room(&state)
     }
 
     /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
@@ -447,7 +465,7 @@ fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Re
 /// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records. Index, and
 /// log bytes that levels refer to, were durable before they were named.
 fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
-    let live = || state.regions.values().flat_map(|region| region.segments.values());
+    let live = || state.regions.values().flat_map(RegionState::needed_segments);
     for segment in live() {
         let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
         if durable > 0 {
@@ -469,7 +487,7 @@ fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result
         .state
         .regions
         .values()
-        .flat_map(|region| region.segments.values().map(|segment| (region.region, segment.id, segment.no)))
+        .flat_map(|region| region.needed_segments().map(|segment| (region.region, segment.id, segment.no)))
         .collect();
     for (region, id, no) in live {
         let Some(segment) = space.claim(no) else {

@@ -1,10 +1,10 @@
-//! The leaf segment: leaves, the index nodes above them, a filter over their keys and a footer; and the index segment,
-//! which holds the nodes above leaf segments.
+//! The leaf segment: leaves, the index nodes above them, a filter over their keys, range tombstones and a footer; and the
+//! index segment, which holds the nodes above leaf segments.
 //!
 //! ```text
-//!  0                                      tree                          filter                              end
-//!  | leaf | leaf | ...                    | index node | ... | root     | filter | zeroes | keys | trailer |
-//!  | 8 KiB each, jumbo ones more          | 8 KiB each, bottom up       |        |                         |
+//!  0                                      tree                          filter                                       end
+//!  | leaf | leaf | ...                    | index node | ... | root     | filter | ranges | zeroes | keys | trailer |
+//!  | 8 KiB each, jumbo ones more          | 8 KiB each, bottom up       |        |        |                         |
 //!
 //!  keys     | first key | last key |
 //!  trailer  0        4     5        8            12         16         20            24             28
@@ -12,8 +12,17 @@
 //!           | u32    | u8  |        | u32        | u32      | u32      | u32         | u32          |
 //!           28       32        36           40                44               48        56        64      72       80       88
 //!           | leaves | entries | tombstones | first key bytes | last key bytes | min LSN | max LSN | bytes | in log | medium |
-//!           | u32    | u32     | u32        | u16, then u16 0 | u16, u16 0     | u64     | u64     | u64   | u64    | u64    |
+//!           | u32    | u32     | u32        | u16, then u16 0 | u16, u16 open  | u64     | u64     | u64   | u64    | u64    |
+//!           88       92             96
+//!           | ranges | ranges bytes |
+//!           | u32    | u32          |
 //! ```
+//! `ranges` are range tombstones ([`crate::range`] draws them), none in most segments: then there is no such section. They
+//! cover keys of the segment's part of its level only, and where they cover an entry, the entry is not older. A segment
+//! always has an entry: where nothing but range tombstones is left, a tombstone of the first one's start, with its LSN. The
+//! first and the last key are those that the segment says anything of; `open` is 1 if the last key is the end of a range
+//! tombstone, which does not belong to it, and 2 if that has no end.
+//!
 //! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is
 //! a multiple of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf
 //! segment points to its `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place,
@@ -25,6 +34,7 @@
 use crate::filter::{Filter, filter_bytes};
 use crate::manifest::SegmentKind;
 use crate::node::{self, Address, BLOCK_BYTES, LeafBuilder, NODE_BYTES, Node, NodeKind};
+use crate::range::{self, NO_END, RangeTombstones};
 use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -36,10 +46,13 @@ mod tests;
 pub use build::{BuiltLeafSegment, LeafSegmentBuilder, write_index};
 
 /// Version written into every footer; others are refused.
-pub const LEAF_SEGMENT_VERSION: u8 = 2;
+pub const LEAF_SEGMENT_VERSION: u8 = 3;
 
 const WHAT: &str = "leaf segment";
-const TRAILER_BYTES: usize = 88;
+const TRAILER_BYTES: usize = 96;
+/// In the trailer: the last key is the end of a range tombstone; it has no end.
+const OPEN: u32 = 1 << 16;
+const ENDLESS: u32 = 2 << 16;
 
 /// What a leaf segment says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +73,13 @@ pub struct Footer {
     pub entries: u32,
     /// Number of tombstones.
     pub tombstones: u32,
-    /// Lowest LSN of an entry.
+    /// Number of range tombstones.
+    pub ranges: u32,
+    /// Length of their section; 0 without any.
+    pub ranges_bytes: u32,
+    /// Lowest LSN of an entry or range tombstone.
     pub min_lsn: Lsn,
-    /// Highest LSN of an entry.
+    /// Highest LSN of an entry or range tombstone.
     pub max_lsn: Lsn,
     /// Bytes of keys and of values in place.
     pub payload_bytes: u64,
@@ -70,21 +87,43 @@ pub struct Footer {
     pub log_bytes: u64,
     /// Those of them that are in the medium log.
     pub medium_bytes: u64,
-    /// First key.
-    pub first_key: Bytes,
-    /// Last key.
-    pub last_key: Bytes,
+    /// What it says anything of.
+    pub span: Span,
 }
 
-/// Where a segment ends whose filter over so many entries begins at `filter_at`, with first and last key of `key_bytes`.
-fn end_of(filter_at: usize, entries: usize, key_bytes: usize) -> usize {
-    (filter_at + filter_bytes(entries) + key_bytes + TRAILER_BYTES).next_multiple_of(BLOCK_BYTES)
+/// A part of the key space that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First key.
+    pub first: Bytes,
+    /// Last key, or the key after it if it `is_open`; [`NO_END`] for none.
+    pub last: Bytes,
+    /// The last key does not belong to it.
+    pub is_open: bool,
+}
+
+impl Span {
+    /// Whether all of it is below `key`.
+    pub fn is_below(&self, key: &[u8]) -> bool {
+        if self.is_open { &self.last[..] <= key } else { &self.last[..] < key }
+    }
+
+    /// The shortest bound between this and what begins at `next`, above it.
+    pub fn separator<'n>(&self, next: &'n [u8]) -> &'n [u8] {
+        if self.last == next { next } else { node::separator(&self.last, next) }
+    }
+}
+
+/// Where a segment ends whose filter over so many entries begins at `filter_at`, with first and last key of `key_bytes` and
+/// range tombstones of `ranges_bytes`.
+fn end_of(filter_at: usize, entries: usize, ranges_bytes: usize, key_bytes: usize) -> usize {
+    (filter_at + filter_bytes(entries) + ranges_bytes + key_bytes + TRAILER_BYTES).next_multiple_of(BLOCK_BYTES)
 }
 
 /// Most bytes of key and value that can be kept in place in segments of this size.
 pub fn max_pair_bytes(segment_bytes: usize) -> usize {
     const ENTRY_OVERHEAD_BYTES: usize = 64;
-    let leaves = segment_bytes.saturating_sub(NODE_BYTES + end_of(0, 1, 2 * MAX_KEY_BYTES));
+    let leaves = segment_bytes.saturating_sub(NODE_BYTES + end_of(0, 1, 0, 2 * MAX_KEY_BYTES));
     (leaves / NODE_BYTES * NODE_BYTES).saturating_sub(ENTRY_OVERHEAD_BYTES)
 }
 
@@ -105,7 +144,7 @@ impl Footer {
                 format!("version {} where {LEAF_SEGMENT_VERSION} is known", trailer[4]),
             ));
         }
-        let (first_bytes, last_bytes) = (word(40) as usize, word(44) as usize);
+        let (first_bytes, last_bytes) = (word(40) as usize, (word(44) & 0xffff) as usize);
         let keys_end = bytes.len() - TRAILER_BYTES;
         if first_bytes > MAX_KEY_BYTES || last_bytes > MAX_KEY_BYTES || first_bytes + last_bytes > keys_end {
             return Err(DecodeError::invalid(WHAT, "keys out of bounds"));
@@ -124,13 +163,14 @@ impl Footer {
             leaves: word(28),
             entries: word(32),
             tombstones: word(36),
+            ranges: word(88),
+            ranges_bytes: word(92),
             min_lsn: Lsn(long(48)),
             max_lsn: Lsn(long(56)),
             payload_bytes: long(64),
             log_bytes: long(72),
             medium_bytes: long(80),
-            first_key: keys.slice(..first_bytes),
-            last_key: keys.slice(first_bytes..),
+            span: span(&keys, first_bytes, word(44) & !0xffff)?,
         };
         footer.check()?;
         Ok(footer)
@@ -140,14 +180,29 @@ impl Footer {
         let [end, tree, root, filter] = [self.end, self.tree_at, self.root_at, self.filter_at].map(|at| at as usize);
         let node = |at: usize| at.is_multiple_of(NODE_BYTES);
         let ordered = 0 < tree && tree <= root && root + NODE_BYTES == filter && end <= MAX_SEGMENT_BYTES;
-        let keys = self.first_key.len() + self.last_key.len();
         let counted = self.entries > 0
+            && (self.ranges == 0) == (self.ranges_bytes == 0)
+            && self.ranges_bytes <= self.end
             && filter_bytes(self.entries as usize) == self.filter_bytes as usize
-            && end == end_of(filter, self.entries as usize, keys);
+            && end == end_of(filter, self.entries as usize, self.ranges_bytes as usize, self.key_bytes());
         if !(ordered && counted && node(tree) && node(root)) {
             return Err(DecodeError::invalid(WHAT, "footer out of range"));
         }
         Ok(())
+    }
+
+    /// Bytes of first and last key, as they are stored.
+    fn key_bytes(&self) -> usize {
+        self.span.first.len() + self.stored_last().len()
+    }
+
+    fn stored_last(&self) -> &[u8] {
+        if self.span.last == NO_END { &[] } else { &self.span.last }
+    }
+
+    /// Where the range tombstones are, in bytes from the start of the segment.
+    fn ranges_at(&self) -> usize {
+        (self.filter_at + self.filter_bytes) as usize
     }
 
     /// Length of a segment's bytes from its tree on.
@@ -158,6 +213,11 @@ impl Footer {
     fn trailer(&self, address: Address) -> [u8; TRAILER_BYTES] {
         let mut trailer = [0; TRAILER_BYTES];
         trailer[4] = LEAF_SEGMENT_VERSION;
+        let open = match (self.span.is_open, self.span.last == NO_END) {
+            (false, _) => 0,
+            (true, false) => OPEN,
+            (true, true) => ENDLESS,
+        };
         let words = [
             self.end,
             self.tree_at,
@@ -167,8 +227,8 @@ impl Footer {
             self.leaves,
             self.entries,
             self.tombstones,
-            self.first_key.len() as u32,
-            self.last_key.len() as u32,
+            self.span.first.len() as u32,
+            self.stored_last().len() as u32 | open,
         ];
         for (i, word) in words.into_iter().enumerate() {
             trailer[8 + 4 * i..12 + 4 * i].copy_from_slice(&word.to_le_bytes());
@@ -177,11 +237,24 @@ impl Footer {
         for (i, long) in longs.into_iter().enumerate() {
             trailer[48 + 8 * i..56 + 8 * i].copy_from_slice(&long.to_le_bytes());
         }
+        trailer[88..92].copy_from_slice(&self.ranges.to_le_bytes());
+        trailer[92..].copy_from_slice(&self.ranges_bytes.to_le_bytes());
         let crc = address.at(self.end).crc(&trailer[4..]);
-        let crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &self.first_key), &self.last_key);
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &self.span.first), self.stored_last());
         trailer[..4].copy_from_slice(&crc.to_le_bytes());
         trailer
     }
+}
+
+/// The span that a trailer says, of `keys` of which the first has so many bytes.
+fn span(keys: &Bytes, first_bytes: usize, open: u32) -> Result<Span, DecodeError> {
+    let (first, last) = (keys.slice(..first_bytes), keys.slice(first_bytes..));
+    let last = match open {
+        0 | OPEN => last,
+        ENDLESS if last.is_empty() => Bytes::from_static(NO_END),
+        _ => return Err(DecodeError::invalid(WHAT, "flags of the last key are unknown")),
+    };
+    Ok(Span { first, last, is_open: open != 0 })
 }
 
 /// Where a leaf lies in its segment.
@@ -200,6 +273,7 @@ pub struct LeafIndex {
     filter: Filter<Bytes>,
     footer: Footer,
     leaves: Arc<[LeafPlace]>,
+    ranges: RangeTombstones,
 }
 
 impl LeafIndex {
@@ -225,7 +299,25 @@ impl LeafIndex {
         let filter = bytes.slice(at(footer.filter_at)..at(footer.filter_at) + footer.filter_bytes as usize);
         let filter = Filter::parse(filter, address.at(footer.filter_at))?;
         let leaves = leaves_below(&nodes, &footer, no)?.into();
-        Ok(LeafIndex { nodes, filter, footer, leaves })
+        let ranges = match footer.ranges_bytes as usize {
+            0 => RangeTombstones::default(),
+            len => {
+                let start = footer.ranges_at() - footer.tree_at as usize;
+                let section = address.at(footer.ranges_at() as u32);
+                let keys = (&footer.span.first, &footer.span.last);
+                range::read_section(&bytes.slice(start..start + len), section, keys)?
+            }
+        };
+        if ranges.len() != footer.ranges as usize {
+            return Err(DecodeError::invalid(WHAT, "range tombstones are missing"));
+        }
+        Ok(LeafIndex { nodes, filter, footer, leaves, ranges })
+    }
+
+    /// Range tombstones: none in most segments.
+    #[inline]
+    pub fn ranges(&self) -> &RangeTombstones {
+        &self.ranges
     }
 
     /// The footer.
@@ -266,6 +358,7 @@ impl LeafIndex {
         self.footer.index_bytes()
             + size_of_val(&*self.leaves)
             + size_of_val(self.nodes.as_slice())
+            + size_of_val(self.ranges.as_slice())
             + size_of::<LeafIndex>()
     }
 }
@@ -339,7 +432,7 @@ pub fn translate(
     Ok(())
 }
 
-/// Checks filter and footer of a whole leaf segment; answers where its nodes end.
+/// Checks filter, range tombstones and footer of a whole leaf segment; answers where its nodes end.
 fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<usize, DecodeError> {
     let footer_bytes = bytes.len().min(TRAILER_BYTES + 2 * MAX_KEY_BYTES);
     let footer = Footer::parse(&Bytes::copy_from_slice(&bytes[bytes.len() - footer_bytes..]), address)?;
@@ -347,6 +440,10 @@ fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<usize, DecodeErro
         return Err(DecodeError::Short { what: WHAT, needed: footer.end as usize, available: bytes.len() });
     }
     let filter_at = footer.filter_at as usize;
-    Filter::parse(&bytes[filter_at..filter_at + footer.filter_bytes as usize], address.at(footer.filter_at))?;
+    Filter::parse(&bytes[filter_at..footer.ranges_at()], address.at(footer.filter_at))?;
+    if footer.ranges > 0 {
+        let ranges = footer.ranges_at()..footer.ranges_at() + footer.ranges_bytes as usize;
+        range::check_section(&bytes[ranges], address.at(footer.ranges_at() as u32))?;
+    }
     Ok(filter_at)
 }

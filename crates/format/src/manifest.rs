@@ -109,6 +109,8 @@ pub struct LevelState {
     pub entries: u64,
     /// Bytes of keys and values in place in the leaves: what the size of a level is measured by.
     pub bytes: u64,
+    /// Leaf segments with range tombstones.
+    pub ranged: Vec<SegmentId>,
 }
 
 /// How far a log must be on the device.
@@ -158,6 +160,9 @@ pub struct RegionState {
     pub levels: Vec<LevelState>,
     /// Every live segment.
     pub segments: BTreeMap<SegmentId, SegmentState>,
+    /// Its checkpoints by name: the region at an instant, which shares segments with it. Of this volume; no other replica
+    /// has them.
+    pub checkpoints: BTreeMap<String, Base>,
 }
 
 /// Everything a volume knows.
@@ -218,6 +223,22 @@ pub enum Change {
         /// See [`RegionState::commit`].
         commit: Lsn,
     },
+    /// A checkpoint is made: all of it is durable.
+    Checkpoint {
+        /// The region.
+        region: RegionId,
+        /// Its name among those of the region.
+        name: String,
+        /// What it holds, with the numbers and pointers of this volume.
+        base: Box<Base>,
+    },
+    /// A checkpoint is not needed any more.
+    DropCheckpoint {
+        /// The region.
+        region: RegionId,
+        /// Its name.
+        name: String,
+    },
 }
 
 /// One entry of the manifest: what a frame holds.
@@ -270,6 +291,11 @@ impl VolumeState {
             Change::Install { region, edit, places, commit } => {
                 self.region(*region)?.install(edit, places, *commit)?;
             }
+            Change::Checkpoint { region, name, base } => self.region(*region)?.checkpoint(name, base)?,
+            Change::DropCheckpoint { region, name } => {
+                let known = self.region(*region)?.checkpoints.remove(name);
+                known.ok_or_else(|| invalid(format!("there is no checkpoint {name:?}")))?;
+            }
         }
         Ok(())
     }
@@ -294,7 +320,28 @@ impl RegionState {
             commit: Lsn(0),
             levels: Vec::new(),
             segments: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
         }
+    }
+
+    fn checkpoint(&mut self, name: &str, base: &Base) -> Result<(), DecodeError> {
+        if self.checkpoints.contains_key(name) {
+            return Err(invalid(format!("checkpoint {name:?} is made twice")));
+        }
+        self.checkpoints.insert(name.to_owned(), base.clone());
+        Ok(())
+    }
+
+    /// Every segment that it needs, those that only checkpoints need last, each once.
+    pub fn needed_segments(&self) -> impl Iterator<Item = SegmentState> {
+        let kept: BTreeMap<SegmentId, SegmentState> = self
+            .checkpoints
+            .values()
+            .flat_map(|base| &base.segments)
+            .filter(|segment| !self.segments.contains_key(&segment.id))
+            .map(|segment| (segment.id, segment.state()))
+            .collect();
+        self.segments.values().copied().chain(kept.into_values())
     }
 
     /// Its log segments of `log`, oldest first.
@@ -451,6 +498,29 @@ pub struct BaseSegment {
     pub last_lsn: Lsn,
     /// See [`SegmentState::dead_bytes`].
     pub dead_bytes: u32,
+}
+
+impl BaseSegment {
+    /// What the volume that it lies on knows of it.
+    pub fn state(&self) -> SegmentState {
+        let &BaseSegment { id, kind, primary, bytes, last_lsn, dead_bytes } = self;
+        let durable_bytes = if kind.is_index() { 0 } else { bytes };
+        SegmentState { id, no: primary, kind, bytes: Some(bytes), durable_bytes, last_lsn, dead_bytes }
+    }
+}
+
+impl Base {
+    /// A region that consists of it, on the volume where it lies.
+    pub fn region_state(&self, region: RegionId) -> RegionState {
+        RegionState {
+            term: self.term,
+            replay_from: self.replay_from,
+            commit: self.last_lsn,
+            levels: self.levels.clone(),
+            segments: self.segments.iter().map(|segment| (segment.id, segment.state())).collect(),
+            ..RegionState::new(region, self.options.clone())
+        }
+    }
 }
 
 /// All of a region at one instant, tails sealed: what a backup is brought to before mirroring goes on from there.

@@ -6,7 +6,7 @@
 
 use crate::cluster::{GroupConfig, RegionMap};
 use crate::table::{NewTable, TableName};
-use crate::{Epoch, Expiry, Lsn, RegionId, ServerId, UnixMs};
+use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -102,6 +102,24 @@ impl ExpireIf {
                 Some(false) => last(after) < last(before),
             }
     }
+}
+
+/// An error for what is no range of keys from `start` up to, and without, `end`.
+///
+/// # Errors
+/// It is empty or reversed, or a bound is longer than a key.
+pub fn check_range(start: &[u8], end: Option<&[u8]>) -> Result<(), OpError> {
+    let shown = |bound: &[u8]| bound[..bound.len().min(64)].escape_ascii().to_string();
+    if let Some(end) = end.filter(|end| *end <= start) {
+        let detail = format!("empty or reversed range: from \"{}\" to \"{}\"", shown(start), shown(end));
+        return Err(OpError::Invalid(detail));
+    }
+    let longest = start.len().max(end.map_or(0, <[u8]>::len));
+    if longest > MAX_KEY_BYTES {
+        let detail = format!("a bound is {longest} bytes long, the limit is {MAX_KEY_BYTES}");
+        return Err(OpError::Invalid(detail));
+    }
+    Ok(())
 }
 
 /// One operation.
@@ -202,6 +220,14 @@ pub enum Op {
         /// Answer the value.
         want_old: bool,
     },
+    /// Removes every key from a start up to, and without, an end, in the region that holds the start, atomically. Answers
+    /// [`OpResult::RangeDeleted`], which says where to go on; [`OpError::Invalid`] for an empty or reversed range.
+    DeleteRange {
+        /// First key; empty for no bound.
+        start: Bytes,
+        /// Key after the last; `None` for no bound.
+        end: Option<Bytes>,
+    },
 }
 
 impl Op {
@@ -210,6 +236,7 @@ impl Op {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
+            Op::DeleteRange { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
@@ -224,14 +251,15 @@ impl Op {
             | Op::Expire { key, .. }
             | Op::Add { key, .. }
             | Op::Append { key, .. } => Some(key),
-            Op::Scan { .. } | Op::Count { .. } | Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
+            Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } => None,
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
         }
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
     pub fn region_in<'a>(&self, map: &'a RegionMap, table: &str) -> Option<&'a GroupConfig> {
         match self {
-            Op::Scan { start, reverse: false, .. } => map.region_of(table, start),
+            Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } => map.region_of(table, start),
             Op::Scan { end: None, .. } => map.regions_of(table).last(),
             Op::Scan { end: Some(end), .. } => {
                 // The end is exclusive: the region of the greatest key below it.
@@ -287,6 +315,11 @@ pub enum OpResult {
     Done,
     /// What a key has, or `None` where it does not exist.
     Pair(Option<Pair>),
+    /// The keys of a range were removed, as far as they are the region's.
+    RangeDeleted {
+        /// The start of what is left of the range: the next region's first key. `None`: it is complete.
+        resume: Option<Bytes>,
+    },
 }
 
 /// What a key has.

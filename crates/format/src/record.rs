@@ -1,4 +1,4 @@
-//! A record: one put or delete as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
+//! A record: one put, delete or delete of a range as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
 //!
 //! ```text
 //!  0        4         6      7       8          16           20
@@ -45,6 +45,11 @@ pub enum RecordKind {
     Put = 1,
     /// Removes the key.
     Delete = 2,
+    /// Removes every key from this one up to, and without, the value; up to the last if the value is empty.
+    DeleteRange = 3,
+    /// As many LSNs as the value says, 8 bytes, from this one on are those of pairs that were ingested. There is nothing to
+    /// replay; the key is a byte 0.
+    Ingest = 4,
 }
 
 /// One record, borrowed from the bytes that hold it.
@@ -58,7 +63,7 @@ pub struct Record<'a> {
     pub flags: u8,
     /// The key, 1 byte to [`MAX_KEY_BYTES`].
     pub key: &'a [u8],
-    /// The value, up to [`MAX_VALUE_BYTES`]; empty for a delete.
+    /// The value, up to [`MAX_VALUE_BYTES`]; empty for a delete; the end of a range, see [`RecordKind::DeleteRange`].
     pub value: &'a [u8],
 }
 
@@ -69,6 +74,22 @@ pub const fn record_bytes(key_bytes: usize, value_bytes: usize, expires: Option<
 }
 
 impl Record<'_> {
+    /// The LSN after the last one that it stands for, if it stands for LSNs of ingested pairs.
+    fn ingested(&self) -> Option<Lsn> {
+        let count = u64::from_le_bytes(*self.value.first_chunk()?);
+        let end = self.stamp.lsn.0.checked_add(count)?;
+        (self.value.len() == size_of::<u64>() && count > 0 && end < u64::MAX).then_some(Lsn(end))
+    }
+
+    /// The last LSN that it stands for: its own, but for an ingest.
+    #[inline]
+    pub fn last_lsn(&self) -> Lsn {
+        match self.kind {
+            RecordKind::Ingest => self.ingested().map_or(self.stamp.lsn, |end| Lsn(end.0 - 1)),
+            _ => self.stamp.lsn,
+        }
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         record_bytes(self.key.len(), self.value.len(), self.stamp.expires)
@@ -151,6 +172,8 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         1 => RecordKind::Put,
         2 if value_bytes == 0 => RecordKind::Delete,
         2 => return Err(DecodeError::invalid("record", "a delete with a value")),
+        3 => RecordKind::DeleteRange,
+        4 => RecordKind::Ingest,
         other => return Err(DecodeError::invalid("record", format!("kind {other} is unknown"))),
     };
     if flags & !(FLAG_BATCH_CONTINUES | FLAG_EXPIRES) != 0 {
@@ -159,13 +182,21 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
     let (expires, rest) = rest.split_at(expiry_bytes);
     let expires = match expires.first_chunk::<EXPIRY_BYTES>() {
         None => None,
-        Some(_) if kind == RecordKind::Delete => return Err(DecodeError::invalid("record", "a delete that expires")),
+        Some(_) if kind != RecordKind::Put => return Err(DecodeError::invalid("record", "a delete that expires")),
         Some(ms) => Some(Expiry::try_from(u64::from_le_bytes(*ms))?),
     };
     let lsn = Lsn(u64::from_le_bytes(header[8..16].try_into().expect("8 bytes")));
     let (key, rest) = rest.split_at(key_bytes);
+    let value = &rest[..value_bytes];
+    if kind == RecordKind::DeleteRange && !crate::range::is_range(key, value) {
+        return Err(DecodeError::invalid("record", "a delete of a range that is empty, reversed or over the limits"));
+    }
     let (stamp, flags) = (Stamp { lsn, expires }, flags & FLAG_BATCH_CONTINUES);
-    Ok(Some(Record { stamp, kind, flags, key, value: &rest[..value_bytes] }))
+    let record = Record { stamp, kind, flags, key, value };
+    if kind == RecordKind::Ingest && record.ingested().is_none() {
+        return Err(DecodeError::invalid("record", "an ingest of no LSNs, or of more than there are"));
+    }
+    Ok(Some(record))
 }
 
 #[cfg(test)]

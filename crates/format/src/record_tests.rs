@@ -60,7 +60,21 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     assert!(with(4, &(MAX_KEY_BYTES as u16 + 1).to_le_bytes()).is_err());
     assert!(with(16, &(MAX_VALUE_BYTES as u32 + 1).to_le_bytes()).is_err());
     assert!(with(16, &u32::MAX.to_le_bytes()).is_err());
-    assert!(with(6, &[3]).is_err(), "a kind of the future");
+    assert!(with(6, &[5]).is_err(), "a kind of the future");
+    let ingest = |count: &[u8]| {
+        let mut bytes = encode(&put(&[0], count));
+        bytes[6] = RecordKind::Ingest as u8;
+        read_record_unchecked(&bytes).map(|record| record.map(|record| record.last_lsn()))
+    };
+    assert_eq!(ingest(&7u64.to_le_bytes()), Ok(Some(Lsn(15))));
+    assert!(ingest(&[0; 8]).is_err() && ingest(&[0xff; 8]).is_err() && ingest(&[1; 7]).is_err(), "no number of LSNs");
+    let range = |start: &[u8], end: &[u8]| {
+        let mut bytes = encode(&put(start, end));
+        bytes[6] = RecordKind::DeleteRange as u8;
+        read_record_unchecked(&bytes).map(|_| ())
+    };
+    assert!(range(b"a", b"b").is_ok() && range(b"a", b"").is_ok());
+    assert!(range(b"b", b"a").is_err() && range(b"a", b"a").is_err(), "an empty or reversed range");
     assert!(with(6, &[2]).is_err(), "a delete with a value");
     assert!(with(7, &[4]).is_err(), "a flag of the future");
     assert!(matches!(with(7, &[2]), Err(DecodeError::Short { .. })), "an expiry takes eight bytes more");

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
 use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::range::RangeTombstone;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
 use leeward_format::{Epoch, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, filter};
 use std::convert::Infallible;
@@ -43,6 +44,7 @@ fn leaf_segments() {
     ));
     let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
     assert!(builder.push(b"user4", stamp, Entry::InPlace(b"lee")));
+    assert!(builder.push_range(&RangeTombstone::new(b"user5", b"user7", Lsn(301))));
     let built = builder.finish();
     check("leaf-segment.hex", include_str!("golden/leaf-segment.hex"), &built.bytes);
     let footer = &built.footer;
@@ -53,6 +55,7 @@ fn leaf_segments() {
     let tree = Bytes::copy_from_slice(&built.bytes[NODE_BYTES..]);
     let index = LeafIndex::parse(&tree, address().at(NODE_BYTES as u32), no).expect("it was just built");
     assert!(index.may_contain(filter::hash(b"user33")));
+    assert_eq!(index.ranges().covering(b"user6").map(|range| range.lsn), Some(Lsn(301)));
 }
 
 #[test]

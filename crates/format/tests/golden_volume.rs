@@ -6,7 +6,7 @@
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
-    Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, RegionState, SegmentKind,
+    Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, RegionState, SegmentKind,
 };
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::segment::LogHeader;
@@ -41,14 +41,22 @@ fn records() {
     let delete = Record { stamp: Lsn(259).into(), kind: RecordKind::Delete, flags: 0, key: b"bay", value: b"" };
     let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
     let expiring = Record { stamp, kind: RecordKind::Put, flags: 0, key: b"bay", value: b"lee" };
+    let range = Record { stamp: Lsn(261).into(), kind: RecordKind::DeleteRange, flags: 0, key: b"a", value: b"cb" };
+    let count = 1000u64.to_le_bytes();
+    let ingest = Record { stamp: Lsn(262).into(), kind: RecordKind::Ingest, flags: 0, key: &[0], value: &count };
     let mut bytes = Vec::new();
     put.append_to(seed, &mut bytes);
     delete.append_to(seed, &mut bytes);
     expiring.append_to(seed, &mut bytes);
+    let range_at = bytes.len();
+    range.append_to(seed, &mut bytes);
+    ingest.append_to(seed, &mut bytes);
     check("record.hex", include_str!("golden/record.hex"), &bytes);
     assert_eq!(read_record(seed, &bytes), Ok(Some(put)));
     assert_eq!(read_record(seed, &bytes[put.bytes()..]), Ok(Some(delete)));
     assert_eq!(read_record(seed, &bytes[put.bytes() + delete.bytes()..]), Ok(Some(expiring)));
+    assert_eq!(read_record(seed, &bytes[range_at..]), Ok(Some(range)));
+    assert_eq!((range.last_lsn(), ingest.last_lsn()), (Lsn(261), Lsn(1261)));
 }
 
 #[test]
@@ -74,6 +82,7 @@ fn manifest_entries() {
         leaf_segments: 1,
         entries: 300,
         bytes: 40_000,
+        ranged: vec![id(5)],
     };
     let edit = InstallEdit {
         levels: vec![(0, level)],
@@ -83,12 +92,25 @@ fn manifest_entries() {
         logs: vec![LogExtent { log: LogKind::Large, id: id(3), bytes: 5000 }],
         dead: vec![(id(3), 700)],
     };
+    let (last_lsn, kind) = (Lsn(290), SegmentKind::Log(LogKind::Large));
+    let segment = BaseSegment { id: id(3), kind, primary: SegmentNo(10), bytes: 6000, last_lsn, dead_bytes: 700 };
+    let base = Box::new(Base {
+        options: TableOptions::default(),
+        term: leeward_format::Epoch(2),
+        replay_from: Lsn(301),
+        last_lsn: Lsn(300),
+        commit: Lsn(300),
+        levels: Vec::new(),
+        segments: vec![segment],
+    });
     let changes = vec![
         Change::Opened(Incarnation(2)),
         Change::Region(Box::new(RegionState::new(region, TableOptions::default()))),
         Change::OpenLog { region, log: LogKind::Large, id: id(3), no: SegmentNo(10) },
         Change::SealLog { region, id: id(3), bytes: 6000, last_lsn: Lsn(290) },
         Change::Install { region, edit, places: vec![(SegmentNo(12), 16_384)], commit: Lsn(300) },
+        Change::Checkpoint { region, name: "a".into(), base },
+        Change::DropCheckpoint { region, name: "a".into() },
         Change::Forget { region, ids: vec![id(3)] },
         Change::Drop(region),
     ];

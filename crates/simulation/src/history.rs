@@ -28,7 +28,7 @@ pub(crate) enum Action {
     WriteIfPresent(i64, Option<bool>),
     /// It added this much, and answered the sum; `None`: it was not answered.
     Add(i64, Option<i64>),
-    /// It removed the value, and answered whether there was one; `None`: it was not answered.
+    /// It removed the value, and answered whether there was one; `None`: it was not answered, or does not tell.
     Delete(Option<bool>),
 }
 

@@ -228,7 +228,11 @@ impl Load {
                 let reverse = rng.one_in(2);
                 (Op::Scan { start: key, end: Some(end), reverse, limit: 5, keys_only: false }, Action::Read(None))
             }
-            50..60 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
+            50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
+            57..60 => {
+                let end = Some(Bytes::from([&key[..], &[0]].concat()));
+                (Op::DeleteRange { start: key, end }, Action::Delete(None))
+            }
             60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
             60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),
             67..70 => (put(Condition::Present, false), Action::WriteIfPresent(new, None)),
@@ -373,6 +377,7 @@ fn answered_action(action: Action, result: &OpResult) -> Action {
         (Action::WriteIfPresent(value, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(value, Some(*done)),
         (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
         (Action::Delete(_), OpResult::Deleted { done, .. }) => Action::Delete(Some(*done)),
+        (Action::Delete(_), OpResult::RangeDeleted { resume: None }) => Action::Delete(None),
         (action, result) => panic!("{action:?} was answered by {result:?}"),
     }
 }

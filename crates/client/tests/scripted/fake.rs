@@ -178,6 +178,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Add { delta, .. } => OpResult::Integer(*delta),
         Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
+        Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
         Op::AcceptLoss { .. } | Op::CreateTable { .. } => OpResult::Done,
     }

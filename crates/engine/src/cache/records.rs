@@ -251,6 +251,15 @@ impl Shard {
         found.map_or(0, |entry| entry.remove().0.uses())
     }
 
+    /// Forgets an owner's records that `is_stale` says.
+    pub(super) fn forget(&mut self, owner: u32, is_stale: &dyn Fn(&[u8], Lsn) -> bool) {
+        let pages = &self.pages;
+        self.table.retain(|slot| {
+            let record = Record::at(pages, *slot);
+            record.owner() != owner || !is_stale(record.key(), record.lsn())
+        });
+    }
+
     /// Keeps a record of a key that has none, if there is any room at all.
     pub(super) fn insert(&mut self, hash: u64, fresh: Fresh<'_>, (ring, uses): (Ring, u32), shared: &Shared<'_>) {
         if let Some((page, offset)) = self.room(fresh.bytes(), ring, shared) {

@@ -1,14 +1,13 @@
 //! After the merge: the levels that changed, the index above each, one index segment a step, and the edit.
 
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
-use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Source, Swept};
+use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Ingested, Source, Swept};
 use crate::error::Result;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
 use bytes::Bytes;
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
 use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind};
-use leeward_format::node::separator;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,6 +32,9 @@ impl Finish {
             swept: None,
         };
         let is_kept = |leaf: &Arc<LeafSegment>| outputs.leaves.iter().any(|output| Arc::ptr_eq(&output.leaf, leaf));
+        if let Source::Sorted { sorted, .. } = &context.source {
+            finish.dead.extend(&sorted.padding);
+        }
         if let Source::Rewrite { level, .. } = context.source {
             let contents = &context.levels[level];
             let next = (plan.swept_to < contents.segments().len()).then(|| contents.fence(plan.swept_to).to_vec());
@@ -71,10 +73,15 @@ impl Finish {
             state.entries -= entries;
             state.bytes -= bytes;
         }
+        let goes = |id: &SegmentId| old.segments()[range.clone()].iter().any(|leaf| leaf.id() == *id);
+        state.ranged = old.state().ranged.iter().filter(|id| !goes(id)).copied().collect();
         for output in outputs {
             let (entries, bytes) = counted(&output.footer);
             state.entries += entries;
             state.bytes += bytes;
+            if output.footer.ranges > 0 {
+                state.ranged.push(output.leaf.id());
+            }
         }
         let leaves = splice(context, old, range, outputs)?;
         if leaves.is_empty() {
@@ -118,7 +125,12 @@ impl Finish {
             edit.logs.clone_from(logs);
             l0s.clone_from(tables);
         }
+        let ingested = match &context.source {
+            Source::Sorted { sorted, .. } => Some(Ingested { span: sorted.span(), last: sorted.last() }),
+            _ => None,
+        };
         CompactionDone {
+            ingested,
             edit,
             added: self.added,
             l0s,
@@ -152,22 +164,23 @@ fn splice(
 ) -> Result<Vec<(Vec<u8>, Arc<LeafSegment>)>> {
     let kept = |i: usize| (old.fence(i).to_vec(), Arc::clone(&old.segments()[i]));
     let mut leaves: Vec<_> = (0..range.start).map(kept).collect();
-    let mut last_key = match range.start.checked_sub(1) {
-        Some(before) if !outputs.is_empty() => Some(footer_of(&context.reads, &old.segments()[before])?.last_key),
+    let mut last = match range.start.checked_sub(1) {
+        Some(before) if !outputs.is_empty() => Some(footer_of(&context.reads, &old.segments()[before])?.span),
         _ => None,
     };
     for output in outputs {
-        let fence = last_key.map_or(Vec::new(), |last_key| separator(&last_key, &output.footer.first_key).to_vec());
+        let span = &output.footer.span;
+        let fence = last.map_or(Vec::new(), |last| last.separator(&span.first).to_vec());
         leaves.push((fence, Arc::clone(&output.leaf)));
-        last_key = Some(output.footer.last_key.clone());
+        last = Some(span.clone());
     }
     for i in range.end..old.segments().len() {
         let (mut fence, leaf) = kept(i);
         if i == range.end {
             if leaves.is_empty() {
                 fence.clear();
-            } else if let Some(last_key) = &last_key {
-                fence = separator(last_key, &footer_of(&context.reads, &leaf)?.first_key).to_vec();
+            } else if let Some(last) = &last {
+                fence = last.separator(&footer_of(&context.reads, &leaf)?.span.first).to_vec();
             }
         }
         leaves.push((fence, leaf));

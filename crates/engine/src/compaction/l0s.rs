@@ -3,6 +3,8 @@
 use super::plan::Counters;
 use crate::memtable::{Entry, MemCursor, MemTable};
 use bytes::Bytes;
+use leeward_format::leaf_segment::Span;
+use leeward_format::range::NO_END;
 use leeward_format::{Lsn, Stamp};
 use std::sync::Arc;
 
@@ -66,23 +68,26 @@ impl L0s {
     }
 }
 
-/// First and last key of `l0s`.
-pub(super) fn bounds(l0s: &[Arc<MemTable>]) -> (Bytes, Bytes) {
-    let (mut first, mut last) = (None::<Bytes>, Bytes::new());
+/// What `l0s` say anything of.
+pub(super) fn span(l0s: &[Arc<MemTable>]) -> Span {
+    let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
     for l0 in l0s {
         let mut cursor = l0.cursor(Lsn(u64::MAX));
         cursor.seek(&[]);
-        if let Some(key) = cursor.key()
-            && first.as_ref().is_none_or(|known| key < &known[..])
-        {
-            first = Some(Bytes::copy_from_slice(key));
+        if let Some(key) = cursor.key().filter(|key| *key < &all.first[..]) {
+            all.first = Bytes::copy_from_slice(key);
         }
         cursor.seek_before(None);
-        if let Some(key) = cursor.key()
-            && key > &last[..]
-        {
-            last = Bytes::copy_from_slice(key);
+        if let Some(key) = cursor.key().filter(|key| all.is_below(key)) {
+            (all.last, all.is_open) = (Bytes::copy_from_slice(key), false);
+        }
+        let ranges = l0.ranges(Lsn(u64::MAX));
+        if let [first, .., last] | [first @ last] = ranges.as_slice() {
+            all.first = all.first.min(first.start.clone());
+            if last.end > all.last {
+                (all.last, all.is_open) = (last.end.clone(), true);
+            }
         }
     }
-    (first.unwrap_or_default(), last)
+    all
 }

@@ -5,6 +5,7 @@ use super::l0s::L0s;
 use super::output::{Built, Outbox};
 use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_segments};
+use super::ranges::Ranges;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memtable::Entry;
@@ -25,6 +26,7 @@ pub(super) struct Merge {
     placing: Placing,
     /// No level below the target holds anything that a tombstone could hide.
     drop_tombstones: bool,
+    ranges: Ranges,
     filling: Option<Filling>,
     outbox: Outbox,
 }
@@ -69,10 +71,10 @@ impl Upper {
 }
 
 /// A leaf segment that is being filled.
-struct Filling {
+pub(super) struct Filling {
     id: SegmentId,
     segment: Arc<Segment>,
-    builder: LeafSegmentBuilder,
+    pub(super) builder: LeafSegmentBuilder,
 }
 
 impl Merge {
@@ -90,17 +92,24 @@ impl Merge {
                 }
                 Upper::L0(L0s::new(l0s))
             }
+            Source::Sorted { sorted, .. } => {
+                let leaves: Vec<_> = sorted.leaves.iter().map(|output| Arc::clone(&output.leaf)).collect();
+                Upper::Segments(Box::new(Run::new(&context.reads, &leaves, counters)?))
+            }
             Source::Level { .. } | Source::Rewrite { .. } => {
                 Upper::Segments(Box::new(Run::new(&context.reads, source_segments(context), counters)?))
             }
         };
+        let ranges = Ranges::new(context, plan)?;
         let below = &context.levels[target].segments()[plan.below.clone()];
-        let lower = Run::new(&context.reads, below, counters)?;
+        let below = ranges.unless_hidden(context, below, counters)?;
+        let lower = Run::new(&context.reads, &below, counters)?;
         Ok(Some(Merge {
             upper,
             lower,
             placing: Placing::new(context),
             drop_tombstones: context.is_into_last(),
+            ranges,
             filling: None,
             outbox: Outbox::default(),
         }))
@@ -110,6 +119,7 @@ impl Merge {
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<Built>> {
         while self.outbox.is_empty() {
             if !self.take(context, counters)? {
+                self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), None)?;
                 if let Some(filling) = self.filling.take() {
                     let (output, built) = filling.finish(context, counters)?;
                     self.outbox.leaf(context, counters, output, built)?;
@@ -138,7 +148,9 @@ impl Merge {
         let (key, stamp, entry) = newest.expect("the order says which one is there");
         let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
         let place = self.placing.of(key.len(), stamp, &entry, from_l0);
-        if self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Bury) {
+        if self.ranges.hide(key, stamp.lsn)
+            || (self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Bury))
+        {
             counters.drop_entry(key, stamp, &entry);
         } else {
             self.push(context, counters, order, place)?;
@@ -180,6 +192,7 @@ impl Merge {
             _ => entry,
         };
         loop {
+            self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), Some(key))?;
             let filling = match &mut self.filling {
                 Some(filling) => filling,
                 None => self.filling.insert(Filling::start(context)?),
@@ -192,11 +205,16 @@ impl Merge {
                 }
                 return Ok(());
             }
-            if filling.builder.is_empty() {
+            if filling.builder.is_empty() && filling.builder.has_no_ranges() {
                 let segment_bytes = context.reads.volume.segment_bytes();
                 return Err(Error::Invalid(format!("a pair is too large for segments of {segment_bytes} bytes")));
             }
-            let full = self.filling.take().expect("it was just filled");
+            let mut full = self.filling.take().expect("it was just filled");
+            self.ranges.cut(&mut full, key);
+            if full.builder.is_empty() && full.builder.has_no_ranges() {
+                self.filling = Some(full);
+                continue;
+            }
             let (output, built) = full.finish(context, counters)?;
             self.outbox.leaf(context, counters, output, built)?;
         }
@@ -204,7 +222,7 @@ impl Merge {
 }
 
 impl Filling {
-    fn start(context: &Context) -> Result<Filling> {
+    pub(super) fn start(context: &Context) -> Result<Filling> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let segment = volume.allocate()?;
         let id = (context.ids)();
@@ -214,7 +232,7 @@ impl Filling {
     }
 
     /// Writes the segment.
-    fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
+    pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
         let bytes = Bytes::from(bytes);

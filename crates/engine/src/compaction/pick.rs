@@ -93,7 +93,7 @@ impl Picker {
                 self.pick_merge(version, commit, extents, least).or(swept)
             }
         };
-        let source = source?;
+        let source = source.or_else(|| pick_ranged(version))?;
         self.swept_last = if matches!(source, Source::Rewrite { .. }) { self.swept_last + 1 } else { 0 };
         let mut levels = version.levels().to_vec();
         if levels.len() == source.target() {
@@ -188,6 +188,18 @@ impl Picker {
         self.resume[level] = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
         Source::Level { level, first, end }
     }
+}
+
+/// Leaf segments with range tombstones above the last level: what they hide takes space until they have met it.
+fn pick_ranged(version: &Version) -> Option<Source> {
+    let last = version.levels().iter().rposition(|level| !level.is_empty())?;
+    version.levels()[..last].iter().enumerate().find_map(|(level, contents)| {
+        let ranged = contents.ranged();
+        let first = *ranged.first()?;
+        let next_to = |(i, at): &(usize, &usize)| **at == first + i;
+        let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
+        Some(Source::Level { level, first, end })
+    })
 }
 
 /// How far each log segment of `logs` was referred to last.

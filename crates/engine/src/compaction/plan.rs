@@ -1,13 +1,13 @@
 //! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
 
 use super::input::Run;
-use super::l0s::bounds;
+use super::l0s::span;
 use super::{AddedSegment, Context, Source};
 use crate::error::Result;
 use crate::memtable::Entry;
 use crate::tree::{IndexRef, LeafSegment, Level};
 use crate::version::{Reach, Reads};
-use leeward_format::leaf_segment::Footer;
+use leeward_format::leaf_segment::{Footer, Span};
 use leeward_format::record::record_bytes;
 use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo, Stamp};
 use std::collections::BTreeMap;
@@ -70,20 +70,26 @@ const MAX_SEARCHED: usize = 32;
 
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
-        let (first_key, last_key) = match &context.source {
+        let span = match &context.source {
             Source::Rewrite { level, first, most } => {
                 return Plan::of_rewrite(context, *level, *first, *most, counters);
             }
-            Source::L0(l0s, _) => bounds(l0s),
+            Source::L0(l0s, _) => span(l0s),
+            Source::Sorted { sorted, .. } => sorted.span(),
             Source::Level { level, first, end } => {
                 let segments = context.levels[*level].segments();
-                let first = read_index(context, &segments[*first], counters)?.footer().first_key.clone();
-                (first, read_index(context, &segments[end - 1], counters)?.footer().last_key.clone())
+                let first = read_index(context, &segments[*first], counters)?.footer().span.first.clone();
+                Span { first, ..read_index(context, &segments[end - 1], counters)?.footer().span.clone() }
             }
         };
         let target = &context.levels[context.source.target()];
-        let mut below = overlap(context, target, &first_key, &last_key, counters)?;
-        let moves = below.is_empty() && matches!(context.source, Source::Level { .. }) && may_move(context)?;
+        let mut below = overlap(context, target, &span, counters)?;
+        let moves = below.is_empty()
+            && match context.source {
+                Source::Level { .. } => may_move(context)?,
+                Source::Sorted { .. } => true,
+                Source::L0(..) | Source::Rewrite { .. } => false,
+            };
         if !moves {
             take_small_neighbour(context, target, &mut below);
         }
@@ -118,11 +124,15 @@ fn leads_to_victims(context: &Context, leaf: &Arc<LeafSegment>, counters: &mut C
     Ok(false)
 }
 
-/// In the last level medium values are in place, so what leads to runs of them is rewritten on its way there.
+/// In the last level medium values are in place and nothing is left to hide, so what leads to runs of them, or has range
+/// tombstones, is rewritten on its way there.
 fn may_move(context: &Context) -> Result<bool> {
-    let leads_to_runs = |leaf: &Arc<LeafSegment>| Ok(footer_of(&context.reads, leaf)?.medium_bytes > 0);
-    let leads = source_segments(context).iter().map(leads_to_runs).collect::<Result<Vec<_>>>()?;
-    Ok(!context.is_into_last() || !leads.contains(&true))
+    let changes = |leaf: &Arc<LeafSegment>| {
+        let footer = footer_of(&context.reads, leaf)?;
+        Ok(footer.medium_bytes > 0 || footer.ranges > 0)
+    };
+    let changes = source_segments(context).iter().map(changes).collect::<Result<Vec<_>>>()?;
+    Ok(!context.is_into_last() || !changes.contains(&true))
 }
 
 /// A segment's index, its bytes counted if they come from the device.
@@ -136,23 +146,17 @@ fn read_index<'a>(context: &Context, leaf: &'a LeafSegment, counters: &mut Count
     }
 }
 
-/// The leaf segments of `target` that share keys with `first_key..=last_key`; or else the empty range where such would be.
-fn overlap(
-    context: &Context,
-    target: &Level,
-    first_key: &[u8],
-    last_key: &[u8],
-    counters: &mut Counters,
-) -> Result<Range<usize>> {
+/// The leaf segments of `target` that share keys with `span`; or else the empty range where such would be.
+pub(super) fn overlap(context: &Context, target: &Level, span: &Span, counters: &mut Counters) -> Result<Range<usize>> {
     if target.is_empty() {
         return Ok(0..0);
     }
-    let (mut start, mut end) = (target.segment_of(first_key), target.segment_of(last_key) + 1);
+    let (mut start, mut end) = (target.segment_of(&span.first), target.segment_of(&span.last) + 1);
     // The outermost two may end before the first key, or begin behind the last.
-    if read_index(context, &target.segments()[start], counters)?.footer().last_key < first_key {
+    if read_index(context, &target.segments()[start], counters)?.footer().span.is_below(&span.first) {
         start += 1;
     }
-    if start < end && read_index(context, &target.segments()[end - 1], counters)?.footer().first_key > last_key {
+    if start < end && span.is_below(&read_index(context, &target.segments()[end - 1], counters)?.footer().span.first) {
         end -= 1;
     }
     Ok(start..end.max(start))
@@ -187,6 +191,9 @@ pub(super) struct Outputs {
 impl Outputs {
     /// The source's own segments: nothing overlaps them below.
     pub(super) fn moved(context: &Context) -> Result<Outputs> {
+        if let Source::Sorted { sorted, .. } = &context.source {
+            return Ok(Outputs { leaves: sorted.leaves.clone(), added: sorted.added(true).collect() });
+        }
         let leaves = source_segments(context)
             .iter()
             .map(|leaf| Ok(Output { leaf: Arc::clone(leaf), footer: footer_of(&context.reads, leaf)? }));
@@ -194,11 +201,19 @@ impl Outputs {
     }
 }
 
-/// The leaf segments that are compacted; none for an L0.
+/// The leaf segments of a level that are compacted; none for an L0, or ingested pairs.
 pub(super) fn source_segments(context: &Context) -> &[Arc<LeafSegment>] {
     match context.source {
-        Source::L0(..) | Source::Rewrite { .. } => &[],
-        Source::Level { level, first, end } => &context.levels[level].segments()[first..end],
+        Source::L0(..) | Source::Rewrite { .. } | Source::Sorted { .. } => &[],
+        Source::Level { level, .. } => &context.levels[level].segments()[source_positions(context)],
+    }
+}
+
+/// Their positions in their level.
+pub(super) fn source_positions(context: &Context) -> Range<usize> {
+    match context.source {
+        Source::L0(..) | Source::Rewrite { .. } | Source::Sorted { .. } => 0..0,
+        Source::Level { first, end, .. } => first..end,
     }
 }
 

@@ -247,3 +247,90 @@ fn a_failed_read_fails_the_compaction() {
     drop(compaction);
     assert_eq!(store.settle().len(), 1);
 }
+
+/// Levels of 5,000 small pairs, two deep at least.
+fn two_levels() -> Store {
+    let mut store = Store::new(0, 16 << 10);
+    fill(&mut store, 0..5000, 60);
+    store.settle();
+    assert!(store.version.levels().iter().filter(|level| !level.is_empty()).count() >= 2);
+    store
+}
+
+#[test]
+fn lower_segments_that_a_range_tombstone_covers_are_dropped_unread() {
+    let mut store = two_levels();
+    let before = store.live.len();
+    store.delete_range(&10u32.to_be_bytes(), &4990u32.to_be_bytes());
+    store.freeze();
+    let (mut read, mut entries) = (0, 0);
+    for done in store.settle() {
+        read += done.bytes_read;
+        entries += done.entries_read;
+    }
+    assert!(entries > 4900, "{entries}");
+    assert!(read < 20 * SEGMENT_BYTES as u64, "{read} bytes read of {before} segments");
+    let levels = store.version.levels();
+    assert!(levels.iter().all(|level| level.ranged().is_empty()), "they have met all that they hide");
+    assert_eq!(levels.iter().map(|level| level.state().entries).sum::<u64>(), 20);
+    assert!(store.live.len() < 6, "{} segments of {before} are left", store.live.len());
+}
+
+#[test]
+fn a_range_tombstone_is_cut_at_segments_and_moves_with_them() {
+    let mut store = Store::new(0, 1 << 20);
+    fill(&mut store, 0..3000, 60);
+    store.settle();
+    // From here on nothing is too large, so that what is newer stays above.
+    store.delete_range(b"", &2000u32.to_be_bytes());
+    for n in (0..3000u32).step_by(3) {
+        store.write(&n.to_be_bytes(), Some(&[7; 200]));
+    }
+    store.freeze();
+    let compaction = store.pick().expect("an L0");
+    store.finish(compaction);
+    let level = &store.version.levels()[0];
+    assert!(level.ranged().is_empty(), "L1 is the last level");
+    let mut cursor = store.snapshot().cursor(ScanBounds::default());
+    for n in (0..3000u32).filter(|n| n % 3 == 0 || *n >= 2000) {
+        assert_eq!(cursor.next().expect("a sound disk").expect("every key is there").key[..], n.to_be_bytes());
+    }
+    assert!(cursor.next().expect("a sound disk").is_none());
+}
+
+/// The pair and a range with bounds as long take more than the smallest segment together: the pair is newer, so the range
+/// leaves a hole for it.
+#[test]
+fn a_pair_that_has_no_room_beside_a_range_is_written_in_a_hole_of_it() {
+    const LONGEST: usize = leeward_format::MAX_KEY_BYTES;
+    let mut store = two_levels();
+    let long = |byte: u8, tail: &[u8]| [&vec![byte; LONGEST - tail.len()][..], tail].concat();
+    let old = [long(b'b', b"n"), long(b'b', b"p"), b"|".to_vec()];
+    for key in &old {
+        store.write(key, Some(b"old"));
+    }
+    store.freeze();
+    store.settle();
+    store.delete_range(&long(b'a', b"a"), &long(b'z', b"z"));
+    let pairs: Vec<_> = (b'a'..=b'y').map(|byte| long(b'b', &[byte])).collect();
+    for key in pairs.iter().filter(|key| !old.contains(key)) {
+        store.write(key, Some(&[1; 3000]));
+    }
+    store.freeze();
+    let compaction = store.pick().expect("an L0");
+    store.finish(compaction);
+    assert!(!store.version.levels()[0].ranged().is_empty());
+    for _ in 0..2 {
+        let snapshot = store.snapshot();
+        let mut cursor = snapshot.cursor(ScanBounds { start: "a".into(), ..ScanBounds::default() });
+        for key in pairs.iter().filter(|key| !old.contains(key)) {
+            assert_eq!(cursor.next().expect("a sound disk").expect("it was written").key[..], key[..]);
+        }
+        assert_eq!(cursor.next().expect("a sound disk").expect("beyond the range").key, "|");
+        for key in &old[..2] {
+            let found = snapshot.get(key, crate::version::Reach::Device).expect("a sound disk");
+            assert!(!matches!(found, crate::version::Lookup::Found { .. }), "{found:?}");
+        }
+        store.settle();
+    }
+}

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::region::Region;
 use leeward_format::{LogKind, UnixMs};
 use leeward_platform::Clock;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ struct Shared {
     work: Condvar,
     /// A worker has done or failed something.
     progress: Condvar,
+    /// Held from the choice of a compaction to its install.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +74,17 @@ impl Workers {
     pub(super) fn call(&self) {
         self.shared.state.lock().calls += 1;
         self.shared.work.notify_all();
+    }
+
+    /// Keeps the compactor from choosing a compaction until the answer is dropped; waits for the one under way.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.shared.turn.lock()
+    }
+
+    /// Something was installed that writers may have waited for.
+    pub(super) fn advance(&self) {
+        self.shared.state.lock().progress += 1;
+        self.shared.progress.notify_all();
     }
 
     /// How much the workers have finished.
@@ -189,6 +202,7 @@ fn run_compactor(shared: &Shared, region: &Region, clock: &dyn Clock) {
 
 /// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
 fn compact(shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
+    let _turn = shared.turn.lock();
     let mut compaction = region.next_compaction(UnixMs(clock.unix_ms()))?;
     loop {
         if shared.state.lock().stop {

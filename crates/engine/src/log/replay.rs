@@ -73,8 +73,9 @@ impl<'a> Replay<'a> {
             self.next = found.and_then(|at| heads[at]).unwrap_or(self.next);
         }
         let Some(found) = found else { return Ok(None) };
-        self.next = self.next.next();
-        self.sources[found].take().map(Some)
+        let found = self.sources[found].take()?;
+        self.next = found.record.last_lsn().next();
+        Ok(Some(found))
     }
 
     /// Why there is no next record: offset in the file, and what was found.
@@ -103,7 +104,7 @@ pub(crate) fn find_prefix(
     let mut last = Lsn(state.replay_from.0.saturating_sub(1));
     while let Some(found) = replay.next()? {
         if found.record.flags & FLAG_BATCH_CONTINUES == 0 {
-            last = found.record.stamp.lsn;
+            last = found.record.last_lsn();
         }
     }
     let damage = replay.sources.iter().find_map(|source| source.damage.clone());
@@ -135,8 +136,8 @@ struct Source<'a> {
     bytes: Vec<u8>,
     /// Of the record that comes next in `bytes`.
     offset: usize,
-    /// LSN and length of the record at `offset`, once it was looked at.
-    head: Option<(Lsn, usize)>,
+    /// First and last LSN and length of the record at `offset`, once it was looked at.
+    head: Option<(Lsn, Lsn, usize)>,
     /// Of the last record taken or passed over.
     last: Lsn,
     /// The latest end that was not clean: offset in the file, what was found, and the LSN before it.
@@ -178,11 +179,11 @@ impl<'a> Source<'a> {
     /// LSN of the next record of at least `from`.
     fn peek(&mut self, from: Lsn) -> Result<Option<Lsn>> {
         loop {
-            if let Some((lsn, bytes)) = self.head {
+            if let Some((lsn, last, bytes)) = self.head {
                 if lsn >= from {
                     return Ok(Some(lsn));
                 }
-                self.pass(lsn, bytes);
+                self.pass(last, bytes);
             } else if self.current.is_none() {
                 let Some(segment) = self.segments.pop_front() else { return Ok(None) };
                 self.load(segment)?;
@@ -194,9 +195,9 @@ impl<'a> Source<'a> {
 
     /// The record that [`Source::peek`] has found.
     fn take(&mut self) -> Result<Replayed<'_>> {
-        let (lsn, bytes) = self.head.expect("only after a look");
+        let (_, last, bytes) = self.head.expect("only after a look");
         let offset = self.offset;
-        self.pass(lsn, bytes);
+        self.pass(last, bytes);
         let segment = self.current.as_ref().expect("the record is in a segment");
         let record = read_record_unchecked(&self.bytes[offset..]).ok().flatten().expect("it was decoded before");
         Ok(Replayed { log: self.log, no: segment.no, offset: offset as u32, record })
@@ -214,7 +215,9 @@ impl<'a> Source<'a> {
     /// Looks at the record at `offset`; leaves the segment where there is none.
     fn decode_head(&mut self) {
         match decode_record(self.seed, &self.bytes[self.offset..]) {
-            Ok(Some(record)) if record.stamp.lsn > self.last => self.head = Some((record.stamp.lsn, record.bytes())),
+            Ok(Some(record)) if record.stamp.lsn > self.last => {
+                self.head = Some((record.stamp.lsn, record.last_lsn(), record.bytes()))
+            }
             Ok(Some(record)) => {
                 let detail = format!("a record with LSN {} after one with {}", record.stamp.lsn, self.last);
                 self.leave(Some(detail));

@@ -100,7 +100,7 @@ impl OpenTail {
     #[inline]
     pub(crate) fn append(&mut self, record: &Record<'_>) -> u32 {
         let (bytes, seed) = (record.bytes(), self.tail.seed);
-        self.last_lsn = record.stamp.lsn;
+        self.last_lsn = record.last_lsn();
         self.appender.append(bytes, |spare| record.write_to(seed, spare)) as u32
     }
 

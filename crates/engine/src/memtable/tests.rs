@@ -147,3 +147,22 @@ fn a_cursor_outlives_the_table() {
     cursor.step();
     assert!(cursor.current().is_none());
 }
+
+#[test]
+fn a_range_hides_what_is_older_for_those_who_see_it() {
+    let table = MemTable::new();
+    assert!(!table.has_ranges() && table.is_empty());
+    table.insert(b"b", Lsn(1), Entry::InPlace(b"1"));
+    table.insert_range(RangeTombstone::new(b"a", b"c", Lsn(2)));
+    table.insert(b"b", Lsn(3), Entry::InPlace(b"3"));
+    table.insert_range(RangeTombstone::new(b"b", b"", Lsn(4)));
+    assert_eq!((table.entries(), table.last_lsn(), table.has_ranges()), (4, Lsn(4), true));
+    assert_eq!(table.get(b"b", Lsn(1)), Some((Lsn(1).into(), Entry::InPlace(b"1"))));
+    assert_eq!(table.get(b"b", Lsn(2)), Some((Lsn(2).into(), Entry::Tombstone)));
+    assert_eq!(table.get(b"b", Lsn(3)), Some((Lsn(3).into(), Entry::InPlace(b"3"))));
+    assert_eq!(table.get(b"b", Lsn(9)), Some((Lsn(4).into(), Entry::Tombstone)));
+    assert_eq!((table.get(b"a", Lsn(1)), table.get(b"a", Lsn(9))), (None, Some((Lsn(2).into(), Entry::Tombstone))));
+    assert_eq!((table.get(b"c", Lsn(3)), table.get(b"c", Lsn(4))), (None, Some((Lsn(4).into(), Entry::Tombstone))));
+    assert!(table.ranges(Lsn(1)).is_empty());
+    assert_eq!((table.ranges(Lsn(3)).len(), table.ranges(Lsn(4)).len()), (1, 2));
+}

@@ -82,14 +82,51 @@ fn compact(region: &Region) -> bool {
 }
 
 fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
+    append(region, Write { expires, ..Write::set(key, value) });
+}
+
+fn append(region: &Region, write: Write<'_>) {
     loop {
-        match region.append(&[Write { key, value, expires }]) {
+        match region.append(&[write]) {
             Ok(appended) => return region.set_commit(appended.last),
             Err(AppendError::TailBusy(_)) => flush(region),
             Err(AppendError::L0Full) => assert!(compact(region), "a full L0 can be compacted"),
             Err(AppendError::Engine(error)) => panic!("{error}"),
         }
     }
+}
+
+/// Deletes a range, or ingests pairs in one.
+fn random_range(region: &Region, rng: &mut Rng, model: &mut Model) {
+    let name = |n: u64| format!("key{n:04}").into_bytes();
+    let first = rng.below(600);
+    let (start, end) = (name(first), name(first + 1 + rng.below(40)));
+    if rng.one_in(2) {
+        append(region, Write::delete_range(&start, Some(&end)));
+        model.retain(|key, _| *key < start || *key >= end);
+        return;
+    }
+    let pairs: BTreeMap<Vec<u8>, Vec<u8>> =
+        (first..first + rng.below(60)).map(|n| (name(n), vec![7; rng.below(1500) as usize])).collect();
+    let mut builder = loop {
+        match region.begin_ingest(None) {
+            Ok(builder) => break builder,
+            Err(AppendError::TailBusy(_)) => flush(region),
+            Err(AppendError::L0Full) => assert!(compact(region), "a full L0 can be compacted"),
+            Err(AppendError::Engine(error)) => panic!("{error}"),
+        }
+    };
+    pairs.iter().for_each(|(key, value)| builder.push(key, value).expect("they are sorted"));
+    let Some(sorted) = builder.finish().expect("a sound disk") else { return };
+    region.set_commit(region.last_lsn());
+    let compaction = loop {
+        match region.ingest(&sorted, UnixMs(0)).expect("a sound disk") {
+            Some(compaction) => break compaction,
+            None => assert!(compact(region), "an L0 from before can be compacted"),
+        }
+    };
+    region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
+    model.extend(pairs.into_iter().map(|(key, value)| (key, (value, None))));
 }
 
 fn random_write(region: &Region, rng: &mut Rng, model: &mut Model) {
@@ -181,6 +218,9 @@ fn what_is_live_is_what_leaves_point_to() {
             let mut snapshots = Vec::new();
             for _ in 0..1 + rng.below(700) {
                 random_write(&region, &mut rng, &mut model);
+                if rng.one_in(60) {
+                    random_range(&region, &mut rng, &mut model);
+                }
                 if rng.one_in(20) {
                     compact(&region);
                 }

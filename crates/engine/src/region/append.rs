@@ -8,11 +8,12 @@ use super::{MAX_FROZEN_L0S, Prepared, Region, View, Writer};
 use crate::compaction::Accounts;
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
-use crate::memtable::MemTable;
+use crate::memtable::{MOST_RANGES, MemTable};
 use leeward_format::cluster::SizeClass;
 use leeward_format::leaf_segment::max_pair_bytes;
 use leeward_format::manifest::LogExtent;
 use leeward_format::node::Entry;
+use leeward_format::range::{RangeTombstone, is_range};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, record_bytes};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, Pointer, Stamp};
@@ -37,27 +38,80 @@ pub struct Write<'a> {
     pub value: Option<&'a [u8]>,
     /// From then on the pair reads as absent; `None`: never. Of no effect on a delete.
     pub expires: Option<Expiry>,
+    /// Deletes every key from this one, or from the first if it is empty, up to, and without, the value; without a value, up
+    /// to the last.
+    pub is_range: bool,
 }
+
+/// The least key: where a range begins that has no first key.
+const LEAST_KEY: &[u8] = &[0];
 
 impl<'a> Write<'a> {
     /// Sets `key` to `value`, for good.
     pub fn put(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-        Write { key, value: Some(value), expires: None }
+        Write::set(key, Some(value))
     }
 
     /// Removes `key`.
     pub fn delete(key: &'a [u8]) -> Write<'a> {
-        Write { key, value: None, expires: None }
+        Write::set(key, None)
+    }
+
+    /// Sets `key` to a value, for good, or without one removes it.
+    pub fn set(key: &'a [u8], value: Option<&'a [u8]>) -> Write<'a> {
+        Write { key, value, expires: None, is_range: false }
+    }
+
+    /// Removes every key from `start` up to, and without, `end`.
+    pub fn delete_range(start: &'a [u8], end: Option<&'a [u8]>) -> Write<'a> {
+        Write { is_range: true, ..Write::set(start, end) }
     }
 
     /// With `lsn`.
     fn stamp(&self, lsn: Lsn) -> Stamp {
-        Stamp { lsn, expires: self.expires.filter(|_| self.value.is_some()) }
+        Stamp { lsn, expires: self.expires.filter(|_| self.value.is_some() && !self.is_range) }
+    }
+
+    /// What its record says: kind, key and value.
+    #[inline]
+    fn record(&self) -> (RecordKind, &'a [u8], &'a [u8]) {
+        match (self.is_range, self.value) {
+            (false, Some(value)) => (RecordKind::Put, self.key, value),
+            (false, None) => (RecordKind::Delete, self.key, &[]),
+            (true, end) => {
+                let start = if self.key.is_empty() { LEAST_KEY } else { self.key };
+                (RecordKind::DeleteRange, start, end.unwrap_or_default())
+            }
+        }
     }
 
     /// Bytes of its record.
     fn record_bytes(&self) -> usize {
-        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), self.stamp(Lsn(0)).expires)
+        let (_, key, value) = self.record();
+        record_bytes(key.len(), value.len(), self.stamp(Lsn(0)).expires)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let (kind, key, value) = self.record();
+        if kind == RecordKind::DeleteRange {
+            let shown = |bound: &[u8]| bound.escape_ascii().to_string();
+            return match self.value {
+                Some(end) if end <= key => {
+                    let detail = format!("empty or reversed range: from {:?} to {:?}", shown(self.key), shown(end));
+                    Err(Error::Invalid(detail))
+                }
+                _ if is_range(key, value) => Ok(()),
+                _ => Err(Error::Invalid(format!("bound of a range: must be at most {MAX_KEY_BYTES} bytes"))),
+            };
+        }
+        if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len()) {
+            let detail = format!("key of {} bytes: must be {MIN_KEY_BYTES} to {MAX_KEY_BYTES}", key.len());
+            return Err(Error::Invalid(detail));
+        }
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Error::Invalid(format!("value of {} bytes: must be at most {MAX_VALUE_BYTES}", value.len())));
+        }
+        Ok(())
     }
 }
 
@@ -90,12 +144,17 @@ pub enum AppendError {
     Engine(#[from] Error),
 }
 
+/// Number of ranges that `writes` delete.
+fn ranges(writes: &[Write<'_>]) -> usize {
+    writes.iter().filter(|write| write.is_range).count()
+}
+
 /// What a batch needs of one log.
 #[derive(Clone, Copy, Debug, Default)]
-struct Need {
-    bytes: usize,
+pub(super) struct Need {
+    pub(super) bytes: usize,
     /// Position in the batch of its first record of this log.
-    first: Option<u64>,
+    pub(super) first: Option<u64>,
 }
 
 impl Region {
@@ -135,7 +194,7 @@ impl Region {
         if !may(&view) {
             return Ok(None);
         }
-        let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64)?;
+        let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64, ranges(writes))?;
         for log in LogKind::APPENDED {
             self.check_tail(&mut writer, log, needs[log.index()].bytes)?;
         }
@@ -156,7 +215,7 @@ impl Region {
         let pause = self.pause(&view, l0_before);
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
-        let user_bytes: usize = writes.iter().map(|write| write.key.len() + write.value.map_or(0, <[u8]>::len)).sum();
+        let user_bytes: usize = writes.iter().map(Write::record).map(|(_, key, value)| key.len() + value.len()).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
         Ok(Some(Appended { first, last, is_written, pause, wants_upkeep }))
     }
@@ -170,8 +229,10 @@ impl Region {
     }
 
     fn log_of(&self, write: &Write<'_>) -> LogKind {
-        match write.value {
-            Some(value) if self.options.placement.class(write.key.len(), value.len()) == SizeClass::Large => {
+        match write.record() {
+            (RecordKind::Put, key, value)
+                if self.options.placement.class(key.len(), value.len()) == SizeClass::Large =>
+            {
                 LogKind::Large
             }
             _ => LogKind::Recovery,
@@ -181,14 +242,9 @@ impl Region {
     fn check_batch(&self, writes: &[Write<'_>]) -> Result<[Need; 2], Error> {
         let mut needs = [Need::default(); 2];
         for (position, write) in writes.iter().enumerate() {
-            let (key, value) = (write.key.len(), write.value.map_or(0, <[u8]>::len));
-            if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key) {
-                let detail = format!("key of {key} bytes: must be {MIN_KEY_BYTES} to {MAX_KEY_BYTES}");
-                return Err(Error::Invalid(detail));
-            }
-            if value > MAX_VALUE_BYTES {
-                return Err(Error::Invalid(format!("value of {value} bytes: must be at most {MAX_VALUE_BYTES}")));
-            }
+            write.check()?;
+            let (_, key, value) = write.record();
+            let (key, value) = (key.len(), value.len());
             let log = self.log_of(write);
             let most = self.max_pair_bytes(log == LogKind::Large);
             if key + value > most {
@@ -201,6 +257,10 @@ impl Region {
             need.first.get_or_insert(position as u64);
         }
         let most = self.volume.segment_bytes() - LOG_HEADER_BYTES;
+        if ranges(writes) > MOST_RANGES {
+            let detail = format!("batch that deletes {} ranges: must be at most {MOST_RANGES}", ranges(writes));
+            return Err(Error::Invalid(detail));
+        }
         match needs.iter().map(|need| need.bytes).max() {
             _ if writes.is_empty() => Err(Error::Invalid("an empty batch".into())),
             Some(bytes) if bytes > most => {
@@ -210,10 +270,11 @@ impl Region {
         }
     }
 
-    /// Whether the L0 must freeze before it takes `bytes` more.
-    fn must_freeze(&self, view: &View, bytes: u64) -> Result<bool, AppendError> {
+    /// Whether the L0 must freeze before it takes `bytes` more, and so many ranges.
+    fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let active = view.version.active();
-        if active.is_empty() || active.bytes() + bytes <= self.options.l0_bytes {
+        let has_room = active.bytes() + bytes <= self.options.l0_bytes && active.has_room_for_ranges(ranges);
+        if active.is_empty() || has_room {
             return Ok(false);
         }
         let most = if self.is_beyond_space() { 1 } else { MAX_FROZEN_L0S };
@@ -248,7 +309,7 @@ impl Region {
         accounts.garbage_bytes() >= worth && accounts.is_beyond(self.options.max_space_percent)
     }
 
-    fn freeze(&self) {
+    pub(super) fn freeze(&self) {
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
         // Levels refer to the large log only; this L0 to those of its tails that hold records since the L0 before.
@@ -262,7 +323,7 @@ impl Region {
     }
 
     /// An error if `log` cannot take `bytes` more now. Afterwards [`Region::make_room`] cannot fail.
-    fn check_tail(&self, writer: &mut Writer, log: LogKind, bytes: usize) -> Result<(), AppendError> {
+    pub(super) fn check_tail(&self, writer: &mut Writer, log: LogKind, bytes: usize) -> Result<(), AppendError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -280,7 +341,7 @@ impl Region {
     }
 
     /// Opens the next tail of `log` if this one has no room; answers whether it did.
-    fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) -> bool {
+    pub(super) fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) -> bool {
         let Some(first) = need.first else { return false };
         let index = log.index();
         if writer.current[index].as_ref().is_some_and(|open| open.has_room(need.bytes)) {
@@ -309,13 +370,9 @@ impl Region {
         for (position, write) in writes.iter().enumerate() {
             let log = self.log_of(write);
             let open = writer.current[log.index()].as_mut().expect("room was made in this log");
-            let record = Record {
-                stamp: write.stamp(Lsn(first + position as u64)),
-                kind: if write.value.is_some() { RecordKind::Put } else { RecordKind::Delete },
-                flags: if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 },
-                key: write.key,
-                value: write.value.unwrap_or_default(),
-            };
+            let (kind, key, value) = write.record();
+            let flags = if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 };
+            let record = Record { stamp: write.stamp(Lsn(first + position as u64)), kind, flags, key, value };
             let offset = open.append(&record);
             if log == LogKind::Large {
                 large_at.get_or_insert(offset);
@@ -329,17 +386,23 @@ impl Region {
     fn show_batch(&self, writer: &Writer, l0: &MemTable, writes: &[Write<'_>], mut large_at: u32) {
         for (position, write) in writes.iter().enumerate() {
             let lsn = Lsn(writer.next.0 + position as u64);
-            let entry = match write.value {
-                None => Entry::Tombstone,
-                Some(value) if self.log_of(write) == LogKind::Large => {
+            let (kind, key, value) = write.record();
+            let entry = match kind {
+                RecordKind::DeleteRange => {
+                    l0.insert_range(RangeTombstone::new(key, value, lsn));
+                    continue;
+                }
+                RecordKind::Ingest => unreachable!("no write is an ingest"),
+                RecordKind::Delete => Entry::Tombstone,
+                RecordKind::Put if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
                     let pointer = Pointer::new(open.tail.segment(), large_at);
                     large_at += write.record_bytes() as u32;
                     Entry::InLog { pointer, value_bytes: value.len() as u32 }
                 }
-                Some(value) => Entry::InPlace(value),
+                RecordKind::Put => Entry::InPlace(value),
             };
-            l0.insert(write.key, write.stamp(lsn), entry);
+            l0.insert(key, write.stamp(lsn), entry);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a backup is synchronised from: all of a region at one instant, its segments pinned.
 
-use super::Region;
+use super::{Region, Writer};
 use crate::error::{Error, Result};
 use crate::log::Tail;
 use crate::volume::{Segment, Volume};
@@ -16,6 +16,27 @@ pub struct PinnedBase {
     volume: Arc<Volume>,
     segments: HashMap<SegmentId, Arc<Segment>>,
     tails: HashMap<SegmentId, Arc<Tail>>,
+}
+
+impl PinnedBase {
+    /// Of a checkpoint, whose segments these are.
+    pub(crate) fn of_checkpoint(
+        base: Base,
+        volume: Arc<Volume>,
+        segments: HashMap<SegmentId, Arc<Segment>>,
+    ) -> PinnedBase {
+        PinnedBase { base, volume, segments, tails: HashMap::new() }
+    }
+
+    /// Its segments.
+    pub(crate) fn segments(&self) -> &HashMap<SegmentId, Arc<Segment>> {
+        &self.segments
+    }
+
+    /// The volume where it lies.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
 }
 
 impl std::fmt::Debug for PinnedBase {
@@ -47,7 +68,11 @@ impl PinnedBase {
 impl Region {
     /// All of the region at this instant, pinned. The tails must be sealed ([`Region::seal_tails`]). For the writer.
     pub fn base(&self) -> PinnedBase {
-        let writer = self.writer.lock();
+        self.pin_base(&self.writer.lock())
+    }
+
+    /// [`Region::base`], between two appends.
+    pub(super) fn pin_base(&self, writer: &Writer) -> PinnedBase {
         assert!(writer.current.iter().all(Option::is_none), "the tails are sealed");
         // The tails first: one that is flushed and released meanwhile is then still known as a tail.
         let tails: HashMap<SegmentId, Arc<Tail>> = self.tails.all().map(|tail| (tail.id(), tail)).collect();

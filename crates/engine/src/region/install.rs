@@ -92,6 +92,7 @@ impl Region {
                 view.floor.max(Lsn(from.0.saturating_sub(1)))
             }
         };
+        let floor = done.ingested.as_ref().map_or(floor, |ingested| floor.max(ingested.last));
         self.view.store(Arc::new(View { version, floor }));
     }
 }

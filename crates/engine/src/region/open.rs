@@ -14,6 +14,7 @@ use crate::volume::{Durability, Owner, Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::manifest::{Change, RegionState};
 use leeward_format::node::Entry;
+use leeward_format::range::RangeTombstone;
 use leeward_format::record::RecordKind;
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentNo};
 use parking_lot::Mutex;
@@ -34,10 +35,8 @@ impl Region {
         cut(&mut state, &ends);
         (state.term, state.commit) = (term, last);
         let tails = Arc::new(Tails::new());
-        let logs = [LogKind::Large, LogKind::Medium].into_iter();
-        let values = logs.flat_map(|log| state.log_segments(log).map(move |segment| (segment.no, (log, segment.id))));
-        let reader = Arc::new(LogReader::new(volume.clone(), owner.region, tails.clone(), values.collect()));
-        let view = open_view(&volume, &owner, &state, reader.clone(), l0s)?;
+        let reader = value_reader(&volume, &state, &tails);
+        let view = open_view(&volume, volume.segments(owner.region), &state, reader.clone(), l0s)?;
         // What was replayed may be in the page cache only; from here on it is relied on.
         volume.sync()?;
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], Durability::Synced)?;
@@ -72,21 +71,27 @@ impl Region {
     }
 }
 
+/// Reads the logs that leaves of `state` point to.
+pub(super) fn value_reader(volume: &Arc<Volume>, state: &RegionState, tails: &Arc<Tails>) -> Arc<LogReader> {
+    let logs = [LogKind::Large, LogKind::Medium].into_iter();
+    let values = logs.flat_map(|log| state.log_segments(log).map(move |segment| (segment.no, (log, segment.id))));
+    Arc::new(LogReader::new(volume.clone(), state.region, tails.clone(), values.collect()))
+}
+
 /// Ids of the segments that the primary of `term` makes, in order.
 fn segment_ids(term: Epoch) -> SegmentIds {
     let next = AtomicU64::new(0);
     Arc::new(move || SegmentId::new(term, next.fetch_add(1, Ordering::Relaxed)))
 }
 
-fn open_view(
+pub(super) fn open_view(
     volume: &Arc<Volume>,
-    owner: &Owner,
+    held: HashMap<SegmentId, Arc<Segment>>,
     state: &RegionState,
     reader: Arc<LogReader>,
     mut l0s: Vec<Arc<MemTable>>,
 ) -> Result<View> {
-    let reads = Reads::new(volume.clone(), owner.region, reader);
-    let held = volume.segments(owner.region);
+    let reads = Reads::new(volume.clone(), state.region, reader);
     let by_no: HashMap<SegmentNo, (SegmentId, Arc<Segment>)> =
         held.into_iter().map(|(id, segment)| (segment.no(), (id, segment))).collect();
     let open = |level| Level::open(&reads, level, &|no| by_no.get(&no).cloned()).map(Arc::new);
@@ -98,17 +103,17 @@ fn open_view(
 }
 
 /// What a replay makes: the L0s, oldest first, and where the valid records of each segment end.
-type Recovered = (Vec<Arc<MemTable>>, HashMap<SegmentId, End>);
+pub(super) type Recovered = (Vec<Arc<MemTable>>, HashMap<SegmentId, End>);
 
 /// Replays the logs up to `last`.
-fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> {
+pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> {
     let overlays = HashMap::new();
     let mut replay = Replay::new(volume, state, &overlays, last);
     let mut l0s = vec![Arc::new(MemTable::new())];
     while let Some(found) = replay.next()? {
         let l0 = l0s.last().expect("there is one from the start");
         insert(l0, &found);
-        if l0.bytes() >= state.options.l0_bytes {
+        if l0.bytes() >= state.options.l0_bytes || !l0.has_room_for_ranges(1) {
             l0s.push(Arc::new(MemTable::new()));
         }
     }
@@ -118,6 +123,11 @@ fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> 
 fn insert(l0: &MemTable, found: &Replayed<'_>) {
     let record = &found.record;
     let entry = match (record.kind, found.log) {
+        (RecordKind::DeleteRange, _) => {
+            l0.insert_range(RangeTombstone::new(record.key, record.value, record.stamp.lsn));
+            return;
+        }
+        (RecordKind::Ingest, _) => return,
         (RecordKind::Delete, _) => Entry::Tombstone,
         (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Entry::InPlace(record.value),
         (RecordKind::Put, LogKind::Large) => {

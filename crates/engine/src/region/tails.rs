@@ -1,6 +1,6 @@
 //! What becomes of the tails: written, flushed, sealed, released, and the next ones prepared.
 
-use super::{Prepared, Region};
+use super::{Prepared, Region, Writer};
 use crate::error::{Error, Result};
 use crate::log::{OpenTail, Tail};
 use crate::volume::Durability;
@@ -117,7 +117,11 @@ impl Region {
 
     /// Seals the open tails, so that the logs' contents can be listed by segment: see [`Region::base`]. For the writer.
     pub fn seal_tails(&self) {
-        let mut writer = self.writer.lock();
-        writer.current.iter_mut().filter_map(Option::take).for_each(OpenTail::seal);
+        seal(&mut self.writer.lock());
     }
+}
+
+/// Seals the open tails.
+pub(super) fn seal(writer: &mut Writer) {
+    writer.current.iter_mut().filter_map(Option::take).for_each(OpenTail::seal);
 }

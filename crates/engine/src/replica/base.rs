@@ -132,7 +132,8 @@ impl Replica {
         let Some(pending) = &self.pending else {
             return Err(Error::protocol(self.region(), "there is no base to install"));
         };
-        let (state, held) = self.state_after(pending)?;
+        let (mut state, held) = self.state_after(pending)?;
+        state.checkpoints = self.state()?.checkpoints;
         self.volume.sync()?;
         let options = state.options.clone();
         let position = (state.term, pending.base.last_lsn);

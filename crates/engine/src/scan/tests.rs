@@ -144,3 +144,43 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
         assert!(cursor.steps() < 3_000, "{}", cursor.steps());
     }
 }
+
+/// 100,000 keys in several levels, deleted with one range: a scan seeks over them, whether the range is in the L0 or below.
+#[test]
+fn a_deleted_range_is_passed_in_few_steps() {
+    let mut store = Store::with_segments(1 << 20, 64 << 20, 4 << 10);
+    let name = |n: u32| [b"b".as_slice(), &n.to_be_bytes()].concat();
+    for round in 0..4u32 {
+        for n in (round..100_000).step_by(4) {
+            store.write(&name(n), Some(b"old"));
+        }
+        store.freeze();
+        store.settle();
+    }
+    store.write(b"a", Some(b"below"));
+    store.delete_range(&name(10), &name(99_990));
+    store.write(&name(55_555), Some(b"newer"));
+    for settled in [false, true] {
+        if settled {
+            let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
+            store.picker = Picker::new(&options, Arc::new(|| SegmentId(1 << 20)));
+            store.freeze();
+            let compaction = store.pick().expect("an L0");
+            store.finish(compaction);
+        }
+        for reverse in [false, true] {
+            let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });
+            let mut found = 0;
+            while cursor.next().expect("a sound disk").is_some() {
+                found += 1;
+            }
+            assert_eq!(found, 22);
+            assert!(cursor.steps() < 60, "{} steps, settled: {settled}", cursor.steps());
+            let within =
+                ScanBounds { start: name(20).into(), end: Some(name(40_000).into()), reverse, ..ScanBounds::default() };
+            let mut cursor = store.snapshot().cursor(within);
+            assert_eq!(cursor.next().expect("a sound disk"), None);
+            assert!(cursor.steps() < 10, "{} steps, settled: {settled}", cursor.steps());
+        }
+    }
+}

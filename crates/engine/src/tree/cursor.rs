@@ -194,7 +194,7 @@ impl LevelCursor {
             let Some(next) = next.filter(|next| *next < self.level.segments().len()) else { return Ok(()) };
             let index = self.level.segments()[next].index_from_device(&self.reads)?;
             let footer = index.footer();
-            let edge = if reverse { &footer.first_key } else { &footer.last_key };
+            let edge = if reverse { &footer.span.first } else { &footer.span.last };
             if footer.tombstones < footer.entries || !is_before(edge) {
                 return Ok(());
             }

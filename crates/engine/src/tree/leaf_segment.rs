@@ -9,7 +9,7 @@ use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::{Address, Child, Entry, Node, NodeKind};
-use leeward_format::{DecodeError, Pointer, SegmentId, Stamp};
+use leeward_format::{DecodeError, Lsn, Pointer, SegmentId, Stamp};
 use leeward_platform::disk::with_scratch;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -43,14 +43,14 @@ pub(crate) enum Probe {
     NotInMemory,
 }
 
-/// Where a key may be.
+/// Where a key may be. Where a segment has a range tombstone for it: its LSN.
 pub(crate) enum Place<'a> {
     /// Not here.
-    Nowhere,
+    Nowhere(Option<Lsn>),
     /// In this leaf.
-    Leaf(Arc<Leaf>),
+    Leaf(Arc<Leaf>, Option<Lsn>),
     /// In this leaf of a segment, which is not in memory.
-    Device(&'a LeafSegment, LeafPlace),
+    Device(&'a LeafSegment, LeafPlace, Option<Lsn>),
 }
 
 /// Contents of an entry that was found.
@@ -154,11 +154,11 @@ impl LeafSegment {
     pub(crate) fn get(&self, reads: &Reads, key: &[u8], hash: u64, reach: Reach) -> Result<Probe> {
         let Some(index) = self.index(reads, reach)? else { return Ok(Probe::NotInMemory) };
         if !index.may_contain(hash) {
-            return Ok(Probe::Absent);
+            return Ok(Probe::absent(deleted(&index, key)));
         }
         let place = index.leaves()[index.leaf_of(key)];
         if let Some(leaf) = self.cached_leaf(place) {
-            return Ok(search(&leaf, key, true));
+            return Ok(search(&leaf, key, true).or_else(|| deleted(&index, key)));
         }
         if reach == Reach::Memory {
             return Ok(Probe::NotInMemory);
@@ -168,22 +168,27 @@ impl LeafSegment {
         if self.cache.wants_leaf(serial, place.offset, place.bytes) {
             let leaf = Arc::new(self.read_leaf(reads, place)?);
             self.cache.insert_leaf(serial, place.offset, &leaf);
-            return Ok(search(&leaf, key, true));
+            return Ok(search(&leaf, key, true).or_else(|| deleted(&index, key)));
         }
-        with_scratch(place.bytes as usize, |bytes| {
+        let found = with_scratch(place.bytes as usize, |bytes| {
             reads.volume.read(self.segment.no(), place.offset, bytes)?;
             Ok(search(&self.parse_leaf(reads, &*bytes, place)?, key, false))
-        })
+        });
+        Ok(found?.or_else(|| deleted(&index, key)))
     }
 
     /// Where it may have `key`, whose hash this is. Reads the index, if that is not in memory, and no leaf.
     pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
         let index = self.index_from_device(reads)?;
+        let deleted = deleted(&index, key);
         if !index.may_contain(hash) {
-            return Ok(Place::Nowhere);
+            return Ok(Place::Nowhere(deleted));
         }
         let place = index.leaves()[index.leaf_of(key)];
-        Ok(self.cached_leaf(place).map_or(Place::Device(self, place), Place::Leaf))
+        Ok(match self.cached_leaf(place) {
+            Some(leaf) => Place::Leaf(leaf, deleted),
+            None => Place::Device(self, place, deleted),
+        })
     }
 
     /// The leaf at `place`, from memory if it is there.
@@ -236,6 +241,25 @@ impl Drop for LeafSegment {
         let leaves = (0..self.tree.pointer.offset()).step_by(leeward_format::node::NODE_BYTES);
         self.cache.forget(self.segment.serial(), leaves);
     }
+}
+
+impl Probe {
+    /// Nothing, or that the key was deleted with a range.
+    pub(crate) fn absent(deleted: Option<Lsn>) -> Probe {
+        deleted.map_or(Probe::Absent, |lsn| Probe::Found { stamp: lsn.into(), found: Found::Tombstone, is_kept: true })
+    }
+
+    /// What the leaf says; or else that the key was deleted with a range, if it was.
+    #[inline]
+    pub(crate) fn or_else(self, deleted: impl FnOnce() -> Option<Lsn>) -> Probe {
+        if matches!(self, Probe::Absent) { Probe::absent(deleted()) } else { self }
+    }
+}
+
+/// LSN of the range tombstone of a segment that covers `key`. An entry of the key is not older.
+#[inline]
+fn deleted(index: &LeafIndex, key: &[u8]) -> Option<Lsn> {
+    if index.ranges().is_empty() { None } else { index.ranges().covering(key).map(|range| range.lsn) }
 }
 
 /// What a leaf says of `key`; `is_kept`: it is in memory.

@@ -124,21 +124,25 @@ impl Version {
             answers[at.i] = Lookup::Absent;
             while let Some(level) = self.levels.get(at.level) {
                 match level.place(&self.reads, key, at.hash)? {
-                    Place::Nowhere => at.level += 1,
-                    Place::Leaf(leaf) => {
-                        see(at, search(&leaf, key, true), answers);
+                    Place::Nowhere(None) => at.level += 1,
+                    Place::Nowhere(deleted) => {
+                        see(at, Probe::absent(deleted), answers);
                         break;
                     }
-                    Place::Device(segment, place) => {
-                        waiting.push((at, leaves.add(segment, place)));
+                    Place::Leaf(leaf, deleted) => {
+                        see(at, search(&leaf, key, true).or_else(|| deleted), answers);
+                        break;
+                    }
+                    Place::Device(segment, place, deleted) => {
+                        waiting.push((at, leaves.add(segment, place), deleted));
                         break;
                     }
                 }
             }
         }
         let leaves = leaves.read(self)?;
-        for (at, leaf) in waiting {
-            see(at, search(&leaves[leaf], keys[at.i].0, false), answers);
+        for (at, leaf, deleted) in waiting {
+            see(at, search(&leaves[leaf], keys[at.i].0, false).or_else(|| deleted), answers);
         }
         Ok(still)
     }

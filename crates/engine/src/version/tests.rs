@@ -6,6 +6,7 @@ use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, Picker, Step
 use crate::volume::{Segment, VolumeOptions};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::{LevelState, LogExtent, SegmentKind};
+use leeward_format::range::RangeTombstone;
 use leeward_format::record::{RecordSeed, read_record, record_bytes};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, VolumeId};
@@ -93,20 +94,26 @@ pub(crate) struct LiveRun {
 /// LSN, value and expiry; no value is a tombstone.
 type OneVersion = (u64, Option<Vec<u8>>, Option<Expiry>);
 
-/// Versions of each key, oldest first.
+/// Versions of each key, oldest first, and deleted ranges.
 #[derive(Clone, Default)]
-pub(crate) struct Model(BTreeMap<Vec<u8>, Vec<OneVersion>>);
+pub(crate) struct Model {
+    keys: BTreeMap<Vec<u8>, Vec<OneVersion>>,
+    ranges: Vec<(u64, RangeTombstone)>,
+}
 
 impl Model {
     /// LSN and value of a key that lives.
     pub(crate) fn get(&self, key: &[u8], at: Lsn, now: UnixMs) -> Option<(u64, Vec<u8>)> {
-        let (lsn, value, expires) = self.0.get(key)?.iter().rev().find(|(lsn, ..)| *lsn <= at.0)?;
+        let (lsn, value, expires) = self.keys.get(key)?.iter().rev().find(|(lsn, ..)| *lsn <= at.0)?;
+        if self.ranges.iter().any(|(of, range)| *of <= at.0 && of > lsn && range.covers(key)) {
+            return None;
+        }
         Some((*lsn, value.clone().filter(|_| expires.is_none_or(|expires| expires.ms() > now.0))?))
     }
 
     pub(crate) fn live(&self, of: &Snapshot) -> impl DoubleEndedIterator<Item = (Vec<u8>, u64, Vec<u8>)> + '_ {
         let (at, now) = (of.lsn(), of.now());
-        self.0.keys().filter_map(move |key| self.get(key, at, now).map(|(lsn, value)| (key.clone(), lsn, value)))
+        self.keys.keys().filter_map(move |key| self.get(key, at, now).map(|(lsn, value)| (key.clone(), lsn, value)))
     }
 }
 
@@ -161,7 +168,16 @@ impl Store {
             Some(value) => Entry::InPlace(value),
         };
         self.version.active().insert(key, Stamp { lsn: Lsn(self.lsn), expires }, entry);
-        self.model.0.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec), expires));
+        self.model.keys.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec), expires));
+    }
+
+    /// Deletes what is between two keys, in either order; up to the last key where they are the same.
+    pub(crate) fn delete_range(&mut self, a: &[u8], b: &[u8]) {
+        self.lsn += 1;
+        let end = if a == b { &[][..] } else { a.max(b) };
+        let range = RangeTombstone::new(a.min(b), end, Lsn(self.lsn));
+        self.version.active().insert_range(range.clone());
+        self.model.ranges.push((self.lsn, range));
     }
 
     pub(crate) fn freeze(&mut self) {
@@ -228,6 +244,9 @@ impl Store {
             }
             cursor.seek(&[]).expect("a sound disk");
             while let Some((key, stamp, entry)) = cursor.current() {
+                let window = level.window(self.version.reads(), key).expect("a sound disk");
+                let is_hidden = window.lsn.is_some_and(|deleted| deleted > stamp.lsn);
+                assert!(window.has(key) && !is_hidden, "a hidden entry is gone");
                 if let Entry::InLog { pointer, value_bytes } = entry {
                     let bytes = record_bytes(key.len(), value_bytes as usize, stamp.expires);
                     *live.entry(pointer.segment()).or_default() += bytes as u32;
@@ -247,9 +266,15 @@ impl Store {
             for (i, leaf) in level.segments().iter().enumerate() {
                 let index = leaf.index_from_device(self.version.reads()).expect("a sound disk");
                 let footer = index.footer();
-                assert!(level.fence(i) <= &footer.first_key[..] && footer.first_key <= footer.last_key);
+                let span = &footer.span;
+                assert!(level.fence(i) <= &span.first[..] && span.first <= span.last);
                 assert!(i > 0 || level.fence(0).is_empty());
-                assert!(i + 1 == level.segments().len() || &footer.last_key[..] < level.fence(i + 1));
+                assert!(i + 1 == level.segments().len() || span.is_below(level.fence(i + 1)));
+                assert_eq!(level.state().ranged.contains(&leaf.id()), footer.ranges > 0);
+                assert_eq!(level.ranged().contains(&i), footer.ranges > 0);
+                for range in index.ranges().as_slice() {
+                    assert!(range.start >= span.first && range.end <= span.last || !span.is_open);
+                }
                 entries += u64::from(footer.entries);
                 bytes += footer.payload_bytes + footer.medium_bytes;
             }
@@ -307,6 +332,7 @@ pub(crate) enum Op {
     /// Time passes.
     Wait(u64),
     Delete(u8),
+    DeleteRange(u8, u8),
     Freeze,
     /// Steps that the next compaction takes before it is dropped.
     Abandon(usize),
@@ -339,6 +365,7 @@ pub(crate) fn any_ops() -> impl Strategy<Value = Vec<Op>> {
         8 => (any::<u8>(), bytes, 0u64..100).prop_map(|(key, bytes, ms)| Op::PutFor(key, bytes, ms)),
         2 => (1u64..40).prop_map(Op::Wait),
         5 => any::<u8>().prop_map(Op::Delete),
+        2 => (any::<u8>(), any::<u8>()).prop_map(|(a, b)| Op::DeleteRange(a, b)),
         2 => Just(Op::Freeze),
         1 => (0usize..4).prop_map(Op::Abandon),
         2 => Just(Op::Compact),
@@ -357,6 +384,7 @@ pub(crate) fn apply(store: &mut Store, op: &Op) {
         }
         Op::Wait(ms) => store.now += ms,
         Op::Delete(n) => store.write(&key(*n), None),
+        Op::DeleteRange(a, b) => store.delete_range(&key(*a), &key(*b)),
         Op::Freeze => store.freeze(),
         Op::Abandon(steps) => {
             if let Some(mut compaction) = store.pick() {

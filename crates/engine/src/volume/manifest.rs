@@ -127,6 +127,16 @@ impl Manifest {
         Ok(())
     }
 
+    /// An error if a checkpoint of `state` would take more than half of a zone.
+    pub(super) fn check_room(&self, state: &VolumeState) -> Result<()> {
+        let bytes = self.encode(EntryBody::Checkpoint(state.clone())).len();
+        if bytes * 2 <= self.zone_bytes {
+            return Ok(());
+        }
+        let detail = format!("the manifest would take {bytes} of the {} bytes of its zone", self.zone_bytes);
+        Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail })
+    }
+
     /// Begins the other zone with everything, durably.
     fn checkpoint(&mut self, state: &VolumeState) -> Result<()> {
         let frame = self.encode(EntryBody::Checkpoint(state.clone()));

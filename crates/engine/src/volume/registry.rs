@@ -2,9 +2,9 @@
 
 use super::space::Segment;
 use crate::error::{Error, Result};
-use leeward_format::manifest::{Change, RegionState, VolumeState};
+use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The right to change a region: whoever opened it last has it.
@@ -71,10 +71,16 @@ impl Registry {
         }
         let held = self.segments.entry(region).or_default();
         held.extend(added.iter().cloned());
-        let live = self.state.regions.get(&region).map(|state| &state.segments);
-        let is_dead = |id: &SegmentId| live.is_none_or(|live| !live.contains_key(id));
-        let dead: Vec<SegmentId> = held.keys().filter(|id| is_dead(id)).copied().collect();
-        debug_assert!(live.is_none_or(|live| live.keys().all(|id| held.contains_key(id))), "live segments are held");
+        let state = self.state.regions.get(&region);
+        let kept: HashSet<SegmentId> = state
+            .into_iter()
+            .flat_map(|state| state.checkpoints.values())
+            .flat_map(|base| base.segments.iter().map(|segment| segment.id))
+            .collect();
+        let is_live = |id: &SegmentId| state.is_some_and(|state| state.segments.contains_key(id)) || kept.contains(id);
+        let dead: Vec<SegmentId> = held.keys().filter(|id| !is_live(id)).copied().collect();
+        let is_held = |segment: SegmentState| held.contains_key(&segment.id);
+        debug_assert!(state.is_none_or(|state| state.needed_segments().all(is_held)), "live segments are held");
         Ok(dead.into_iter().filter_map(|id| held.remove(&id)).collect())
     }
 }

@@ -1,7 +1,9 @@
 //! The engine from outside: crashes, damage and replication's storage half, on simulated disks.
 
+mod checkpoint;
 mod crash;
 mod damage;
+mod ingest;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod replica;

@@ -1,7 +1,7 @@
 //! What the engine's tests share: a region driven by hand on a simulated disk, and the history that it must agree with.
 
 use leeward_engine::compaction::Step;
-use leeward_engine::{AppendError, Error, Reach, Region, Replica, ScanBounds, Volume, VolumeOptions, Write};
+use leeward_engine::{AppendError, Error, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions, Write};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::{LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
@@ -42,22 +42,61 @@ pub(crate) fn open_region(disk: &SimDisk) -> Result<Arc<Region>, Error> {
     Ok(region)
 }
 
-/// One random write; no value deletes.
-pub(crate) fn random_write(rng: &mut Rng, keys: u64) -> (Vec<u8>, Option<Vec<u8>>) {
-    let key = format!("key{:05}", rng.below(keys)).into_bytes();
-    if rng.one_in(6) {
-        return (key, None);
+/// A write, and what it does to a model.
+#[derive(Clone)]
+pub(crate) enum Change {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    /// No end: up to the last key.
+    DeleteRange(Vec<u8>, Option<Vec<u8>>),
+    /// Pairs that were ingested, with the last of their LSNs; nothing with the others.
+    Ingest(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+impl Change {
+    /// A random one.
+    fn random(rng: &mut Rng, keys: u64) -> Change {
+        let name = |n: u64| format!("key{n:05}").into_bytes();
+        let n = rng.below(keys);
+        if rng.one_in(250) {
+            let width = if rng.one_in(50) { keys } else { 40 };
+            let end = n + 1 + rng.below(width);
+            return Change::DeleteRange(name(n), (end < keys).then(|| name(end)));
+        }
+        if rng.one_in(6) {
+            return Change::Delete(name(n));
+        }
+        let longest = if rng.one_in(20) { 3000 } else { 350 };
+        let mut value = vec![0; rng.below(longest) as usize];
+        rng.fill(&mut value);
+        Change::Put(name(n), value)
     }
-    let longest = if rng.one_in(20) { 3000 } else { 350 };
-    let mut value = vec![0; rng.below(longest) as usize];
-    rng.fill(&mut value);
-    (key, Some(value))
+
+    fn write(&self) -> Write<'_> {
+        match self {
+            Change::Put(key, value) => Write::put(key, value),
+            Change::Delete(key) => Write::delete(key),
+            Change::DeleteRange(start, end) => Write::delete_range(start, end.as_deref()),
+            Change::Ingest(_) => unreachable!("no write"),
+        }
+    }
+
+    fn apply(&self, model: &mut Model) {
+        match self {
+            Change::Put(key, value) => drop(model.insert(key.clone(), value.clone())),
+            Change::Delete(key) => drop(model.remove(key)),
+            Change::DeleteRange(start, end) => {
+                model.retain(|key, _| key < start || end.as_ref().is_some_and(|end| key >= end));
+            }
+            Change::Ingest(pairs) => model.extend(pairs.iter().cloned()),
+        }
+    }
 }
 
 /// Every write that a region has taken, by LSN.
 #[derive(Clone, Default)]
 pub(crate) struct History {
-    writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    writes: Vec<Change>,
     /// Ends of batches.
     ends: Vec<u64>,
     /// Last LSN that reached the page cache.
@@ -69,12 +108,7 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn model(&self, last: Lsn) -> Model {
         let mut model = Model::new();
-        for (key, value) in &self.writes[..last.0 as usize] {
-            match value {
-                Some(value) => model.insert(key.clone(), value.clone()),
-                None => model.remove(key),
-            };
-        }
+        self.writes[..last.0 as usize].iter().for_each(|change| change.apply(&mut model));
         model
     }
 
@@ -86,6 +120,17 @@ impl History {
         (self.written, self.synced) = (last.0, last.0);
     }
 
+    /// An ingest takes LSNs; what comes of it is said when it is known.
+    pub(crate) fn begin_ingest(&mut self, lsns: u64) {
+        self.writes.extend((0..lsns).map(|_| Change::Ingest(Vec::new())));
+        self.ends.push(self.last());
+    }
+
+    /// The ingest that took LSNs up to `last` was installed.
+    pub(crate) fn ingested(&mut self, last: u64, pairs: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.writes[last as usize - 1] = Change::Ingest(pairs);
+    }
+
     pub(crate) fn last(&self) -> u64 {
         self.writes.len() as u64
     }
@@ -93,9 +138,8 @@ impl History {
     /// Appends a random batch, making room for it as an upkeep would.
     pub(crate) fn append(&mut self, region: &Region, rng: &mut Rng) -> Result<(), Error> {
         let size = if rng.one_in(4) { 1 + rng.below(5) } else { 1 };
-        let batch: Vec<_> = (0..size).map(|_| random_write(rng, 2000)).collect();
-        let writes: Vec<_> =
-            batch.iter().map(|(key, value)| Write { key, value: value.as_deref(), expires: None }).collect();
+        let batch: Vec<_> = (0..size).map(|_| Change::random(rng, 2000)).collect();
+        let writes: Vec<_> = batch.iter().map(Change::write).collect();
         let result = loop {
             match region.append(&writes) {
                 Err(AppendError::TailBusy(_)) => flush(region)?,
@@ -154,7 +198,11 @@ pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
 }
 
 pub(crate) fn contents(region: &Region) -> Model {
-    let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
+    read_all(&region.snapshot(region.last_lsn(), UnixMs(0)))
+}
+
+pub(crate) fn read_all(snapshot: &Snapshot) -> Model {
+    let mut cursor = snapshot.cursor(ScanBounds::default());
     let mut all = Model::new();
     while let Some(entry) = cursor.next().expect("a sound device") {
         all.insert(entry.key.to_vec(), entry.value.to_vec());

@@ -49,8 +49,9 @@ fn is_covered(image: &Image, segment: &SegmentState, at: u64) -> bool {
             let mut gap = 0..0;
             image.walk(region.region, segment, &mut |item| {
                 if let Item::Footer(footer) = item {
-                    let keys = (footer.first_key.len() + footer.last_key.len()) as u64;
-                    gap = u64::from(footer.filter_at + footer.filter_bytes)..u64::from(footer.end) - 80 - keys;
+                    let keys = (footer.span.first.len() + footer.span.last.len()) as u64;
+                    let sections = footer.filter_at + footer.filter_bytes + footer.ranges_bytes;
+                    gap = u64::from(sections)..u64::from(footer.end) - 96 - keys;
                 }
             });
             !gap.contains(&at)
@@ -104,11 +105,11 @@ fn a_walk_shows_what_the_region_holds() {
     let region = image.state().regions.values().next().expect("one");
     let (mut leaf_entries, mut records) = (0, 0);
     for segment in region.segments.values() {
-        assert_eq!(image.segment(segment.no).map(|(_, found)| found), Some(segment));
+        assert_eq!(image.segment(segment.no).map(|(_, found)| found), Some(*segment));
         let damage = image.walk(region.region, segment, &mut |item| match item {
             Item::Record { .. } => records += 1,
             Item::Node { node, .. } if node.kind() == NodeKind::Leaf => leaf_entries += node.len() as u64,
-            Item::Node { .. } | Item::LogHeader(_) | Item::Footer(_) => {}
+            Item::Node { .. } | Item::LogHeader(_) | Item::Footer(_) | Item::Ranges(_) => {}
         });
         assert_eq!(damage, []);
     }

@@ -3,10 +3,11 @@
 //! The builder knows after each entry exactly how many bytes the finished segment will take, so a segment is filled to
 //! the last leaf that fits. It belongs to one thread.
 
-use super::{Footer, LeafBuilder, end_of};
+use super::{Footer, LeafBuilder, Span, end_of};
 use crate::filter::{hash, write_filter};
 use crate::node::{Address, BLOCK_BYTES, Child, Entry, IndexNodeBuilder, NODE_BYTES, separator};
-use crate::{Lsn, Pointer, SegmentNo, Stamp};
+use crate::range::{CRC_BYTES, RangeTombstone, RangeTombstones, fragment_bytes, write_section};
+use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentNo, Stamp};
 use bytes::Bytes;
 use std::convert::Infallible;
 
@@ -33,6 +34,9 @@ pub struct LeafSegmentBuilder {
     shape: Shape,
     hashes: Vec<u64>,
     first_key: Vec<u8>,
+    ranges: RangeTombstones,
+    /// Bytes that their section takes at most.
+    ranges_bytes: usize,
     tombstones: u32,
     min_lsn: u64,
     max_lsn: u64,
@@ -55,6 +59,8 @@ impl LeafSegmentBuilder {
             shape: Shape::default(),
             hashes: Vec::new(),
             first_key: Vec::new(),
+            ranges: RangeTombstones::default(),
+            ranges_bytes: 0,
             tombstones: 0,
             min_lsn: u64::MAX,
             max_lsn: 0,
@@ -69,9 +75,14 @@ impl LeafSegmentBuilder {
         self.hashes.len()
     }
 
-    /// Nothing was taken yet.
+    /// No entry was taken yet.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
+    }
+
+    /// No range tombstone was taken yet.
+    pub fn has_no_ranges(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     /// Takes an entry, whose key must be above the last one, unless the segment has no room for it: then answers
@@ -85,7 +96,7 @@ impl LeafSegmentBuilder {
             if !self.has_room(LeafBuilder::single_bytes(key, stamp, entry), 1, key) {
                 return false;
             }
-            self.first_key.extend_from_slice(key);
+            self.begin_at(key);
             self.shape.push(&[]);
             self.leaf.push(key, stamp, entry);
         } else if !self.has_room(leaves_end, self.shape.nodes(), key) {
@@ -108,10 +119,46 @@ impl LeafSegmentBuilder {
         self.medium_bytes += u64::from(value_bytes);
     }
 
+    /// Takes a range tombstone that starts above all others and above the last entry, and of which the entries that come next
+    /// are not older; unless there is no room: then answers `false`, and the segment is to be finished. An empty segment has
+    /// room for any.
+    #[must_use]
+    pub fn push_range(&mut self, range: &RangeTombstone) -> bool {
+        let (leaves_end, nodes) = match self.leaf.is_empty() {
+            true => (LeafBuilder::single_bytes(&range.start, range.lsn, Entry::Tombstone), 1),
+            false => (self.out.len() + self.leaf.node_bytes(), self.shape.nodes()),
+        };
+        let bytes = self.ranges_bytes + fragment_bytes(range);
+        let is_first = self.is_empty() && self.ranges.is_empty();
+        if !is_first && !self.has_room_with(leaves_end, nodes, &range.start, bytes) {
+            return false;
+        }
+        self.begin_at(&range.start);
+        self.ranges_bytes = bytes;
+        self.ranges.push(range.clone());
+        true
+    }
+
+    fn begin_at(&mut self, key: &[u8]) {
+        if self.first_key.is_empty() {
+            self.first_key.extend_from_slice(key);
+        }
+    }
+
+    #[inline]
     fn has_room(&self, leaves_end: usize, index_nodes: usize, last_key: &[u8]) -> bool {
+        self.has_room_with(leaves_end, index_nodes, last_key, self.ranges_bytes)
+    }
+
+    fn has_room_with(&self, leaves_end: usize, index_nodes: usize, last_key: &[u8], ranges_bytes: usize) -> bool {
         let first_bytes = if self.first_key.is_empty() { last_key.len() } else { self.first_key.len() };
-        let keys = first_bytes + last_key.len();
-        end_of(leaves_end + index_nodes * NODE_BYTES, self.hashes.len() + 1, keys) <= self.segment_bytes
+        let (last_bytes, ranges_bytes) = match ranges_bytes {
+            0 => (last_key.len(), 0),
+            // Where the last range tombstone is cut is not known yet. What starts at the first key does not say so.
+            _ => (MAX_KEY_BYTES, CRC_BYTES + ranges_bytes),
+        };
+        let filter_at = leaves_end + index_nodes * NODE_BYTES;
+        end_of(filter_at, self.hashes.len() + 1, ranges_bytes, first_bytes + last_bytes) <= self.segment_bytes
     }
 
     fn count(&mut self, key: &[u8], lsn: Lsn, entry: Entry<'_>) {
@@ -141,12 +188,42 @@ impl LeafSegmentBuilder {
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
 
+    /// The shortest bound above what was taken, but for what the last range tombstone has from there on, and not above `next`,
+    /// which comes next.
+    pub fn bound_before<'n>(&self, next: &'n [u8]) -> &'n [u8] {
+        let last_key = self.leaf.last_key();
+        match self.ranges.as_slice().last() {
+            Some(range) if range.end == next => next,
+            Some(range) if &range.end[..] < next => separator(last_key.max(&range.end), next),
+            Some(range) if &range.start[..] < next => separator(last_key.max(&range.start), next),
+            _ => separator(last_key, next),
+        }
+    }
+
+    /// Cuts the last range tombstone at `bound`, which is above all that was taken otherwise; answers what it has from there on.
+    pub fn cut(&mut self, bound: &[u8]) -> Option<RangeTombstone> {
+        let rest = self.ranges.cut(bound);
+        if self.ranges.is_empty() {
+            self.ranges_bytes = 0;
+            if self.is_empty() {
+                self.first_key.clear();
+            }
+        }
+        rest
+    }
+
     /// The finished segment.
     ///
     /// # Panics
     /// If it is empty: that is a bug of the caller.
     pub fn finish(mut self) -> BuiltLeafSegment {
-        let last_key = Bytes::copy_from_slice(self.leaf.last_key());
+        if self.is_empty() {
+            let RangeTombstone { start, lsn, .. } = self.ranges.as_slice()[0].clone();
+            self.shape.push(&[]);
+            self.leaf.push(&start, lsn, Entry::Tombstone);
+            self.count(&start, lsn, Entry::Tombstone);
+        }
+        let span = self.span();
         self.write_leaf();
         let tree_at = self.out.len();
         let (address, no, out) = (self.address, self.no, &mut self.out);
@@ -158,30 +235,48 @@ impl LeafSegmentBuilder {
         debug_assert_eq!(out.len(), tree_at + self.shape.nodes() * NODE_BYTES);
         let filter_at = out.len();
         write_filter(&self.hashes, address.at(filter_at as u32), out);
-        let keys = self.first_key.len() + last_key.len();
-        let footer = Footer {
-            end: end_of(filter_at, self.hashes.len(), keys) as u32,
+        let ranges_at = out.len();
+        let lsns = |lsn: fn(u64, u64) -> u64, of_entries| {
+            self.ranges.as_slice().iter().fold(of_entries, |found, range| lsn(found, range.lsn.0))
+        };
+        if !self.ranges.is_empty() {
+            write_section(&self.ranges, (&span.first, &span.last), address.at(ranges_at as u32), out);
+        }
+        let mut footer = Footer {
+            end: 0,
             tree_at: tree_at as u32,
             root_at: (filter_at - NODE_BYTES) as u32,
             filter_at: filter_at as u32,
-            filter_bytes: (out.len() - filter_at) as u32,
+            filter_bytes: (ranges_at - filter_at) as u32,
             leaves: self.children.len() as u32,
             entries: self.hashes.len() as u32,
             tombstones: self.tombstones,
-            min_lsn: Lsn(self.min_lsn),
-            max_lsn: Lsn(self.max_lsn),
+            ranges: self.ranges.len() as u32,
+            ranges_bytes: (out.len() - ranges_at) as u32,
+            min_lsn: Lsn(lsns(u64::min, self.min_lsn)),
+            max_lsn: Lsn(lsns(u64::max, self.max_lsn)),
             payload_bytes: self.payload_bytes,
             log_bytes: self.log_bytes,
             medium_bytes: self.medium_bytes,
-            first_key: self.first_key.into(),
-            last_key,
+            span,
         };
+        let keys = footer.key_bytes();
+        footer.end = end_of(filter_at, self.hashes.len(), footer.ranges_bytes as usize, keys) as u32;
+        debug_assert!(footer.end as usize <= self.segment_bytes, "room was looked for before anything was taken");
         let trailer = footer.trailer(address);
         out.resize(footer.end as usize - trailer.len() - keys, 0);
-        out.extend_from_slice(&footer.first_key);
-        out.extend_from_slice(&footer.last_key);
+        out.extend_from_slice(&footer.span.first);
+        out.extend_from_slice(footer.stored_last());
         out.extend_from_slice(&trailer);
         BuiltLeafSegment { bytes: self.out, footer }
+    }
+
+    fn span(&self) -> Span {
+        let (first, last_key) = (Bytes::copy_from_slice(&self.first_key), self.leaf.last_key());
+        match self.ranges.as_slice().last() {
+            Some(range) if &range.end[..] > last_key => Span { first, last: range.end.clone(), is_open: true },
+            _ => Span { first, last: Bytes::copy_from_slice(last_key), is_open: false },
+        }
     }
 }
 

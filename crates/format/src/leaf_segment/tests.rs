@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::node::{Child, Entry};
+use crate::range::RangeTombstone;
 use crate::superblock::MIN_SEGMENT_BYTES;
 use crate::{Pointer, RegionId, SegmentId};
 use proptest::collection::{btree_map, vec};
@@ -79,7 +80,7 @@ proptest! {
         let expected: Vec<_> = model.iter().map(|(key, (lsn, _))| (key.clone(), *lsn)).collect();
         prop_assert_eq!(&found, &expected);
         let (first, last) = (&found[0].0, &found[found.len() - 1].0);
-        prop_assert!(index.footer().first_key == first[..] && index.footer().last_key == last[..]);
+        prop_assert!(index.footer().span.first == first[..] && index.footer().span.last == last[..]);
         for probe in probes {
             // The leaf that is named is the only one that could hold the key.
             let i = index.leaf_of(&probe);
@@ -112,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hostile_footer_is_an_error_or_harmless(model in any_model(60), damage in vec((4usize..88, any::<u8>()), 1..4)) {
+    fn a_hostile_footer_is_an_error_or_harmless(model in any_model(60), damage in vec((4usize..TRAILER_BYTES, any::<u8>()), 1..4)) {
         let (built, _) = build(MIN_SEGMENT_BYTES, &model);
         let mut bytes = built.bytes;
         let trailer_at = bytes.len() - TRAILER_BYTES;
@@ -220,4 +221,70 @@ fn an_index_segment_is_translated_node_by_node() {
     assert_eq!(first.child(1).pointer, Pointer::new(SegmentNo(2), 8192));
     assert!(translate(SegmentKind::Index, HERE, &mut bytes[..NODE_BYTES - 1], &mut Some).is_err());
     assert!(translate(SegmentKind::Index, HERE, &mut [], &mut Some).is_err());
+}
+
+/// Range tombstones among entries: every segment says of each key in its part what the model says, and its span holds all.
+fn segments_with_ranges(model: &Model, cuts: &[Vec<u8>]) -> Vec<BuiltLeafSegment> {
+    let mut bounds: Vec<&Vec<u8>> = cuts.iter().collect();
+    bounds.sort();
+    bounds.dedup();
+    let pairs = bounds.chunks_exact(2).map(|pair| RangeTombstone::new(pair[0], pair[1], Lsn(1)));
+    let mut ranges: std::collections::VecDeque<RangeTombstone> = pairs.collect();
+    let mut built = Vec::new();
+    let start = || LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, HERE, NO);
+    let mut builder = start();
+    let mut entries = model.iter().peekable();
+    loop {
+        let key = entries.peek().map(|(key, _)| &key[..]);
+        if let Some(range) = ranges.pop_front_if(|range| key.is_none_or(|key| range.start <= key)) {
+            if !builder.push_range(&range) {
+                let bound = builder.bound_before(&range.start).to_vec();
+                assert_eq!(builder.cut(&bound), None, "ranges are disjoint");
+                built.push(std::mem::replace(&mut builder, start()).finish());
+                ranges.push_front(range);
+            }
+            continue;
+        }
+        let Some((key, (lsn, value))) = entries.next() else { break };
+        if builder.push(key, Lsn(*lsn), Entry::InPlace(value)) {
+            continue;
+        }
+        let bound = if builder.is_empty() { key.clone() } else { builder.bound_before(key).to_vec() };
+        assert!(bound <= *key);
+        let rest = builder.cut(&bound);
+        built.push(std::mem::replace(&mut builder, start()).finish());
+        if let Some(rest) = rest {
+            assert!(builder.push_range(&rest));
+        }
+        if !builder.push(key, Lsn(*lsn), Entry::InPlace(value)) {
+            return built;
+        }
+    }
+    if !builder.is_empty() || !builder.has_no_ranges() {
+        built.push(builder.finish());
+    }
+    built
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn range_tombstones_are_kept_beside_entries(model in any_model(300), cuts in vec(vec(any::<u8>(), 1..12), 0..12), long in vec((any::<u8>(), 4000usize..=4096), 0..4)) {
+        let cuts: Vec<_> = cuts.into_iter().chain(long.into_iter().map(|(byte, len)| vec![byte; len])).collect();
+        let mut last: Option<Span> = None;
+        for built in segments_with_ranges(&model, &cuts) {
+            prop_assert!(built.bytes.len() <= MIN_SEGMENT_BYTES);
+            let index = open(&built.bytes, NO).unwrap();
+            prop_assert_eq!(index.footer(), &built.footer);
+            let span = &built.footer.span;
+            prop_assert!(last.is_none_or(|last| last.is_below(&span.first) && last.separator(&span.first) <= &span.first[..]));
+            for range in index.ranges().as_slice() {
+                prop_assert!(span.first <= range.start && range.end <= span.last || !span.is_open);
+            }
+            let mut copy = built.bytes.clone();
+            translate(SegmentKind::Leaf, HERE, &mut copy, &mut Some).unwrap();
+            prop_assert_eq!(&copy, &built.bytes);
+            last = Some(span.clone());
+        }
+    }
 }

@@ -32,7 +32,7 @@ use crate::node::Node;
 use crate::node::status::NodeStatus;
 use crate::resp::Reply;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Op, OpError};
+use leeward_format::op::{Op, OpError, check_range};
 use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -148,6 +148,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
             }
             Ok(())
         }
+        Op::DeleteRange { start, end } => check_range(start, end.as_deref()),
         Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
         Op::Count { .. } | Op::AcceptLoss { .. } => Ok(()),
     }

@@ -8,7 +8,8 @@ use super::work::{Work, too_long, unexpected};
 use super::{Context, MAX_REPLY_BYTES, check_op, error_reply, glob};
 use crate::resp::Reply;
 use bytes::Bytes;
-use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::cluster::GroupConfig;
+use leeward_format::op::{Op, OpError, OpResult, check_range};
 use leeward_format::table::TableName;
 
 /// Most entries asked for in one operation.
@@ -161,9 +162,43 @@ fn with_prefix(prefix: &[u8], shape: Shape) -> ScanWork {
 
 /// `KRANGE start end [REV] [LIMIT n] [KEYS]`
 pub(super) fn krange(args: &[Bytes]) -> Work {
-    let start = if &args[1][..] == b"-" { Bytes::new() } else { args[1].clone() };
-    let end = Some(args[2].clone()).filter(|end| !end.is_empty() && &end[..] != b"+");
+    let (start, end) = bounds(args);
     options(range(start, end, Shape::Entries), &args[3..])
+}
+
+/// The bounds that `KRANGE` and `KDELRANGE` begin with.
+fn bounds(args: &[Bytes]) -> (Bytes, Option<Bytes>) {
+    let start = if &args[1][..] == b"-" { Bytes::new() } else { args[1].clone() };
+    (start, Some(args[2].clone()).filter(|end| !end.is_empty() && &end[..] != b"+"))
+}
+
+/// `KDELRANGE start end`: an operation for each region that it touches.
+pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) -> Work {
+    let (start, end) = bounds(args);
+    if let Err(error) = check_range(&start, end.as_deref()) {
+        return Work::Ready(error_reply(&error));
+    }
+    let is_touched = |group: &&GroupConfig| {
+        end.as_ref().is_none_or(|end| group.start < *end) && group.end.as_ref().is_none_or(|edge| start < *edge)
+    };
+    let part = |group: &GroupConfig| {
+        let edge = group.end.as_ref().filter(|edge| end.as_ref().is_none_or(|end| *edge < end));
+        Op::DeleteRange { start: start.clone().max(group.start.clone()), end: edge.or(end.as_ref()).cloned() }
+    };
+    let ops: Vec<Op> = context.map.regions_of(&session.table).iter().filter(is_touched).map(part).collect();
+    if ops.is_empty() {
+        return Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into()));
+    }
+    Work::many(ops, |results| {
+        let is_complete = |result: &OpResult| matches!(result, OpResult::RangeDeleted { resume: None });
+        match results.iter().find(|result| !is_complete(result)) {
+            None => Reply::OK,
+            Some(OpResult::RangeDeleted { .. }) => Reply::Error(
+                "LOADING the regions of the table have changed; the range is deleted in part: try again".into(),
+            ),
+            Some(other) => unexpected(other),
+        }
+    })
 }
 
 /// `KPREFIX prefix [REV] [LIMIT n] [KEYS]`

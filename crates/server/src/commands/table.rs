@@ -103,6 +103,7 @@ commands! {
     "incr" "key" 2 Write ONE_KEY Args(strings::incr) "Adds 1 to an integer";
     "incrby" "key increment" 3 Write ONE_KEY Args(strings::incrby) "Adds to an integer";
     "info" "[section ...]" -1 Other NO_KEY Context(info::info) "Tells of the node";
+    "kdelrange" "start end" 3 Write NO_KEY Session(|args, session, context| scan::kdelrange(args, session, context)) "Removes the keys from start to before end";
     "keys" "pattern" 2 Scan NO_KEY Args(scan::keys) "Answers the keys that match a pattern, in order";
     "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Args(scan::kprefix) "Answers the entries whose keys begin with a prefix, in order";
     "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Args(scan::krange) "Answers the entries from start to before end, in order";

@@ -157,7 +157,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
         OpResult::Pair(pair) => pair.as_ref().map_or(0, |pair| len(&pair.value)),
         OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
-        OpResult::Integer(_) | OpResult::Error(_) | OpResult::Done => 0,
+        OpResult::Integer(_) | OpResult::Error(_) | OpResult::Done | OpResult::RangeDeleted { .. } => 0,
     }
 }
 
@@ -176,6 +176,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Integer(_) => "integer",
         OpResult::Entries { .. } => "entries",
         OpResult::Done => "done",
+        OpResult::RangeDeleted { .. } => "range deleted",
         OpResult::Error(error) => return error_reply(error),
     };
     error_reply(&OpError::Unavailable(format!("the primary answered with a result of another kind ({kind})")))

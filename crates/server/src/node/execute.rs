@@ -8,8 +8,8 @@ use super::job::Outcome;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::version::Version;
-use leeward_engine::{AppendError, Error, Lookup, Reach, ScanBounds, Write};
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
+use leeward_engine::{AppendError, Appended, Error, Lookup, Reach, ScanBounds, Write};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, check_range};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ pub(super) fn check(op: &Op) -> Result<(), OpError> {
         _ => {}
     }
     match op {
+        Op::DeleteRange { start, end } => check_range(start, end.as_deref()),
         Op::Put { value, .. } | Op::Append { suffix: value, .. } if value.len() > MAX_VALUE_BYTES => {
             invalid(format!("the value has {} bytes; a value has at most {MAX_VALUE_BYTES} bytes", value.len()))
         }
@@ -54,11 +55,56 @@ impl Serving {
                 return self.refuse(to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
             }
         }
-        if let Some(queue) = op.key().and_then(|key| self.locked.get_mut(key)) {
-            queue.push_back(Pending { to, op, since: now });
-            return;
+        let pending = Pending { to, op, since: now };
+        if matches!(pending.op, Op::DeleteRange { .. }) {
+            self.behind.push_back(pending);
+            return self.go_on(now);
         }
-        self.start(now, to, op);
+        if !self.behind.is_empty() && pending.op.key().is_some() {
+            return self.behind.push_back(pending);
+        }
+        self.queue_or_start(now, pending);
+    }
+
+    /// An operation on a key queues behind those on the same key.
+    fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
+        match pending.op.key().and_then(|key| self.locked.get_mut(key)) {
+            Some(queue) => queue.push_back(pending),
+            None => self.start(now, pending.to, pending.op),
+        }
+    }
+
+    /// Carries out the deletes of ranges that wait, and what waits behind them, as far as nothing stands in their way.
+    pub(super) fn go_on(&mut self, now: Nanos) {
+        while let Some(pending) = self.behind.pop_front() {
+            let Op::DeleteRange { start, end } = &pending.op else {
+                self.queue_or_start(now, pending);
+                continue;
+            };
+            let is_inside = |key: &Bytes| key >= start && end.as_ref().is_none_or(|end| key < end);
+            if self.locked.keys().any(is_inside) || !self.delete_range(now, &pending) {
+                return self.behind.push_front(pending);
+            }
+        }
+    }
+
+    /// Deletes the part of a range that is the region's; `false`: there is no room for it yet.
+    fn delete_range(&mut self, now: Nanos, pending: &Pending) -> bool {
+        let Op::DeleteRange { start, end } = &pending.op else { unreachable!("the caller looked") };
+        let config = self.primary.config();
+        let first = start.max(&config.start).clone();
+        let edge = config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
+        let last = edge.as_ref().or(end.as_ref());
+        let user_bytes = first.len() + last.map_or(0, Bytes::len);
+        match self.region.append(&[Write::delete_range(&first, last.map(|last| &last[..]))]) {
+            Ok(appended) => {
+                self.appended(now, &appended, user_bytes);
+                self.hold(now, appended.last, pending.to, true, OpResult::RangeDeleted { resume: edge });
+            }
+            Err(AppendError::TailBusy(_) | AppendError::L0Full) => return false,
+            Err(AppendError::Engine(error)) => self.refuse_write(pending.to, &error),
+        }
+        true
     }
 
     /// Answers at once that nothing was done: that shows nothing of the region, so it waits for nothing.
@@ -157,12 +203,9 @@ impl Serving {
         };
         let key = op.key().expect("a write has a key");
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
-        match self.region.append(&[Write { key, value: put.as_deref(), expires }]) {
+        match self.region.append(&[Write { expires, ..Write::set(key, put.as_deref()) }]) {
             Ok(appended) => {
-                self.counters.user_bytes += user_bytes as u64;
-                if !appended.pause.is_zero() {
-                    self.slow_down(now, appended.pause);
-                }
+                self.appended(now, &appended, user_bytes);
                 if let OpResult::Put { version, .. } = &mut answer {
                     *version = put.is_some().then_some(appended.last);
                 }
@@ -170,18 +213,27 @@ impl Serving {
             }
             Err(AppendError::TailBusy(_)) => self.stall(now, to, op, false),
             Err(AppendError::L0Full) => self.stall(now, to, op, true),
-            Err(AppendError::Engine(error)) => {
-                let refused = match &error {
-                    Error::Invalid(_) => OpError::Invalid(error.to_string()),
-                    Error::NoSpace { .. } => OpError::Unavailable(error.to_string()),
-                    _ => {
-                        self.fail(&error);
-                        OpError::Unavailable(error.to_string())
-                    }
-                };
-                self.refuse(to, refused);
-            }
+            Err(AppendError::Engine(error)) => self.refuse_write(to, &error),
         }
+    }
+
+    fn appended(&mut self, now: Nanos, appended: &Appended, user_bytes: usize) {
+        self.counters.user_bytes += user_bytes as u64;
+        if !appended.pause.is_zero() {
+            self.slow_down(now, appended.pause);
+        }
+    }
+
+    fn refuse_write(&mut self, to: ReplyTo, error: &Error) {
+        let refused = match error {
+            Error::Invalid(_) => OpError::Invalid(error.to_string()),
+            Error::NoSpace { .. } => OpError::Unavailable(error.to_string()),
+            _ => {
+                self.fail(error);
+                OpError::Unavailable(error.to_string())
+            }
+        };
+        self.refuse(to, refused);
     }
 
     fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {

@@ -4,7 +4,8 @@
 //! - An answer leaves only when every LSN that it shows is committed *and* the lease is held at that moment. Answers
 //!   that must wait are [`Held`].
 //! - Operations on one key take place in the order in which they were submitted: while one of them waits for the
-//!   device or for room, the later ones queue behind it ([`Serving::locked`]).
+//!   device or for room, the later ones queue behind it ([`Serving::locked`]). A delete of a range waits for those on keys of
+//!   the range, and all that come after it wait for it ([`Serving::behind`]).
 //! - Nothing here blocks: what touches the device is a [`Job`], and [`Serving::jobs`] counts them, because a region is
 //!   given up only when none is running.
 
@@ -99,6 +100,8 @@ pub(super) struct Serving {
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
+    /// A delete of a range that waits for keys or room, and what was submitted since, in order.
+    pub(super) behind: VecDeque<Pending>,
     /// Until then no write is answered.
     slowed_until: Nanos,
     /// Answers that wait for nothing.
@@ -141,6 +144,7 @@ impl Serving {
             lookups: None,
             stalled: VecDeque::new(),
             stalled_since: None,
+            behind: VecDeque::new(),
             slowed_until: Nanos::ZERO,
             answers: Vec::new(),
             written: Lsn(0),
@@ -171,6 +175,7 @@ impl Serving {
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
     /// committed, lets answers go, and starts what upkeep is due.
     pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
+        self.go_on(now);
         self.start_lookups();
         let last = self.region.last_lsn();
         if self.failure.is_none() {
@@ -265,6 +270,12 @@ impl Serving {
             let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
+        if self.behind.front().is_some_and(|first| now - first.since > OP_PATIENCE) {
+            let first = self.behind.pop_front().expect("just seen");
+            let why = format!("region {id}: no room for writes, or keys of the range are in use");
+            out.push((first.to, OpResult::Error(OpError::Unavailable(why))));
+            self.go_on(now);
+        }
     }
 
     /// Ends every operation that has not been answered: the office is lost.
@@ -277,7 +288,8 @@ impl Serving {
         let waiting = std::mem::take(&mut self.pending).into_values();
         self.lookups = None;
         let stalled = std::mem::take(&mut self.stalled);
-        for pending in queued.chain(waiting).chain(stalled) {
+        let behind = std::mem::take(&mut self.behind);
+        for pending in queued.chain(waiting).chain(stalled).chain(behind) {
             out.push((pending.to, OpResult::Error(OpError::Recovering(id))));
         }
         out.append(&mut self.answers);

@@ -187,6 +187,13 @@ fn any_of_three_nodes_takes_any_command() {
         assert_eq!(client.run(&format!("SET apple{node} {node}")), "+OK");
         assert_eq!(client.run(&format!("SET zebra{node} {node}")), "+OK");
     }
+    let mut client = cluster.client(1);
+    assert_eq!(client.run("KDELRANGE apple1 zebra1"), "+OK");
+    assert_eq!(client.run("KRANGE - + KEYS"), "apple0 zebra1 zebra2");
+    let (start, end) = ("zebra2".into(), None);
+    let deleted = identity::ask(&cluster.servers[2].info().native_address, Op::DeleteRange { start, end });
+    assert_eq!(deleted, OpResult::RangeDeleted { resume: None });
+    assert_eq!(client.run("KRANGE - +"), "apple0 0 zebra1 1");
     let snapshot = cluster.servers[1].snapshot().expect("the node answers");
     assert_eq!(snapshot.map.servers.len(), 3);
 }

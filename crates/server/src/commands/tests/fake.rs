@@ -101,6 +101,13 @@ impl FakeNode {
                     self.tables.entry(of).or_default().keys().filter(|key| group.contains(key)).count() as i64
                 )
             }
+            Op::DeleteRange { start, end } => {
+                let group = self.map.region_of(&table, &start).expect("a region");
+                let edge = group.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
+                let end = edge.clone().or(end);
+                keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
+                OpResult::RangeDeleted { resume: edge }
+            }
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => unreachable!("no Redis command does that"),
             Op::Scan { start, end, reverse, limit, keys_only } => {
                 self.scan(&table, start, end, reverse, limit, keys_only)

@@ -235,6 +235,27 @@ fn several_keys_in_several_regions() {
 }
 
 #[test]
+fn ranges_are_deleted_region_by_region() {
+    check(
+        &mut fake(),
+        &[
+            ("MSET a 1 b 2 g 3 h 4 p 5 q 6", "+OK|"),
+            ("KDELRANGE b h", "+OK|"),
+            ("KRANGE - + KEYS", "*4|$1|a|$1|h|$1|p|$1|q|"),
+            ("KDELRANGE c d", "+OK|"),
+            ("KDELRANGE q +", "+OK|"),
+            ("KDELRANGE - b", "+OK|"),
+            ("KRANGE - + KEYS", "*2|$1|h|$1|p|"),
+            ("KDELRANGE p h", r#"-ERR empty or reversed range: from \"p\" to \"h\"|"#),
+            ("KDELRANGE p p", r#"-ERR empty or reversed range: from \"p\" to \"p\"|"#),
+            ("KDELRANGE p", "-ERR wrong number of arguments for 'kdelrange' command|"),
+            ("KDELRANGE - +", "+OK|"),
+            ("KEYS *", "*0|"),
+        ],
+    );
+}
+
+#[test]
 fn ranges_cross_regions_in_both_directions() {
     let mut fake = fake();
     check(

@@ -213,6 +213,7 @@ fn command() -> impl Strategy<Value = String> {
         (key, key).prop_map(|(one, two)| format!("MSET {one} 1 {two} 2")),
         (key, key).prop_map(|(one, two)| format!("KRANGE {one} {two}")),
         (key, key).prop_map(|(one, two)| format!("KRANGE {one} {two} REV LIMIT 2 KEYS")),
+        (key, key).prop_map(|(one, two)| format!("KDELRANGE {one} {two}")),
         Just("KEYS *".to_owned()),
         Just("PING".to_owned()),
         Just("DBSIZE".to_owned()),

@@ -1,0 +1,207 @@
+//! Ingest of sorted pairs: leaf segments and runs of the large log are built of them directly, and installed with one edit.
+//!
+//! 1. LSNs are taken for all of them at an instant, with one record that stands for them, and the L0 freezes: whatever is
+//!    written later is newer and lies above.
+//! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
+//! 3. Once the L0s from before are compacted, the segments go into the deepest level in which, and above which, nothing
+//!    overlaps them; or else are merged into L1, like those of a level above it.
+//!
+//! Values below the large size are in place, wherever they go. One thread at a time.
+
+use super::merge::Filling;
+use super::output::{Built, Outbox};
+use super::plan::{Counters, Output, overlap};
+use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
+use crate::error::{Error, Result};
+use crate::tree::Level;
+use crate::version::{Reads, Version};
+use leeward_format::cluster::{Placement, SizeClass};
+use leeward_format::leaf_segment::Span;
+use leeward_format::manifest::SegmentKind;
+use leeward_format::node::Entry;
+use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, UnixMs};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Builds segments of pairs in ascending order of their keys.
+pub struct SortedBuilder {
+    context: Context,
+    counters: Counters,
+    filling: Option<Filling>,
+    outbox: Outbox,
+    sorted: Sorted,
+    /// LSN of the next pair.
+    next: Lsn,
+    last_key: Vec<u8>,
+}
+
+/// Segments that are built and not installed.
+#[derive(Default)]
+pub struct Sorted {
+    pub(super) leaves: Vec<Output>,
+    added: Vec<AddedSegment>,
+    /// Bytes behind the last record of a run.
+    pub(super) padding: Vec<(SegmentId, u32)>,
+    /// Last of the LSNs that were taken.
+    last: Lsn,
+    pairs: u64,
+    pair_bytes: u64,
+}
+
+impl SortedBuilder {
+    /// For pairs with LSNs from `first` to `last`.
+    pub(crate) fn new(reads: Arc<Reads>, ids: SegmentIds, placement: Placement, lsns: (Lsn, Lsn)) -> SortedBuilder {
+        let (first, last) = lsns;
+        let sorted = || Sorted { last, ..Sorted::default() };
+        let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0 };
+        let (victims, levels, base, writing) = (Arc::default(), Vec::new(), Vec::new(), Mutex::default());
+        SortedBuilder {
+            context: Context { reads, ids, placement, now: UnixMs(0), victims, source, levels, base, writing },
+            counters: Counters::default(),
+            filling: None,
+            outbox: Outbox::default(),
+            sorted: sorted(),
+            next: first,
+            last_key: Vec::new(),
+        }
+    }
+
+    /// Takes the next pair.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its key is not above the one before, or the pair is over the limits; [`Error::NoSpace`]; those of
+    /// writing. The builder is of no more use then.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let shown = |key: &[u8]| key[..key.len().min(64)].escape_ascii().to_string();
+        if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len()) || value.len() > MAX_VALUE_BYTES {
+            let (bytes, key) = (value.len(), shown(key));
+            return Err(Error::Invalid(format!("key \"{key}\" or its value of {bytes} bytes is over the limits")));
+        }
+        if key <= &self.last_key[..] {
+            let (key, last) = (shown(key), shown(&self.last_key));
+            return Err(Error::Invalid(format!(
+                "key \"{key}\" does not come after \"{last}\": ingest takes sorted keys, each once"
+            )));
+        }
+        if self.next > self.sorted.last {
+            return Err(Error::Invalid("more pairs than were announced".into()));
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        let lsn = self.next;
+        let entry = match self.context.placement.class(key.len(), value.len()) {
+            SizeClass::Large => {
+                self.outbox.run(&self.context, &mut self.counters, LogKind::Large, (key, lsn.into(), value))?
+            }
+            _ => Entry::InPlace(value),
+        };
+        loop {
+            let filling = match &mut self.filling {
+                Some(filling) => filling,
+                None => self.filling.insert(Filling::start(&self.context)?),
+            };
+            if filling.builder.push(key, lsn, entry) {
+                break;
+            }
+            if filling.builder.is_empty() {
+                let segment_bytes = self.context.reads.volume.segment_bytes();
+                return Err(Error::Invalid(format!("a pair is too large for segments of {segment_bytes} bytes")));
+            }
+            self.end_segment()?;
+        }
+        self.next = lsn.next();
+        self.sorted.pairs += 1;
+        self.sorted.pair_bytes += (key.len() + value.len()) as u64;
+        self.collect();
+        Ok(())
+    }
+
+    fn end_segment(&mut self) -> Result<()> {
+        if let Some(full) = self.filling.take() {
+            let (output, built) = full.finish(&self.context, &mut self.counters)?;
+            self.outbox.leaf(&self.context, &mut self.counters, output, built)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what is written; its bytes are let go.
+    fn collect(&mut self) {
+        while let Some(built) = self.outbox.pop() {
+            match built {
+                Built::Run(run) => self.sorted.added.push(run.added()),
+                Built::Leaf(output, leaf) => {
+                    self.sorted.added.push(leaf.added());
+                    self.sorted.leaves.push(output);
+                }
+            }
+        }
+    }
+
+    /// All of it; `None` if there was no pair.
+    ///
+    /// # Errors
+    /// As [`SortedBuilder::push`].
+    pub fn finish(mut self) -> Result<Option<Arc<Sorted>>> {
+        self.end_segment()?;
+        self.outbox.end_runs(&self.context, &mut self.counters)?;
+        self.collect();
+        self.context.finish_writing()?;
+        self.sorted.padding = self.counters.padding;
+        Ok((self.sorted.pairs > 0).then(|| Arc::new(self.sorted)))
+    }
+}
+
+impl Sorted {
+    /// Number of pairs.
+    pub fn pairs(&self) -> u64 {
+        self.pairs
+    }
+
+    /// Bytes of keys and values.
+    pub fn pair_bytes(&self) -> u64 {
+        self.pair_bytes
+    }
+
+    /// Last of the LSNs that were taken for it.
+    pub(crate) fn last(&self) -> Lsn {
+        self.last
+    }
+
+    pub(super) fn span(&self) -> Span {
+        let of = |output: Option<&Output>| output.expect("there is a pair").footer.span.clone();
+        Span { first: of(self.leaves.first()).first, ..of(self.leaves.last()) }
+    }
+
+    /// What goes into the edit: everything if the leaf segments go into a level as they are, otherwise only the runs.
+    pub(super) fn added(&self, moves: bool) -> impl Iterator<Item = AddedSegment> + '_ {
+        self.added.iter().filter(move |(_, kind, ..)| moves || *kind != SegmentKind::Leaf).cloned()
+    }
+}
+
+/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer.
+pub(crate) fn ingest(
+    version: &Version,
+    ids: SegmentIds,
+    placement: Placement,
+    sorted: &Arc<Sorted>,
+    now: UnixMs,
+) -> Result<Compaction> {
+    let base = version.levels().to_vec();
+    let mut levels = base.clone();
+    if levels.is_empty() {
+        levels.push(Arc::new(Level::empty()));
+    }
+    let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
+    let source = Source::Sorted { sorted: Arc::clone(sorted), target: deepest };
+    let (reads, victims) = (Arc::clone(version.reads()), Arc::default());
+    let writing = Mutex::default();
+    let mut context = Context { reads, ids, placement, now, victims, source, levels, base, writing };
+    let span = sorted.span();
+    for at in 0..=deepest {
+        if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
+            context.source = Source::Sorted { sorted: Arc::clone(sorted), target: at.saturating_sub(1) };
+            break;
+        }
+    }
+    Ok(Compaction::new(context))
+}

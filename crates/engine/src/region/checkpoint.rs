@@ -1,0 +1,184 @@
+//! Checkpoints: durable, named copies of a region by reference. The manifest keeps what the region consisted of at an instant;
+//! its segments are neither freed nor used again while the checkpoint is there, whatever becomes of the region.
+//!
+//! L0s are part of it as what they are on the device: records. The tails are sealed and made durable, and whoever opens the
+//! checkpoint replays them. So making one costs a sync, not a compaction, and keeps no more than the log segments that a
+//! replay needs; opening one costs what a restart does.
+//!
+//! Any thread. A checkpoint is one of its volume: replicas do not know of it.
+
+use super::open::{open_view, replay, value_reader};
+use super::tails::seal;
+use super::{PinnedBase, Region};
+use crate::error::{Error, RESTORE, Result};
+use crate::log::Tails;
+use crate::replica::Replica;
+use crate::version::Snapshot;
+use crate::volume::{Durability, Volume};
+use leeward_format::manifest::{Base, Change, RegionState, SegmentKind, Shipped};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, UnixMs};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Longest name of a checkpoint, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// What is known of a checkpoint without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    /// Its name.
+    pub name: String,
+    /// Last LSN in it.
+    pub last_lsn: Lsn,
+    /// Bytes of the segments that it consists of.
+    pub bytes: u64,
+    /// Bytes of those of them that neither the region nor another checkpoint needs: what dropping it gives back.
+    pub own_bytes: u64,
+}
+
+/// An open checkpoint: what the region held when it was made. Stays readable when it is dropped meanwhile.
+pub struct Checkpoint {
+    pinned: PinnedBase,
+    snapshot: Snapshot,
+}
+
+impl Region {
+    /// Makes a checkpoint of all that was appended so far, committed or not: durable when this answers. Seals the tails. For
+    /// a region without other replicas.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is one of that name, or it is no name: 1 to 64 letters, digits and `-`, `_` or `.`;
+    /// [`Error::NoSpace`] if the manifest has no room for another; those of writing.
+    pub fn checkpoint(&self, name: &str) -> Result<()> {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_letter) {
+            let detail = format!("checkpoint {name:?}: a name has 1 to {MAX_NAME_BYTES} letters, digits, -, _ and .");
+            return Err(Error::Invalid(detail));
+        }
+        let pinned = {
+            let mut writer = self.writer.lock();
+            seal(&mut writer);
+            self.pin_base(&writer)
+        };
+        self.sync_tails()?;
+        // One at a time: the next sees the name.
+        let _installing = self.installing.lock();
+        let is_known = self.volume.with_region(&self.owner, |state| state.checkpoints.contains_key(name))?;
+        if is_known {
+            return Err(Error::Invalid(format!("there is a checkpoint {name:?} already")));
+        }
+        let held: Vec<_> = pinned.base.segments.iter().map(|segment| segment.id).collect();
+        let held: Vec<_> = held.into_iter().map(|id| (id, Arc::clone(&pinned.segments()[&id]))).collect();
+        let (region, name) = (self.id(), name.to_owned());
+        let made = Change::Checkpoint { region, name, base: Box::new(pinned.base.clone()) };
+        self.volume.check_room(&made)?;
+        self.volume.commit(&self.owner, vec![made], &held, Durability::Synced)
+    }
+
+    /// Its checkpoints, by name.
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        let segment_bytes = self.volume.segment_bytes() as u64;
+        self.volume.with_region(&self.owner, |state| infos(state, segment_bytes)).unwrap_or_default()
+    }
+
+    /// Opens a checkpoint: replays the end of its logs. What has expired by `now` is absent from it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of that name; [`Error::Damaged`], [`Error::Io`].
+    pub fn open_checkpoint(&self, name: &str, now: UnixMs) -> Result<Checkpoint> {
+        let (base, mut segments) =
+            self.volume.pin_region(&self.owner, |state: &RegionState| state.checkpoints.get(name).cloned());
+        let base = base.ok_or_else(|| unknown(name))?;
+        segments.retain(|id, _| base.segments.binary_search_by_key(id, |segment| segment.id).is_ok());
+        Checkpoint::open(self.id(), PinnedBase::of_checkpoint(base, Arc::clone(&self.volume), segments), now)
+    }
+
+    /// Forgets a checkpoint, durably. What only it needed is free when nobody reads it any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none of that name; those of writing.
+    pub fn drop_checkpoint(&self, name: &str) -> Result<()> {
+        let _installing = self.installing.lock();
+        if !self.volume.with_region(&self.owner, |state| state.checkpoints.contains_key(name))? {
+            return Err(unknown(name));
+        }
+        let dropped = Change::DropCheckpoint { region: self.id(), name: name.to_owned() };
+        self.volume.commit(&self.owner, vec![dropped], &[], Durability::Synced)
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::Invalid(format!("there is no checkpoint {name:?}"))
+}
+
+/// The checkpoints of a region on a volume with segments of so many bytes.
+pub(crate) fn infos(state: &RegionState, segment_bytes: u64) -> Vec<CheckpointInfo> {
+    let mut users = HashMap::<SegmentId, u32>::new();
+    for id in state.checkpoints.values().flat_map(|base| &base.segments).map(|segment| segment.id) {
+        *users.entry(id).or_default() += 1;
+    }
+    let info = |(name, base): (&String, &Base)| {
+        let is_own = |id: SegmentId| users[&id] == 1 && !state.segments.contains_key(&id);
+        let own = base.segments.iter().filter(|segment| is_own(segment.id)).count() as u64;
+        CheckpointInfo {
+            name: name.clone(),
+            last_lsn: base.last_lsn,
+            bytes: base.segments.len() as u64 * segment_bytes,
+            own_bytes: own * segment_bytes,
+        }
+    };
+    state.checkpoints.iter().map(info).collect()
+}
+
+impl Checkpoint {
+    fn open(region: RegionId, pinned: PinnedBase, now: UnixMs) -> Result<Checkpoint> {
+        let (volume, state) = (pinned.volume(), pinned.base.region_state(region));
+        let last = pinned.base.last_lsn;
+        let (l0s, ends) = replay(volume, &state, last)?;
+        if let Some(found) = state.segments.values().find(|segment| {
+            let is_replayed = matches!(segment.kind, SegmentKind::Log(log) if LogKind::APPENDED.contains(&log))
+                && segment.last_lsn >= state.replay_from;
+            is_replayed && ends.get(&segment.id).is_none_or(|end| Some(end.bytes) != segment.bytes)
+        }) {
+            let offset = volume.file_offset(found.no, ends.get(&found.id).map_or(0, |end| end.bytes));
+            let detail = "records of the checkpoint are gone".to_owned();
+            return Err(Error::Damaged { file: volume.name().to_owned(), offset, detail, advice: RESTORE });
+        }
+        let reader = value_reader(volume, &state, &Arc::new(Tails::new()));
+        let view = open_view(volume, pinned.segments().clone(), &state, reader, l0s)?;
+        // Whoever reads on holds the log segments, as those of levels.
+        view.version.keep(pinned.segments().values().cloned().collect());
+        let snapshot = Snapshot::new(view.version, last, now);
+        Ok(Checkpoint { pinned, snapshot })
+    }
+
+    /// Everything in it, to be read.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Copies it to an empty volume, where it is a region of its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if that volume has the region; those of reading here and of writing there.
+    pub(crate) fn copy_to(&self, volume: &Arc<Volume>, region: RegionId) -> Result<()> {
+        copy(&self.pinned, volume, region)
+    }
+}
+
+/// Copies all of `pinned` to another volume.
+fn copy(pinned: &PinnedBase, volume: &Arc<Volume>, region: RegionId) -> Result<()> {
+    let mut replica = Replica::create(volume, region, pinned.base.options.clone())?;
+    for id in replica.begin_base(&pinned.base)? {
+        let found = pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
+        let shipped = Shipped { id, kind: found.kind, primary: found.primary };
+        replica.store(&shipped, &pinned.read_segment(id)?)?;
+    }
+    replica.install_base()
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checkpoint").field("last_lsn", &self.pinned.base.last_lsn).finish_non_exhaustive()
+    }
+}

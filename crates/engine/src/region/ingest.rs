@@ -1,0 +1,72 @@
+//! Sorted pairs that go into the levels without the logs and the L0: see `compaction/sorted.rs` for the steps.
+
+use super::append::Need;
+use super::{MAX_FROZEN_L0S, Region};
+use crate::compaction::{Compaction, Sorted, SortedBuilder, ingest};
+use crate::error::{Error, Result};
+use crate::region::AppendError;
+use leeward_format::record::{Record, RecordKind, record_bytes};
+use leeward_format::{LogKind, UnixMs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// LSNs for pairs whose number is not known.
+const UNKNOWN_PAIRS: u64 = 1 << 32;
+
+impl Region {
+    /// Takes LSNs for as many pairs as `most`, or for four billion, and freezes the L0: what is written from now on is newer
+    /// than they are. For the writer; others wait. One ingest at a time, until it is installed or given up. For a region without
+    /// other replicas.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn begin_ingest(&self, most: Option<u64>) -> Result<SortedBuilder, AppendError> {
+        let count = most.unwrap_or(UNKNOWN_PAIRS).max(1);
+        let (key, value) = ([0], count.to_le_bytes());
+        let bytes = record_bytes(key.len(), value.len(), None);
+        self.volume.check()?;
+        let mut writer = self.writer.lock();
+        if writer.next.0.checked_add(count).is_none_or(|end| end == u64::MAX) {
+            return Err(AppendError::Engine(Error::Invalid(format!("there are no LSNs for {count} pairs"))));
+        }
+        let view = self.view.load();
+        let freezes = !view.version.active().is_empty();
+        if freezes && view.version.frozen().len() >= MAX_FROZEN_L0S {
+            return Err(AppendError::L0Full);
+        }
+        self.check_tail(&mut writer, LogKind::Recovery, bytes)?;
+        if freezes {
+            self.freeze();
+        }
+        self.make_room(&mut writer, LogKind::Recovery, Need { bytes, first: Some(0) });
+        let first = writer.next;
+        let record = Record { stamp: first.into(), kind: RecordKind::Ingest, flags: 0, key: &key, value: &value };
+        let open = writer.current[LogKind::Recovery.index()].as_mut().expect("room was made in this log");
+        open.append(&record);
+        open.publish(&self.volume)?;
+        let last = record.last_lsn();
+        writer.next = last.next();
+        self.last.store(last.0, Ordering::Release);
+        let reads = Arc::clone(self.view.load().version.reads());
+        Ok(SortedBuilder::new(reads, self.ids.clone(), self.options.placement, (first, last)))
+    }
+
+    /// The compaction that brings `sorted` into the levels as of `now`; `None` while an L0 from before is not compacted. As for
+    /// [`Region::next_compaction`], one at a time.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes.
+    pub fn ingest(&self, sorted: &Arc<Sorted>, now: UnixMs) -> Result<Option<Compaction>> {
+        let version = self.view.load().version.clone();
+        // L0s are frozen with whole ingests before or behind them.
+        if version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
+            return Ok(None);
+        }
+        ingest(&version, self.ids.clone(), self.options.placement, sorted, now).map(Some)
+    }
+
+    /// An ingest is installed.
+    pub(crate) fn count_ingested(&self, sorted: &Sorted) {
+        self.user_bytes_written.fetch_add(sorted.pair_bytes(), Ordering::Relaxed);
+    }
+}

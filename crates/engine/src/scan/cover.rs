@@ -1,0 +1,47 @@
+//! What range tombstones hide of a scan: for each source that has some, the part of the key space around the scan's place
+//! about which it says the same. A key costs a comparison for each such source; a hidden part is passed by a seek.
+//!
+//! Belongs to one cursor.
+
+use crate::error::Result;
+use crate::tree::Level;
+use crate::version::{Reads, Version};
+use leeward_format::Lsn;
+use leeward_format::range::{RangeTombstones, Window};
+use std::sync::Arc;
+
+/// The range tombstones of one source.
+pub(super) struct Cover {
+    /// Position of the source: those behind it are older throughout.
+    pub(super) source: usize,
+    ranges: Ranges,
+    here: Option<Window>,
+}
+
+enum Ranges {
+    L0(Arc<RangeTombstones>),
+    Level(Arc<Level>),
+}
+
+/// Those of the sources of `version` as of `at`, newest first; empty levels are no sources.
+pub(super) fn covers(version: &Version, at: Lsn) -> Vec<Cover> {
+    let l0s = std::iter::once(version.active()).chain(version.frozen());
+    let l0s = l0s.map(|l0| l0.has_ranges().then(|| Ranges::L0(l0.ranges(at))));
+    let levels = version.levels().iter().filter(|level| !level.is_empty());
+    let levels = levels.map(|level| (!level.ranged().is_empty()).then(|| Ranges::Level(Arc::clone(level))));
+    let all = l0s.chain(levels).enumerate();
+    all.filter_map(|(source, ranges)| ranges.map(|ranges| Cover { source, ranges, here: None })).collect()
+}
+
+impl Cover {
+    /// The part around `key`.
+    pub(super) fn window(&mut self, reads: &Reads, key: &[u8]) -> Result<&Window> {
+        if self.here.as_ref().is_none_or(|here| !here.has(key)) {
+            self.here = Some(match &self.ranges {
+                Ranges::L0(ranges) => ranges.window(key),
+                Ranges::Level(level) => level.window(reads, key)?,
+            });
+        }
+        Ok(self.here.as_ref().expect("it was just made"))
+    }
+}

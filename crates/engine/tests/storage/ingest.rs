@@ -1,0 +1,217 @@
+//! Ingest of sorted pairs among everything else: all of them or none, newer than what was before and older than what comes
+//! after, in whatever level they land, and through crashes.
+
+use crate::support::{History, Model, assert_holds, compact, contents, flush, open_region, read_all, volume_options};
+use leeward_engine::embedded::{Db, DbOptions};
+use leeward_engine::{AppendError, Error, Region};
+use leeward_format::UnixMs;
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_platform::{BootClock, Rng, SimDisk};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const DISK_BYTES: u64 = 256 << 20;
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Sorted pairs of some part of the keys that histories write.
+fn random_pairs(rng: &mut Rng) -> Pairs {
+    let (first, step) = (rng.below(2000), 1 + rng.below(5));
+    let pair = |n: u64| {
+        let longest = if n.is_multiple_of(17) { 3000 } else { 350 };
+        (format!("key{:05}", first + n * step).into_bytes(), vec![n as u8; (n * 131 % longest) as usize])
+    };
+    (0..rng.below(400)).map(pair).collect()
+}
+
+/// Ingests as [`Db::ingest`] does, with some writes meanwhile; answers the last LSN that it took, with the error if there is
+/// one.
+fn ingest(region: &Region, rng: &mut Rng, history: &mut History, pairs: &Pairs, last: &mut u64) -> Result<(), Error> {
+    let most = pairs.len().max(1) as u64 + rng.below(3);
+    let mut builder = loop {
+        match region.begin_ingest(Some(most)) {
+            Ok(builder) => break builder,
+            Err(AppendError::TailBusy(_)) => flush(region)?,
+            Err(AppendError::L0Full) => assert!(compact(region)?),
+            Err(AppendError::Engine(error)) => {
+                history.begin_ingest(most);
+                return Err(error);
+            }
+        }
+    };
+    history.begin_ingest(most);
+    assert_eq!(region.last_lsn().0, history.last());
+    *last = history.last();
+    for (key, value) in pairs {
+        builder.push(key, value)?;
+        if rng.one_in(50) {
+            history.append(region, rng)?;
+        }
+    }
+    let Some(sorted) = builder.finish()? else { return Ok(()) };
+    assert_eq!(sorted.pairs(), pairs.len() as u64);
+    history.write(region)?;
+    loop {
+        if let Some(compaction) = region.ingest(&sorted, UnixMs(0))? {
+            let done = compaction.finish()?;
+            region.install(&done)?;
+            history.synced = history.synced.max(*last);
+            history.ingested(*last, pairs.clone());
+            *last = 0;
+            return Ok(());
+        }
+        assert!(compact(region)?, "an L0 from before is there to be compacted");
+    }
+}
+
+fn work(
+    disk: &SimDisk,
+    rng: &mut Rng,
+    history: &mut History,
+    open: &mut (u64, Pairs),
+    batches: u64,
+) -> Result<(), Error> {
+    let region = open_region(disk)?;
+    history.cut(region.last_lsn());
+    for _ in 0..batches {
+        history.append(&region, rng)?;
+        history.write(&region)?;
+        match rng.below(60) {
+            0..10 => flush(&region)?,
+            10..20 => drop(compact(&region)?),
+            20 => {
+                open.1 = random_pairs(rng);
+                ingest(&region, rng, history, &open.1, &mut open.0)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ingests_are_atomic_and_in_order_through_crashes() {
+    let mut taken = [0, 0];
+    for seed in 0..60 {
+        let (disk, mut rng) = (SimDisk::new(seed, DISK_BYTES), Rng::new(seed));
+        disk.set_maps(seed % 2 == 0);
+        let mut history = History::default();
+        for round in 0..5 {
+            let context = format!("seed {seed}, round {round}");
+            let at = 1 + rng.below(1500);
+            disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
+            let (batches, mut open) = (rng.below(600), (0, Pairs::new()));
+            let died = work(&disk, &mut rng, &mut history, &mut open, batches).is_err();
+            disk.set_faults(FaultPlan::default());
+            let mut promised = history.written;
+            if rng.one_in(2) {
+                disk.lose_power(&mut rng);
+                promised = history.synced;
+            } else if !died {
+                disk.kill_process();
+            }
+            let region = open_region(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let last = region.last_lsn();
+            assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}");
+            history.cut(last);
+            // One that was not answered may have been installed.
+            if open.0 > 0 && open.0 <= last.0 {
+                let is_taken = contents(&region) != history.model(last);
+                taken[usize::from(is_taken)] += 1;
+                if is_taken {
+                    history.ingested(open.0, open.1);
+                }
+            }
+            assert_holds(&region, &history.model(last), &context);
+            assert!(region.volume().verify().damaged.is_empty(), "{context}");
+            drop(region);
+            disk.kill_process();
+        }
+    }
+    assert!(taken[0] > 0, "some were given up: {taken:?}");
+}
+
+#[test]
+fn pairs_land_in_the_deepest_level_that_has_room_for_them() {
+    let region = open_region(&SimDisk::new(1, DISK_BYTES)).unwrap();
+    let (mut rng, mut history) = (Rng::new(1), History::default());
+    while region.stats().levels.iter().filter(|level| level.entries > 0).count() < 2 {
+        history.append(&region, &mut rng).unwrap();
+        history.write(&region).unwrap();
+        flush(&region).unwrap();
+        while compact(&region).unwrap() {}
+    }
+    let before = region.stats().levels;
+    let read = region.volume().counters().bytes_read;
+    let above: Pairs = (0..2000).map(|n| (format!("later{n:05}").into_bytes(), vec![7; 100])).collect();
+    ingest(&region, &mut Rng::new(0), &mut history, &above, &mut 0).unwrap();
+    let after = region.stats().levels;
+    let deepest = before.iter().rposition(|level| level.entries > 0).unwrap();
+    assert_eq!(after[deepest].entries, before[deepest].entries + 2000);
+    assert!(region.volume().counters().bytes_read < read + (1 << 20), "nothing was merged");
+    assert_holds(&region, &history.model(region.last_lsn()), "above all keys");
+    // What overlaps is merged, and wins.
+    let over: Pairs = (0..2000).map(|n| (format!("key{n:05}").into_bytes(), vec![8; 10])).collect();
+    ingest(&region, &mut Rng::new(0), &mut history, &over, &mut 0).unwrap();
+    assert_holds(&region, &history.model(region.last_lsn()), "over all keys");
+    while compact(&region).unwrap() {}
+    assert_holds(&region, &history.model(region.last_lsn()), "compacted");
+}
+
+#[test]
+fn what_is_not_sorted_changes_nothing() {
+    let options = || DbOptions { volume: volume_options(), l0_bytes: 64 << 10, ..DbOptions::default() };
+    let disk = SimDisk::new(1, DISK_BYTES);
+    let db = Db::open_on(&disk, "db", options(), Arc::new(BootClock)).unwrap();
+    db.put(b"m", b"there").unwrap();
+    let used = db.usage().0;
+    let many = (0..5000u32).map(|n| (n.to_be_bytes().to_vec(), vec![1; 300]));
+    let wrong = [(b"z".to_vec(), Vec::new()), (b"y".to_vec(), Vec::new())];
+    let error = db.ingest(many.clone().chain(wrong)).unwrap_err().to_string();
+    assert_eq!(error, "key \"y\" does not come after \"z\": ingest takes sorted keys, each once");
+    let error = db.ingest([("a", "1"), ("a", "2")]).unwrap_err().to_string();
+    assert!(error.starts_with("key \"a\" does not come after \"a\""), "{error}");
+    assert!(db.ingest([("", "")]).unwrap_err().to_string().contains("over the limits"));
+    assert_eq!(db.ingest(Pairs::new()).unwrap(), 0);
+    let expected = Model::from([(b"m".to_vec(), b"there".to_vec())]);
+    assert_eq!(read_all(&db.snapshot()), expected);
+    assert!(db.usage().0 <= used + 4 * volume_options().segment_bytes as u64, "what was built is free again");
+    // Of unknown number, twice, and found again.
+    for round in 1..3 {
+        let mut left = many.clone();
+        assert_eq!(db.ingest(std::iter::from_fn(|| left.next())).unwrap(), 5000, "round {round}");
+        db.put(&77u32.to_be_bytes(), &[round]).unwrap();
+    }
+    db.close().unwrap();
+    let db = Db::open_on(&disk, "db", options(), Arc::new(BootClock)).unwrap();
+    assert_eq!(read_all(&db.snapshot()).len(), 5001);
+    assert_eq!(db.get(&77u32.to_be_bytes()).unwrap().as_deref(), Some(&[2][..]));
+    assert!(db.verify().damaged.is_empty());
+}
+
+#[test]
+fn writers_and_readers_go_on_beside_an_ingest() {
+    let options = DbOptions { volume: volume_options(), l0_bytes: 64 << 10, ..DbOptions::default() };
+    let db = Db::open_on(&SimDisk::new(1, DISK_BYTES), "db", options, Arc::new(BootClock)).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut newest = 0u32;
+            while !done.load(Ordering::Acquire) {
+                newest += 1;
+                db.put(b"k00500", &newest.to_be_bytes()).unwrap();
+                assert_eq!(db.get(b"k00500").unwrap().as_deref(), Some(&newest.to_be_bytes()[..]));
+            }
+            newest
+        });
+        for round in 0..10u8 {
+            let pairs = (0..1000).map(|n| (format!("k{n:05}"), vec![round; 200]));
+            db.ingest(pairs.filter(|(key, _)| key != "k00500")).unwrap();
+            assert_eq!(db.get(b"k00499").unwrap().as_deref(), Some(&[round; 200][..]));
+        }
+        done.store(true, Ordering::Release);
+        let newest = writer.join().expect("the writer");
+        assert_eq!(db.get(b"k00500").unwrap().as_deref(), Some(&newest.to_be_bytes()[..]));
+    });
+    assert_eq!(read_all(&db.snapshot()).len(), 1000);
+}
