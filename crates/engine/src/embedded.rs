@@ -20,12 +20,13 @@
 //! of [`Db`] may be used from any thread; writes are carried out one after another, under one lock that is held for as long
 //! as copying them takes. Writers that wait for a sync share it.
 
+mod bulk;
 mod worker;
 
 pub use leeward_format::op::{Condition, Lifetime};
 
 use crate::error::{Error, Result};
-use crate::region::{AppendError, Appended, Checkpoint, CheckpointInfo, Region, RegionStats, Write};
+use crate::region::{AppendError, Appended, Region, RegionStats, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
@@ -473,131 +474,6 @@ impl Db {
     /// Those of writing.
     pub fn sync(&self) -> Result<()> {
         self.region.sync_tails().map(drop)
-    }
-
-    /// Takes in pairs in ascending order of their keys, all of them or none, durably: segments are built of them directly, past
-    /// the logs and the L0, and become part of the store with one edit. They are newer than what was written before the call,
-    /// and older than what is written while it goes on. Answers how many there were. Others may read and write meanwhile.
-    ///
-    /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let db = Db::open(directory.path(), DbOptions::default())?;
-    /// let pairs = (0..10_000u32).map(|n| (n.to_be_bytes(), format!("value {n}")));
-    /// assert_eq!(db.ingest(pairs)?, 10_000);
-    /// assert_eq!(db.get(&77u32.to_be_bytes())?.as_deref(), Some(&b"value 77"[..]));
-    /// assert!(db.ingest([("b", ""), ("a", "")]).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a key that does not come after the one before, or is over the limits; [`Error::NoSpace`] and other
-    /// faults. Nothing is changed then.
-    pub fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, pairs: impl IntoIterator<Item = (K, V)>) -> Result<u64> {
-        let pairs = pairs.into_iter();
-        let most = pairs.size_hint().1.and_then(|most| u64::try_from(most).ok());
-        let _ingesting = self.ingesting.lock();
-        let mut builder = self.append(|region| region.begin_ingest(most))?;
-        for (key, value) in pairs {
-            builder.push(key.as_ref(), value.as_ref())?;
-        }
-        let Some(sorted) = builder.finish()? else { return Ok(0) };
-        self.region.set_commit(sorted.last());
-        let _turn = self.workers.turn();
-        loop {
-            let ingest = self.region.ingest(&sorted, self.now())?;
-            let is_last = ingest.is_some();
-            // L0s from before are compacted first, and wait for no other.
-            let compaction = ingest.or_else(|| self.region.next_compaction_at_once(self.now()));
-            let compaction = compaction.expect("an L0 from before is there, and committed");
-            self.region.install(&compaction.finish()?)?;
-            self.workers.advance();
-            if is_last {
-                self.region.count_ingested(&sorted);
-                return Ok(sorted.pairs());
-            }
-        }
-    }
-
-    /// Makes a checkpoint of all that was written: a durable, named copy by reference, which shares segments with the store and
-    /// stays, through restarts and crashes, until it is dropped. Costs a sync. What it refers to is not given back while it
-    /// is there.
-    ///
-    /// ```
-    /// # use leeward_engine::{Reach, Lookup, embedded::{Db, DbOptions}};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let db = Db::open(directory.path(), DbOptions::default())?;
-    /// db.put(b"key", b"then")?;
-    /// db.checkpoint("monday")?;
-    /// db.put(b"key", b"now")?;
-    /// let monday = db.open_checkpoint("monday")?;
-    /// assert!(matches!(monday.snapshot().get(b"key", Reach::Device)?, Lookup::Found { value, .. } if value == "then"));
-    /// db.drop_checkpoint("monday")?;
-    /// assert!(db.checkpoints().is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Region::checkpoint`].
-    pub fn checkpoint(&self, name: &str) -> Result<()> {
-        let made = self.region.checkpoint(name);
-        // The tails that it sealed are to be flushed.
-        self.workers.call();
-        made
-    }
-
-    /// The checkpoints that there are, by name.
-    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        self.region.checkpoints()
-    }
-
-    /// Opens a checkpoint for reading; takes as long as opening the store.
-    ///
-    /// # Errors
-    /// As [`Region::open_checkpoint`].
-    pub fn open_checkpoint(&self, name: &str) -> Result<Checkpoint> {
-        self.region.open_checkpoint(name, self.now())
-    }
-
-    /// Forgets a checkpoint, durably; what only it needed is free again.
-    ///
-    /// # Errors
-    /// As [`Region::drop_checkpoint`].
-    pub fn drop_checkpoint(&self, name: &str) -> Result<()> {
-        self.region.drop_checkpoint(name)
-    }
-
-    /// Copies a checkpoint to `directory`, which must hold no store, where it can be opened as one.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if there is no such checkpoint, or a store in the directory; those of reading and of writing, and
-    /// then no store is left there. A process that dies meanwhile leaves an empty one.
-    pub fn export_checkpoint(&self, name: &str, directory: impl AsRef<Path>) -> Result<()> {
-        let directory = directory.as_ref();
-        let at = directory.display().to_string();
-        let io = |error| Error::Io { file: at.clone(), action: "open", offset: 0, source: Arc::new(error) };
-        self.export_checkpoint_to(name, &RealDisk::open(directory).map_err(io)?, &at)
-    }
-
-    /// [`Db::export_checkpoint`] to `disk`, which messages call `at`.
-    ///
-    /// # Errors
-    /// As [`Db::export_checkpoint`].
-    pub fn export_checkpoint_to(&self, name: &str, disk: &dyn Disk, at: &str) -> Result<()> {
-        let checkpoint = self.open_checkpoint(name)?;
-        let _lock = lock(disk, at)?;
-        let (volume, regions) = open_volume(disk, at, self.volume.options())?;
-        if !regions.is_empty() {
-            return Err(Error::Invalid(format!("{at}: there is a store already; export to an empty directory")));
-        }
-        let copied = checkpoint.copy_to(&volume, REGION);
-        drop(volume);
-        if copied.is_err()
-            && let Err(error) = disk.remove(VOLUME_NAME)
-        {
-            tracing::warn!(at, %error, "what was exported in part is left there");
-        }
-        copied
     }
 
     /// Reads everything on the device and checks every checksum, beside whatever else goes on.
