@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Del(DelArgs),
     /// Print keys and values in order
     Scan(ScanArgs),
+    /// Estimate how many keys and bytes a range has
+    Count(CountArgs),
     /// Make tables, and show those there are
     Table(TableCommands),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
@@ -478,6 +480,21 @@ fn duration(text: &str) -> Result<Duration, String> {
     };
     let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)).filter(|ms| *ms > 0);
     ms.map(Duration::from_millis).ok_or_else(|| "must be a whole number above 0, with or without a unit".into())
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward count                        all keys of the table
+  leeward count a z                    keys from a up to, and without, z
+Overwrites, deletes and what has expired are counted until compactions have seen them. `scan --keys` counts exactly.")]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) place: InTable,
+    /// First key [default: the first of all]
+    pub(crate) start: Option<String>,
+    /// Key after the last [default: none]
+    pub(crate) end: Option<String>,
 }
 
 #[derive(Args, Debug)]

@@ -35,6 +35,7 @@ Commands:
   put     Set a key
   del     Remove a key
   scan    Print keys and values in order
+  count   Estimate how many keys and bytes a range has
   table   Make tables, and show those there are
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
@@ -70,6 +71,7 @@ fn every_page_has_an_example() {
         "put",
         "del",
         "scan",
+        "count",
         "table create",
         "table list",
         "table describe",

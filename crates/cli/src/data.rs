@@ -1,7 +1,7 @@
-//! `leeward get`, `put`, `del`, `scan` and `accept-loss`: the native client by hand.
+//! `leeward get`, `put`, `del`, `scan`, `count` and `accept-loss`: the native client by hand.
 
 use crate::Outcome;
-use crate::args::{AcceptLossArgs, ConditionArgs, Connect, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
+use crate::args::{AcceptLossArgs, ConditionArgs, Connect, CountArgs, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
 use leeward_client::{Client, ClientError, ClientOptions, Condition, Lifetime, Pair, PutOptions, Range, Written};
 use leeward_format::{Lsn, RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
@@ -99,6 +99,13 @@ fn report(written: Written) {
         (false, Some(version)) => eprintln!("nothing was changed: the key exists, with version {version}"),
         (false, None) => eprintln!("nothing was changed: there is no such key"),
     }
+}
+
+pub(crate) fn count(args: &CountArgs) -> Outcome {
+    let (start, end) = (args.start.clone().unwrap_or_default(), args.end.clone().map(Into::into));
+    let (pairs, bytes) = open(&args.place)?.approximate(start, end)?;
+    println!("about {pairs} keys, {bytes} bytes of keys and values");
+    Ok(true)
 }
 
 pub(crate) fn accept_loss(args: &AcceptLossArgs) -> Outcome {

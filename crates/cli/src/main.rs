@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         Command::Put(args) => data::put(&args),
         Command::Del(args) => data::del(&args),
         Command::Scan(args) => data::scan(&args),
+        Command::Count(args) => data::count(&args),
         Command::Table(args) => table::run(&args.command),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),

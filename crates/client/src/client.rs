@@ -210,6 +210,28 @@ impl Client {
         Scan::new(self.clone(), range)
     }
 
+    /// About how many pairs the keys from `start` up to, and without, `end` have, and how many bytes of keys and values;
+    /// without an end, all from `start` on. Overwrites, deletes and what has expired are counted until compactions have
+    /// seen them.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn approximate(&self, start: impl Into<Bytes>, end: Option<Bytes>) -> Result<(u64, u64), ClientError> {
+        let (mut all, mut start) = ((0, 0), start.into());
+        loop {
+            match self.one(Op::Approximate { start, end: end.clone() })? {
+                OpResult::Approximation { pairs, bytes, resume } => {
+                    all = (all.0 + pairs, all.1 + bytes);
+                    match resume {
+                        Some(next) => start = next,
+                        None => return Ok(all),
+                    }
+                }
+                other => return Err(mismatch(other)),
+            }
+        }
+    }
+
     /// Carries out a batch: operations on one region in order, regions beside each other. One result an operation.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::region::{AppendError, Appended, Region, RegionStats, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
-use crate::version::{Lookup, Reach, Snapshot};
+use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{Placement, TableOptions};
@@ -466,6 +466,25 @@ impl Db {
     /// ```
     pub fn scan(&self, bounds: ScanBounds) -> Cursor {
         self.snapshot().cursor(bounds)
+    }
+
+    /// About how many pairs the keys from `start` up to, and without, `end` have, and how many bytes; without an end, all
+    /// from `start` on. Reads index nodes, and at most two leaves of each level.
+    ///
+    /// ```
+    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// for key in [b"a", b"b", b"c"] { db.put(key, b"123")?; }
+    /// let found = db.approximate(b"b", None)?;
+    /// assert_eq!((found.pairs, found.bytes), (2, 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn approximate(&self, start: &[u8], end: Option<&[u8]>) -> Result<Approximation> {
+        self.region.approximate(start, end)
     }
 
     /// Makes everything written so far durable.

@@ -30,5 +30,5 @@ pub use log::Tail;
 pub use region::{AppendError, Appended, Checkpoint, CheckpointInfo, PinnedBase, Region, RegionStats, Write};
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
-pub use version::{Lookup, Reach, Snapshot};
+pub use version::{Approximation, Lookup, Reach, Snapshot};
 pub use volume::{Segment, VOLUME_NAME, Volume, VolumeOptions};

@@ -75,6 +75,11 @@ impl MemTable {
         self.list.entries() + self.ranges.len() as u64
     }
 
+    /// About how many entries have keys from `start` up to, and without, `end`, and the bytes of their keys and values.
+    pub fn estimate(&self, start: &[u8], end: Option<&[u8]>) -> (u64, u64) {
+        self.list.estimate(start, end)
+    }
+
     /// Highest LSN of an entry or range tombstone; 0 while there is none.
     pub fn last_lsn(&self) -> Lsn {
         self.list.last_lsn().max(self.ranges.last_lsn())

@@ -28,7 +28,7 @@ use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{LogReader, OpenTail, Tails};
 use crate::replica::Replica;
-use crate::version::{Lookup, Now, Reach, Snapshot, Version};
+use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
@@ -191,6 +191,14 @@ impl Region {
     /// Whether an L0 waits to be compacted.
     pub fn has_frozen_l0s(&self) -> bool {
         !self.view.load().version.frozen().is_empty()
+    }
+
+    /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.
+    ///
+    /// # Errors
+    /// The device fails or holds damaged bytes.
+    pub fn approximate(&self, start: &[u8], end: Option<&[u8]>) -> Result<Approximation> {
+        self.view.load_full().version.approximate(start, end)
     }
 
     /// Figures.

@@ -19,11 +19,13 @@ use leeward_format::{DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, Seg
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+mod approximate;
 mod many;
 mod retired;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use approximate::Approximation;
 pub(crate) use retired::Retired;
 
 /// Above every LSN.

@@ -228,13 +228,21 @@ pub enum Op {
         /// Key after the last; `None` for no bound.
         end: Option<Bytes>,
     },
+    /// About how many pairs a range has. Answers [`OpResult::Approximation`]. Stops at the end of the region that holds
+    /// the start; the answer says where to go on.
+    Approximate {
+        /// First key, inclusive.
+        start: Bytes,
+        /// Key after the last, exclusive; `None` for no bound.
+        end: Option<Bytes>,
+    },
 }
 
 impl Op {
     /// The operation can be carried out twice without harm: it may be retried when its outcome is unknown.
     pub fn is_idempotent(&self) -> bool {
         match self {
-            Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } => true,
+            Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
             Op::DeleteRange { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
@@ -251,7 +259,7 @@ impl Op {
             | Op::Expire { key, .. }
             | Op::Add { key, .. }
             | Op::Append { key, .. } => Some(key),
-            Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } => None,
+            Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
         }
     }
@@ -259,7 +267,9 @@ impl Op {
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
     pub fn region_in<'a>(&self, map: &'a RegionMap, table: &str) -> Option<&'a GroupConfig> {
         match self {
-            Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } => map.region_of(table, start),
+            Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
+                map.region_of(table, start)
+            }
             Op::Scan { end: None, .. } => map.regions_of(table).last(),
             Op::Scan { end: Some(end), .. } => {
                 // The end is exclusive: the region of the greatest key below it.
@@ -273,7 +283,8 @@ impl Op {
     }
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
-        !matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. })
+        let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
+        !is_read && !matches!(self, Op::Approximate { .. })
     }
 }
 
@@ -318,6 +329,15 @@ pub enum OpResult {
     /// The keys of a range were removed, as far as they are the region's.
     RangeDeleted {
         /// The start of what is left of the range: the next region's first key. `None`: it is complete.
+        resume: Option<Bytes>,
+    },
+    /// About what a range holds.
+    Approximation {
+        /// Pairs.
+        pairs: u64,
+        /// Bytes of their keys and values.
+        bytes: u64,
+        /// Where to go on: the new `start`. `None`: it is complete.
         resume: Option<Bytes>,
     },
 }

@@ -76,7 +76,8 @@ fn requests() {
             when: ExpireIf { expires: Some(true), later: None },
             want_old: false,
         },
-        Op::Delete { key, when: Condition::Version(Lsn(300)) },
+        Op::Delete { key: key.clone(), when: Condition::Version(Lsn(300)) },
+        Op::Approximate { start: key, end: None },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -95,6 +96,7 @@ fn replies() {
         OpResult::Error(OpError::NotPrimary { region: RegionId(7), epoch: Epoch(9) }),
         OpResult::Error(OpError::NotEnoughReplicas { region: RegionId(7), in_sync: 1, needed: 2 }),
         OpResult::Done,
+        OpResult::Approximation { pairs: 300, bytes: 7, resume: None },
         OpResult::Pair(Some(Pair { version: Lsn(300), expires: Some(expiry()), now: UnixMs(300), value: None })),
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));

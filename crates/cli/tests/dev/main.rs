@@ -87,6 +87,8 @@ fn a_lone_node_loses_nothing_and_is_restarted_when_that_is_asked_for() {
     assert_eq!(dev.leeward(&["get", &key(5)]).trim_end(), "kept");
     dev.leeward(&["put", "by-hand", "1"]);
     assert_eq!(dev.leeward(&["scan", "by", "bz"]), "by-hand\t1\n");
+    let count = dev.leeward(&["count", "by", "bz"]);
+    assert_eq!(count, "about 1 keys, 8 bytes of keys and values\n");
     let refused = dev.refused(&["put", "--if-absent", "by-hand", "2"]);
     let version = refused.trim_end().rsplit(' ').next().expect("the message ends with the version").to_owned();
     assert_eq!(refused, format!("nothing was changed: the key exists, with version {version}\n"));

@@ -172,6 +172,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
     match op {
         Op::Get { key } => OpResult::Value(Some(key.clone())),
         Op::Put { .. } => OpResult::Put { done: true, old: None, version: None },
+        Op::Approximate { .. } => OpResult::Approximation { pairs: 1, bytes: 2, resume: None },
         Op::GetPair { .. } => OpResult::Pair(None),
         Op::Expire { .. } => OpResult::Put { done: false, old: None, version: None },
         Op::Delete { .. } => OpResult::Deleted { done: false, old: None, version: None },

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Or
 
 /// Tallest tower: with one node in four reaching each next level, enough for 16 million entries.
 const MAX_HEIGHT: usize = 12;
+/// Entries that an estimate is made of at least.
+const LEAST_SAMPLE: u64 = 256;
 const FIRST_CHUNK_BYTES: usize = 4 << 10;
 const LARGEST_CHUNK_BYTES: usize = 1 << 20;
 const ALIGN: usize = align_of::<Node>();
@@ -350,6 +352,26 @@ impl SkipList {
             }
         }
         self.unless_head(at)
+    }
+
+    /// Number and bytes of the entries from `start` to before `end`: exact where they are few, otherwise counted on a level
+    /// that has a sample of them, one in four of the level below.
+    pub(super) fn estimate(&self, start: &[u8], end: Option<&[u8]>) -> (u64, u64) {
+        let (mut at, mut beyond) = (self.head(), None);
+        for level in (0..self.height.load(Relaxed)).rev() {
+            (at, beyond) = self.advance(at, beyond, level, start, Lsn(u64::MAX));
+            let (mut entries, mut bytes) = (0, 0);
+            let mut next = at.next_at(level);
+            while let Some(node) = next.filter(|node| end.is_none_or(|end| node.key() < end)) {
+                entries += 1;
+                bytes += u64::from(node.header().key_bytes) + u64::from(node.header().value_bytes);
+                next = node.next_at(level);
+            }
+            if entries >= LEAST_SAMPLE || level == 0 {
+                return (entries << (2 * level), bytes << (2 * level));
+            }
+        }
+        (0, 0)
     }
 
     fn unless_head<'a>(&self, node: NodeRef<'a>) -> Option<NodeRef<'a>> {

@@ -515,3 +515,37 @@ fn damage_on_the_device_is_an_error_and_nothing_else() {
     }
     assert!(errors > 20, "{errors}");
 }
+
+/// Without overwrites: ranges of every size, in L0s and in several levels, values in place and in logs.
+#[test]
+fn an_approximation_is_near_and_reads_few_leaves() {
+    let mut store = Store::new(0, 32 << 10);
+    let key = |n: u32| (n * 3).to_be_bytes();
+    for n in 0..20_000u32 {
+        let n = n.wrapping_mul(7919) % 20_000;
+        store.write(&key(n), Some(&vec![1; [20, 60, 250][(n % 3) as usize]]));
+        if n.is_multiple_of(1500) {
+            store.freeze();
+            store.settle();
+        }
+    }
+    assert!(store.version.levels().len() >= 3 && !store.version.active().is_empty());
+    let (bytes_read, levels) = (|| store.volume.counters().bytes_read, store.version.levels().len() as u64);
+    let mut measured = 0;
+    for (from, to) in
+        [(0, 20_000), (0, 1), (5, 5), (17, 18), (100, 600), (3_000, 11_000), (19_000, 20_000), (9_999, 10_900)]
+    {
+        let before = bytes_read();
+        let found = store.version.approximate(&key(from), Some(&key(to))).expect("a sound disk");
+        measured += (bytes_read() - before) / (levels * 2);
+        let pairs = u64::from(to - from);
+        let most_off = 3 + pairs * 15 / 100;
+        assert!(found.pairs.abs_diff(pairs) <= most_off, "{from}..{to}: {found:?}");
+        assert!(found.bytes.abs_diff(found.pairs * 114) <= found.pairs * 114 / 4 + 400, "{from}..{to}: {found:?}");
+    }
+    assert!(measured / 8 <= SEGMENT_BYTES as u64, "index nodes and a leaf: {measured}");
+    let all = store.version.approximate(&[], None).expect("a sound disk");
+    assert!(all.pairs.abs_diff(20_000) <= 1_000, "{all:?}");
+    assert_eq!(store.version.approximate(&key(9), Some(&key(4))).expect("a sound disk"), Approximation::default());
+    assert_eq!(store.version.approximate(&key(20_000), None).expect("a sound disk"), Approximation::default());
+}

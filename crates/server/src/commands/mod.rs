@@ -140,7 +140,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::Delete { key, .. } => check_key(key),
         Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
         Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
-        Op::Scan { start, end, .. } => {
+        Op::Scan { start, end, .. } | Op::Approximate { start, end } => {
             let longest = start.len().max(end.as_ref().map_or(0, |end| end.len()));
             // A bound may be one byte longer than a key: the successor of the longest key is a bound.
             if longest > MAX_KEY_BYTES + 1 {

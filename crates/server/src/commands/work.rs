@@ -142,7 +142,7 @@ pub(super) enum Kind {
 impl Kind {
     fn of(op: &Op) -> Kind {
         match op {
-            Op::Scan { .. } => Kind::Scan,
+            Op::Scan { .. } | Op::Approximate { .. } => Kind::Scan,
             op if op.is_write() => Kind::Write,
             _ => Kind::Read,
         }
@@ -157,7 +157,8 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
         OpResult::Pair(pair) => pair.as_ref().map_or(0, |pair| len(&pair.value)),
         OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
-        OpResult::Integer(_) | OpResult::Error(_) | OpResult::Done | OpResult::RangeDeleted { .. } => 0,
+        OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
+        OpResult::RangeDeleted { .. } => 0,
     }
 }
 
@@ -173,6 +174,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Put { .. } => "put",
         OpResult::Deleted { .. } => "deleted",
         OpResult::Pair(_) => "pair",
+        OpResult::Approximation { .. } => "approximation",
         OpResult::Integer(_) => "integer",
         OpResult::Entries { .. } => "entries",
         OpResult::Done => "done",

@@ -87,13 +87,10 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
         }
-        Op::Scan { .. }
-        | Op::DeleteRange { .. }
-        | Op::Count { .. }
-        | Op::AcceptLoss { .. }
-        | Op::CreateTable { .. } => {
+        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
             unreachable!("an operation on a key")
         }
+        Op::AcceptLoss { .. } | Op::CreateTable { .. } => unreachable!("an operation on a key"),
     }
 }
 

@@ -8,7 +8,7 @@ use super::job::Outcome;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::version::Version;
-use leeward_engine::{AppendError, Appended, Error, Lookup, Reach, ScanBounds, Write};
+use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, check_range};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 use leeward_platform::Nanos;
@@ -115,6 +115,10 @@ impl Serving {
     fn start(&mut self, now: Nanos, to: ReplyTo, op: Op) {
         match &op {
             Op::Scan { .. } => self.start_scan(now, to, op),
+            Op::Approximate { start, end } => {
+                let (start, end) = (start.clone(), end.clone());
+                self.start_approximation(now, to, op, start, end);
+            }
             Op::Count { .. } => {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
@@ -290,10 +294,25 @@ impl Serving {
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
     }
 
-    /// A scan ended.
+    fn start_approximation(&mut self, now: Nanos, to: ReplyTo, op: Op, start: Bytes, end: Option<Bytes>) {
+        let (at, region) = (self.region.last_lsn(), self.region.clone());
+        let edge = self.primary.config().end.clone();
+        // Beyond the end of this region another goes on.
+        let resume = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
+        let ticket = self.ticket(Pending { to, op, since: now });
+        self.spawn(move || {
+            let result = match region.approximate(&start, end.as_deref()) {
+                Ok(Approximation { pairs, bytes }) => OpResult::Approximation { pairs, bytes, resume },
+                Err(error) => OpResult::Error(OpError::Unavailable(error.to_string())),
+            };
+            Outcome::Scanned { ticket, at, result }
+        });
+    }
+
+    /// A scan, or an approximation, ended.
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
         let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let Op::Scan { start, end, reverse, limit, .. } = op else { unreachable!("the ticket of a scan") };
+        let Op::Scan { start, end, reverse, limit, .. } = op else { return self.hold(now, at, to, false, result) };
         let result = match result {
             OpResult::Entries { entries, resume: None } if (entries.len() as u32) < limit => {
                 // The region is exhausted; the keys that were asked for may go on in the next one.
