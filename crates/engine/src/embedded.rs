@@ -268,7 +268,7 @@ impl Db {
     /// Decides on the newest pair of the key, and tries again if it has changed until the write would follow.
     fn write_if(&self, mut write: Write<'_>, lifetime: Lifetime, when: &Condition) -> Result<Written> {
         loop {
-            let (since, now) = (self.region.last_lsn(), self.now());
+            let (since, now) = (self.region.moment(), self.now());
             let (lsn, pair) = match self.region.get(write.key, Reach::Device, &|| now)? {
                 Lookup::Found { lsn, expires, value } => (lsn, Some((value, expires))),
                 Lookup::Deleted { lsn } => (lsn, None),

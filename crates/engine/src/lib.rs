@@ -27,7 +27,7 @@ pub mod volume;
 
 pub use error::{Error, Result};
 pub use log::Tail;
-pub use region::{AppendError, Appended, Checkpoint, CheckpointInfo, PinnedBase, Region, RegionStats, Write};
+pub use region::{AppendError, Appended, Checkpoint, CheckpointInfo, Moment, PinnedBase, Region, RegionStats, Write};
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use version::{Approximation, Lookup, Reach, Snapshot};

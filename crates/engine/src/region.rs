@@ -125,6 +125,16 @@ struct View {
     /// The levels hold every LSN up to this one, all committed, and only the newest version of a key: no read may ask
     /// for an earlier instant.
     floor: Lsn,
+    /// Ingests that were installed since the region was opened.
+    ingests: u64,
+}
+
+/// How far a region had come when one looked: see [`Region::append_unchanged`].
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    last: Lsn,
+    /// Ingested pairs have LSNs from before the writes beside which they were built.
+    ingests: u64,
 }
 
 impl Region {
@@ -156,6 +166,12 @@ impl Region {
     /// The commit LSN.
     pub fn commit(&self) -> Lsn {
         Lsn(self.commit.load(Ordering::Acquire))
+    }
+
+    /// How far it has come.
+    pub fn moment(&self) -> Moment {
+        let ingests = self.view.load().ingests;
+        Moment { last: self.last_lsn(), ingests }
     }
 
     /// LSN of the last write.

@@ -4,7 +4,7 @@
 //! place is copied twice, into its tail and into the L0's arena. Records are published, which on a mapped tail makes them
 //! survive the process, before the L0 shows them.
 
-use super::{MAX_FROZEN_L0S, Prepared, Region, View, Writer};
+use super::{MAX_FROZEN_L0S, Moment, Prepared, Region, View, Writer};
 use crate::compaction::Accounts;
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
@@ -170,14 +170,17 @@ impl Region {
     }
 
     /// [`Region::append`] of a single write, unless its key may have been written after `since`: then answers `None`. So a
-    /// write that was decided on what [`Region::get`] answered, after [`Region::last_lsn`] was `since`, follows it
+    /// write that was decided on what [`Region::get`] answered, after [`Region::moment`] was `since`, follows it
     /// immediately; where it does not, decide anew.
     ///
     /// # Errors
     /// See [`AppendError`].
-    pub fn append_unchanged(&self, write: &Write<'_>, since: Lsn) -> Result<Option<Appended>, AppendError> {
+    pub fn append_unchanged(&self, write: &Write<'_>, since: Moment) -> Result<Option<Appended>, AppendError> {
         // What the levels have was written up to the floor; whatever is newer is in the L0s.
-        let is_unchanged = |view: &View| view.floor <= since && view.version.in_l0_since(write.key, since).is_none();
+        let Moment { last, ingests } = since;
+        let is_unchanged = |view: &View| {
+            view.floor <= last && view.ingests == ingests && view.version.in_l0_since(write.key, last).is_none()
+        };
         self.append_if(std::slice::from_ref(write), is_unchanged)
     }
 
@@ -319,7 +322,7 @@ impl Region {
         let extent = |tail: &Arc<Tail>| LogExtent { log: tail.log(), id: tail.id(), bytes: tail.filled() };
         frozen_logs.push_back(referenced.map(extent).collect());
         let version = Arc::new(view.version.freeze(Arc::new(MemTable::new())));
-        self.view.store(Arc::new(View { version, floor: view.floor }));
+        self.view.store(Arc::new(View { version, floor: view.floor, ingests: view.ingests }));
     }
 
     /// An error if `log` cannot take `bytes` more now. Afterwards [`Region::make_room`] cannot fail.

@@ -92,7 +92,8 @@ impl Region {
                 view.floor.max(Lsn(from.0.saturating_sub(1)))
             }
         };
+        let ingests = view.ingests + u64::from(done.ingested.is_some());
         let floor = done.ingested.as_ref().map_or(floor, |ingested| floor.max(ingested.last));
-        self.view.store(Arc::new(View { version, floor }));
+        self.view.store(Arc::new(View { version, floor, ingests }));
     }
 }

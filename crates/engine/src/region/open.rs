@@ -99,7 +99,7 @@ pub(super) fn open_view(
     let active = l0s.pop().expect("a replay makes at least one L0");
     l0s.reverse();
     let version = Arc::new(Version::new(reads, active, l0s, levels));
-    Ok(View { version, floor: Lsn(state.replay_from.0.saturating_sub(1)) })
+    Ok(View { version, floor: Lsn(state.replay_from.0.saturating_sub(1)), ingests: 0 })
 }
 
 /// What a replay makes: the L0s, oldest first, and where the valid records of each segment end.

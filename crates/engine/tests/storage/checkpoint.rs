@@ -1,7 +1,7 @@
 //! Checkpoints: what they hold is what the region held, whatever becomes of it, of the process and of the machine; and what they
 //! keep comes back when they are dropped.
 
-use crate::support::{History, Model, assert_holds, compact, flush, open_region, read_all, volume_options};
+use crate::support::{History, Model, assert_holds, compact, flush, now, open_region, read_all, volume_options};
 use leeward_engine::embedded::{Db, DbOptions, SyncMode};
 use leeward_engine::{Checkpoint, Error, Region};
 use leeward_format::{Lsn, UnixMs};
@@ -56,7 +56,7 @@ fn check(region: &Region, made: &Made, history: &History) {
     for (name, last) in made {
         let Some(last) = last else { continue };
         assert!(there.contains(name), "{name} of {there:?}");
-        let checkpoint = region.open_checkpoint(name, UnixMs(0)).expect("a sound disk");
+        let checkpoint = region.open_checkpoint(name, now()).expect("a sound disk");
         assert_eq!(checkpoint.snapshot().lsn(), *last);
         assert!(contents(&checkpoint) == history.model(*last), "{name}");
     }
@@ -109,7 +109,7 @@ fn what_a_checkpoint_keeps_comes_back_when_it_is_dropped_and_let_go() {
         history.write(&region).unwrap();
     }
     region.checkpoint("early").unwrap();
-    let then = history.model(region.last_lsn());
+    let last = region.last_lsn();
     for _ in 0..3000 {
         history.append(&region, &mut rng).unwrap();
         history.write(&region).unwrap();
@@ -119,11 +119,12 @@ fn what_a_checkpoint_keeps_comes_back_when_it_is_dropped_and_let_go() {
     while compact(&region).unwrap() {}
     let info = region.checkpoints().remove(0);
     assert!(info.own_bytes > 10 * volume_options().segment_bytes as u64 && info.own_bytes <= info.bytes, "{info:?}");
-    let open = region.open_checkpoint("early", UnixMs(0)).unwrap();
+    let open = region.open_checkpoint("early", now()).unwrap();
+    let then = history.model(last);
     let mut cursor = open.snapshot().cursor(Default::default());
     let used = region.volume().usage().0;
     region.drop_checkpoint("early").unwrap();
-    assert!(region.drop_checkpoint("early").is_err() && region.open_checkpoint("early", UnixMs(0)).is_err());
+    assert!(region.drop_checkpoint("early").is_err() && region.open_checkpoint("early", now()).is_err());
     assert_eq!(region.volume().usage().0, used, "it is still read");
     assert!(contents(&open) == then);
     drop(open);

@@ -104,7 +104,7 @@ fn live(disk: &SimDisk, seed: u64) -> History {
 }
 
 fn scan_all(region: &Region) -> Result<usize, Error> {
-    let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
+    let mut cursor = region.snapshot(region.last_lsn(), crate::support::now()).cursor(ScanBounds::default());
     let mut count = 0;
     while cursor.next()?.is_some() {
         count += 1;

@@ -7,7 +7,7 @@ use crate::support::{History, REGION, assert_holds, open_volume, table_options, 
 use leeward_engine::compaction::Step;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
 use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
-use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo, UnixMs};
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo};
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::BTreeSet;
@@ -112,7 +112,7 @@ impl Backup {
 
     /// Compacts at the primary and ships the result.
     fn compact(&mut self, primary: &Region) -> Result<bool, Error> {
-        let Some(mut compaction) = primary.next_compaction_at_once(UnixMs(0)) else { return Ok(false) };
+        let Some(mut compaction) = primary.next_compaction_at_once(crate::support::now()) else { return Ok(false) };
         self.mirror(primary)?;
         loop {
             match compaction.step().expect("a sound disk") {
@@ -379,7 +379,7 @@ fn a_compaction_that_was_given_up_leaves_nothing_behind() {
     let mut compaction = loop {
         history.append(&primary, &mut rng).unwrap();
         history.write(&primary).unwrap();
-        if let Some(compaction) = primary.next_compaction_at_once(UnixMs(0)) {
+        if let Some(compaction) = primary.next_compaction_at_once(crate::support::now()) {
             break compaction;
         }
     };

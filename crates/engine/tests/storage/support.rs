@@ -1,10 +1,14 @@
 //! What the engine's tests share: a region driven by hand on a simulated disk, and the history that it must agree with.
 
 use leeward_engine::compaction::Step;
-use leeward_engine::{AppendError, Error, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions, Write};
+use leeward_engine::{
+    AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
+    Write,
+};
 use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::{LogKind, Lsn, RegionId, UnixMs, VolumeId};
+use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,12 +49,12 @@ pub(crate) fn open_region(disk: &SimDisk) -> Result<Arc<Region>, Error> {
 /// A write, and what it does to a model.
 #[derive(Clone)]
 pub(crate) enum Change {
-    Put(Vec<u8>, Vec<u8>),
+    Put(Vec<u8>, Vec<u8>, Option<Expiry>),
     Delete(Vec<u8>),
     /// No end: up to the last key.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
-    /// Pairs that were ingested, with the last of their LSNs; nothing with the others.
-    Ingest(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Pairs that were ingested, with the last of its LSNs, the first of which is the first pair's; no pairs with the others.
+    Ingest(u64, Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Change {
@@ -69,28 +73,61 @@ impl Change {
         let longest = if rng.one_in(20) { 3000 } else { 350 };
         let mut value = vec![0; rng.below(longest) as usize];
         rng.fill(&mut value);
-        Change::Put(name(n), value)
+        let expires = if rng.one_in(4) { Expiry::from_ms(NOW.get() + rng.below(4000)) } else { None };
+        Change::Put(name(n), value, expires)
     }
 
     fn write(&self) -> Write<'_> {
         match self {
-            Change::Put(key, value) => Write::put(key, value),
+            Change::Put(key, value, expires) => Write { expires: *expires, ..Write::put(key, value) },
             Change::Delete(key) => Write::delete(key),
             Change::DeleteRange(start, end) => Write::delete_range(start, end.as_deref()),
-            Change::Ingest(_) => unreachable!("no write"),
+            Change::Ingest(..) => unreachable!("no write"),
         }
     }
 
     fn apply(&self, model: &mut Model) {
         match self {
-            Change::Put(key, value) => drop(model.insert(key.clone(), value.clone())),
-            Change::Delete(key) => drop(model.remove(key)),
+            Change::Put(key, value, expires) if is_live(*expires) => drop(model.insert(key.clone(), value.clone())),
+            Change::Delete(key) | Change::Put(key, ..) => drop(model.remove(key)),
             Change::DeleteRange(start, end) => {
                 model.retain(|key, _| key < start || end.as_ref().is_some_and(|end| key >= end));
             }
-            Change::Ingest(pairs) => model.extend(pairs.iter().cloned()),
+            Change::Ingest(_, pairs) => model.extend(pairs.iter().cloned()),
         }
     }
+}
+
+impl Change {
+    /// What it says of a key: `None` nothing, otherwise its value, if it has one.
+    /// And its LSN, if `lsn` is that of the change.
+    fn of(&self, lsn: u64, key: &[u8]) -> Option<(u64, Option<&[u8]>)> {
+        match self {
+            Change::Put(of, value, expires) if of == key => Some((lsn, is_live(*expires).then_some(&value[..]))),
+            Change::Delete(of) if of == key => Some((lsn, None)),
+            Change::DeleteRange(start, end) => {
+                (&start[..] <= key && end.as_ref().is_none_or(|end| key < &end[..])).then_some((lsn, None))
+            }
+            Change::Ingest(first, pairs) => {
+                let at = pairs.iter().position(|(of, _)| of == key)?;
+                Some((first + at as u64, Some(&pairs[at].1)))
+            }
+            _ => None,
+        }
+    }
+}
+
+thread_local! {
+    /// The wall clock of a test, which runs on one thread: a millisecond a batch, crashes or not.
+    static NOW: Cell<u64> = const { Cell::new(1) };
+}
+
+pub(crate) fn now() -> UnixMs {
+    UnixMs(NOW.get())
+}
+
+fn is_live(expires: Option<Expiry>) -> bool {
+    expires.is_none_or(|expires| !expires.is_over(now()))
 }
 
 /// Every write that a region has taken, by LSN.
@@ -103,6 +140,8 @@ pub(crate) struct History {
     pub(crate) written: u64,
     /// Last LSN that was made durable.
     pub(crate) synced: u64,
+    /// An earlier moment of the region as it is open now, and its last LSN.
+    before: Option<(u64, Moment)>,
 }
 
 impl History {
@@ -117,18 +156,20 @@ impl History {
         assert!(last.0 == 0 || self.ends.contains(&last.0), "{last} is not the end of a batch");
         self.writes.truncate(last.0 as usize);
         self.ends.retain(|end| *end <= last.0);
-        (self.written, self.synced) = (last.0, last.0);
+        (self.written, self.synced, self.before) = (last.0, last.0, None);
     }
 
     /// An ingest takes LSNs; what comes of it is said when it is known.
     pub(crate) fn begin_ingest(&mut self, lsns: u64) {
-        self.writes.extend((0..lsns).map(|_| Change::Ingest(Vec::new())));
+        let first = self.last() + 1;
+        self.writes.extend((0..lsns).map(|_| Change::Ingest(first, Vec::new())));
         self.ends.push(self.last());
     }
 
     /// The ingest that took LSNs up to `last` was installed.
     pub(crate) fn ingested(&mut self, last: u64, pairs: Vec<(Vec<u8>, Vec<u8>)>) {
-        self.writes[last as usize - 1] = Change::Ingest(pairs);
+        let Change::Ingest(_, none) = &mut self.writes[last as usize - 1] else { panic!("LSN {last} is of no ingest") };
+        *none = pairs;
     }
 
     pub(crate) fn last(&self) -> u64 {
@@ -137,11 +178,23 @@ impl History {
 
     /// Appends a random batch, making room for it as an upkeep would.
     pub(crate) fn append(&mut self, region: &Region, rng: &mut Rng) -> Result<(), Error> {
+        if self.before.is_none() || self.last().is_multiple_of(31) {
+            self.before = Some((self.last(), region.moment()));
+        }
         let size = if rng.one_in(4) { 1 + rng.below(5) } else { 1 };
+        NOW.set(NOW.get() + 1);
         let batch: Vec<_> = (0..size).map(|_| Change::random(rng, 2000)).collect();
         let writes: Vec<_> = batch.iter().map(Change::write).collect();
+        let key = match &batch[0] {
+            Change::Put(key, ..) | Change::Delete(key) if size == 1 && rng.one_in(4) => Some(&key[..]),
+            _ => None,
+        };
         let result = loop {
-            match region.append(&writes) {
+            let result = match key {
+                Some(key) => self.append_after_a_look(region, (key, &writes[0]))?,
+                None => region.append(&writes),
+            };
+            match result {
                 Err(AppendError::TailBusy(_)) => flush(region)?,
                 Err(AppendError::L0Full) => assert!(compact(region)?, "a full L0 can be compacted"),
                 other => break other,
@@ -157,6 +210,29 @@ impl History {
             Err(other) => panic!("{other}"),
         }
         Ok(())
+    }
+
+    /// Appends a write that was decided on what its key has; one that was decided on what it had before is not appended.
+    fn append_after_a_look(
+        &self,
+        region: &Region,
+        (key, write): (&[u8], &Write<'_>),
+    ) -> Result<Result<Appended, AppendError>, Error> {
+        let since = region.moment();
+        let newest = self.writes.iter().enumerate().rev().find_map(|(at, change)| change.of(at as u64 + 1, key));
+        let found = match region.get(key, Reach::Device, &now)? {
+            Lookup::Found { lsn, value, .. } => Some((lsn.0, value)),
+            _ => None,
+        };
+        let expected = newest.and_then(|(lsn, value)| Some((lsn, value?)));
+        assert_eq!(found.as_ref().map(|(lsn, value)| (*lsn, &value[..])), expected);
+        if let Some(before) = self.before
+            && newest.is_some_and(|(lsn, _)| lsn > before.0)
+        {
+            let stale = region.append_unchanged(write, before.1);
+            assert!(!matches!(stale, Ok(Some(_))), "the key has been written since");
+        }
+        Ok(region.append_unchanged(write, since).map(|appended| appended.expect("nobody else writes")))
     }
 
     pub(crate) fn write(&mut self, region: &Region) -> Result<(), Error> {
@@ -188,7 +264,7 @@ pub(crate) fn flush(region: &Region) -> Result<(), Error> {
 
 /// Carries out one compaction, if there is one to do.
 pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
-    let Some(mut compaction) = region.next_compaction_at_once(UnixMs(0)) else { return Ok(false) };
+    let Some(mut compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
     loop {
         if let Step::Finished(done) = compaction.step()? {
             region.install(&done)?;
@@ -198,7 +274,7 @@ pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
 }
 
 pub(crate) fn contents(region: &Region) -> Model {
-    read_all(&region.snapshot(region.last_lsn(), UnixMs(0)))
+    read_all(&region.snapshot(region.last_lsn(), now()))
 }
 
 pub(crate) fn read_all(snapshot: &Snapshot) -> Model {
@@ -215,8 +291,8 @@ pub(crate) fn assert_holds(region: &Region, model: &Model, context: &str) {
     let found = contents(region);
     assert!(&found == model, "{context}: scan finds {} keys, {} are expected", found.len(), model.len());
     for (key, value) in model.iter().step_by(7) {
-        match region.get(key, Reach::Device, &UnixMs::default).expect("a sound device") {
-            leeward_engine::Lookup::Found { value: found, .. } => assert_eq!(&found[..], &value[..], "{context}"),
+        match region.get(key, Reach::Device, &now).expect("a sound device") {
+            Lookup::Found { value: found, .. } => assert_eq!(&found[..], &value[..], "{context}"),
             other => panic!("{context}: {other:?}"),
         }
     }
