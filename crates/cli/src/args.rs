@@ -116,7 +116,7 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value_t = crate::ports::DEFAULT_BASE, value_name = "PORT",
         value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub(crate) base_port: u16,
-    /// A setting for every node, as in its TOML file (docs/configuration.md): --set cache_bytes=134217728
+    /// A setting for every node, as in its TOML file (docs/configuration.md): --set memory_budget=134217728
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
     // Last, because its heading would be that of the options after it, too.
@@ -580,6 +580,6 @@ pub(crate) struct VerifyArgs {
 fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.trim().into(), value.trim().into())),
-        _ => Err("expected NAME=VALUE, such as cache_bytes=134217728".into()),
+        _ => Err("expected NAME=VALUE, such as memory_budget=134217728".into()),
     }
 }

@@ -123,7 +123,7 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("dev --nodes many", "invalid digit"),
         ("dev --base-port 65535", "1..=65000"),
         ("dev --fabric carrier-pigeon", "possible values: shm, tcp"),
-        ("dev --set cache_bytes", "NAME=VALUE"),
+        ("dev --set memory_budget", "NAME=VALUE"),
         ("dev --colour", "unexpected argument"),
         ("bench ycsb --mix xxl", "s, m, l, sd, md, ld"),
         ("bench ycsb --workload z", "load, a, b, c, d, e, f"),

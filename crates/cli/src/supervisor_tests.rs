@@ -38,19 +38,19 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
 #[test]
 fn settings_of_the_command_line_win() {
     let mut plan = plan(Path::new("/x"), "shm");
-    plan.settings = [("cache_bytes", "2097152"), ("fabric", "tcp"), ("lease_ms", "500")]
+    plan.settings = [("memory_budget", "33554432"), ("fabric", "tcp"), ("lease_ms", "500")]
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .to_vec();
     let text = plan.config(1);
     let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
-    assert_eq!((config.cache_bytes, config.lease_ms, config.fabric), (2 << 20, 500, FabricKind::Tcp));
+    assert_eq!((config.memory_budget, config.lease_ms, config.fabric), (32 << 20, 500, FabricKind::Tcp));
 }
 
 #[test]
 fn settings_that_no_node_could_take_are_refused_before_anything_is_made() {
     let parent = tempfile::tempdir().expect("a directory");
     for (name, value, says) in [
-        ("cache_bytes", "5", "cache_bytes is 5: it must be from"),
+        ("memory_budget", "5", "memory_budget is 5: it must be from"),
         ("colour", "red", "unknown field `colour`"),
         ("server_id", "7", "--set server_id: every node gets its own"),
         ("resp_listen", "127.0.0.1:1", "--set resp_listen"),

@@ -1,7 +1,7 @@
-//! What is kept in memory of a volume's levels and logs: one budget of bytes for all of it.
+//! What is kept in memory of a volume's levels and logs: as many bytes as others leave of its budget ([`crate::memory`]).
 //!
-//! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of the budget they stay for as long
-//!   as their segment lives; beyond it they are objects like any other.
+//! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of that, and a quarter of the budget,
+//!   they stay for as long as their segment lives; beyond it they are objects like any other.
 //! - *Records*, pairs of key and value, are what the levels answer about a key, packed (`records`). The owner (a
 //!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
 //!   it overwrites (`Cache::replace_record`).
@@ -22,6 +22,7 @@ mod ghosts;
 mod objects;
 mod records;
 
+use crate::memory::Accounts;
 use bytes::Bytes;
 use ghosts::Ghosts;
 use leeward_format::leaf_segment::LeafIndex;
@@ -51,6 +52,8 @@ const LARGEST_SHARD_BYTES: u64 = 2 << 30;
 const WINDOW_SHARE: u64 = 8;
 /// Least part of the budget that records or objects may keep.
 const LEAST_SHARE: u64 = 16;
+/// Part of the volume's budget that resident indexes may have.
+const RESIDENT_SHARE: u64 = 4;
 /// Such misses until the bound has moved by as much.
 const WINDOW_STEPS: u64 = 64;
 /// Bytes of budget for each record that is remembered when it is gone.
@@ -80,15 +83,19 @@ struct Inner {
 
 /// Bytes that there are, and that are taken.
 struct Budget {
-    bytes: u64,
+    accounts: Arc<Accounts>,
     used: AtomicU64,
     /// Of `used`, those of resident indexes.
     resident: AtomicU64,
 }
 
 impl Budget {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.accounts.left()
+    }
     fn try_take(&self, bytes: u64) -> bool {
-        let more = |used: u64| (used + bytes <= self.bytes).then_some(used + bytes);
+        let more = |used: u64| (used + bytes <= self.bytes()).then_some(used + bytes);
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
     /// Takes them although there may be none left; others must make room.
@@ -99,11 +106,12 @@ impl Budget {
         self.used.fetch_sub(bytes, Relaxed);
     }
     fn is_exceeded(&self) -> bool {
-        self.used.load(Relaxed) > self.bytes
+        self.used.load(Relaxed) > self.bytes()
     }
     /// So much is in use that something has been let go of, or soon will be.
     fn is_tight(&self) -> bool {
-        self.used.load(Relaxed) > self.bytes - self.bytes / 16
+        let bytes = self.bytes();
+        self.used.load(Relaxed) > bytes - bytes / 16
     }
 }
 
@@ -150,12 +158,13 @@ impl Item {
 }
 
 impl Cache {
-    /// A cache of at most `bytes`.
-    pub fn new(bytes: u64) -> Cache {
+    /// A cache that has what leases leave of a budget.
+    pub(crate) fn within(accounts: Arc<Accounts>) -> Cache {
+        let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
         let records_gone = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
         let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
-        let budget = Budget { bytes, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
+        let budget = Budget { accounts, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
         budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 32));
         let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
@@ -207,12 +216,12 @@ impl Cache {
     /// Whether a leaf that was missed is worth keeping: there is room to spare, or it was missed before, not longer ago than
     /// objects stay. Tells the cache that it was missed now.
     pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
-        if self.0.budget.bytes == 0 {
+        if self.0.budget.accounts.budget() == 0 {
             return false;
         }
         let hash = Key::new(LEAF, serial, u64::from(offset)).hash();
         let age = self.0.objects_gone.age(hash);
-        if age.is_some_and(|age| age < self.0.budget.bytes / WINDOW_SHARE) {
+        if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_objects();
         }
         let stays = self.0.objects.bytes().max(self.0.objects_share.load(Relaxed));
@@ -240,7 +249,7 @@ impl Cache {
     }
 
     fn insert_object(&self, key: Key, item: Item) {
-        if self.0.budget.bytes > 0 {
+        if self.0.budget.bytes() > 0 {
             self.0.budget.take(self.0.objects.insert(key, item));
             self.0.make_room();
         }
@@ -264,7 +273,7 @@ impl Cache {
         is_current: impl FnOnce() -> bool,
     ) {
         let fresh = Fresh { owner, key, stamp, value };
-        if self.0.budget.bytes == 0 {
+        if self.0.budget.accounts.budget() == 0 {
             return;
         }
         if fresh.bytes() > self.0.page_bytes {
@@ -276,12 +285,12 @@ impl Cache {
         }
         let hash = hash_of(owner, key_hash);
         let age = self.0.records_gone.age(hash);
-        if age.is_some_and(|age| age < self.0.budget.bytes / WINDOW_SHARE) {
+        if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_records();
         }
         let mut shard = self.0.shard(hash).lock();
         if is_current() && shard.find(hash, owner, key).is_none() {
-            let ring = if age.is_some_and(|age| age < self.0.budget.bytes) { Ring::Main } else { Ring::Probation };
+            let ring = if age.is_some_and(|age| age < self.0.budget.bytes()) { Ring::Main } else { Ring::Probation };
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));
         }
         drop(shard);
@@ -343,10 +352,16 @@ impl Cache {
         }
     }
 
-    /// Takes `bytes` of the budget for something that stays; `None` when half of the budget is taken so.
+    /// Lets go of what is beyond the budget.
+    pub(crate) fn make_room(&self) {
+        self.0.make_room();
+    }
+
+    /// Takes `bytes` of the budget for something that stays; `None` when there is not as much for that.
     pub(crate) fn reserve(&self, bytes: usize) -> Option<Reservation> {
         let (bytes, budget) = (bytes as u64, &self.0.budget);
-        let more = |resident: u64| (resident + bytes <= budget.bytes / 2).then_some(resident + bytes);
+        let most = (budget.bytes() / 2).min(budget.accounts.budget() / RESIDENT_SHARE);
+        let more = |resident: u64| (resident + bytes <= most).then_some(resident + bytes);
         budget.resident.fetch_update(Relaxed, Relaxed, more).ok()?;
         budget.take(bytes);
         self.0.make_room();
@@ -365,7 +380,8 @@ impl Inner {
     }
 
     fn objects_exceed_share(&self) -> bool {
-        self.objects.bytes() > self.objects_share.load(Relaxed)
+        let bytes = self.budget.bytes();
+        self.objects.bytes() > self.objects_share.load(Relaxed).min(bytes - bytes / LEAST_SHARE)
     }
 
     fn evict_object(&self) -> bool {
@@ -401,19 +417,19 @@ impl Inner {
 
     /// A leaf was missed that objects would still have, had they had more.
     fn lean_to_objects(&self) {
-        let most = self.budget.bytes - self.budget.bytes / LEAST_SHARE;
+        let most = self.budget.bytes() - self.budget.bytes() / LEAST_SHARE;
         self.lean(|share, step| (share + step).min(most));
     }
 
     /// A record was missed that records would still have, had they had more.
     fn lean_to_records(&self) {
-        let least = self.budget.bytes / LEAST_SHARE;
+        let least = self.budget.bytes() / LEAST_SHARE;
         self.lean(|share, step| share.saturating_sub(step).max(least));
     }
 
     fn lean(&self, to: impl Fn(u64, u64) -> u64) {
         if self.budget.is_tight() {
-            let step = self.budget.bytes / WINDOW_SHARE / WINDOW_STEPS;
+            let step = self.budget.bytes() / WINDOW_SHARE / WINDOW_STEPS;
             // A step that another thread's overwrites is one of thousands.
             self.objects_share.store(to(self.objects_share.load(Relaxed), step), Relaxed);
         }
@@ -422,7 +438,7 @@ impl Inner {
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (objects, budget) = (self.0.objects.bytes(), self.0.budget.bytes);
+        let (objects, budget) = (self.0.objects.bytes(), self.0.budget.bytes());
         write!(f, "Cache({} of {budget} bytes, {objects} of them in objects)", self.bytes())
     }
 }

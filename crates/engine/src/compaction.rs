@@ -17,6 +17,7 @@
 //! written is freed when it is dropped.
 
 use crate::error::Result;
+use crate::memory::Lease;
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::Reads;
@@ -190,6 +191,8 @@ struct Context {
     base: Vec<Arc<Level>>,
     /// The segment that is written while the next is filled.
     writing: Mutex<Option<Writing>>,
+    /// Bytes that a segment of its output is likely to have at most.
+    output_bytes: usize,
 }
 
 impl Context {
@@ -219,6 +222,8 @@ pub struct Compaction {
     counters: Counters,
     outputs: Outputs,
     built: Vec<SegmentId>,
+    /// For what is always in use while it goes on.
+    lease: Option<Lease>,
 }
 
 enum Phase {
@@ -236,7 +241,20 @@ impl Compaction {
             counters: Counters::default(),
             outputs: Outputs::default(),
             built: Vec::new(),
+            lease: None,
         }
+    }
+
+    /// Memory that it is sure to need, in bytes: for each input a chunk and the next, the segment that is being filled, and the
+    /// one that is being written.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let chunks = 4 * input::chunk_bytes_of(&self.context.reads) as u64;
+        chunks + 2 * self.context.output_bytes as u64
+    }
+
+    /// It may begin.
+    pub(crate) fn admitted(&mut self, lease: Lease) {
+        self.lease = Some(lease);
     }
 
     /// Goes on until a segment is written or all is done. Touches the device.

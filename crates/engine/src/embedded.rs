@@ -26,6 +26,7 @@ mod worker;
 pub use leeward_format::op::{Condition, Lifetime};
 
 use crate::error::{Error, Result};
+use crate::memory::MemoryStats;
 use crate::region::{AppendError, Appended, Region, RegionStats, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
@@ -60,7 +61,7 @@ pub enum SyncMode {
 /// Options of a [`Db`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DbOptions {
-    /// The volume: sizes of segments, of the file and of the cache.
+    /// The volume: sizes of segments and of the file, and its memory.
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
@@ -518,6 +519,20 @@ impl Db {
     pub fn stalls(&self) -> Stalls {
         let StallClocks { slowed, l0_full, tail_busy } = &self.stalls;
         Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() }
+    }
+
+    /// How its memory is divided.
+    ///
+    /// ```
+    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = Db::open(directory.path(), DbOptions::default())?;
+    /// let memory = db.memory();
+    /// assert!(memory.used() <= memory.budget && memory.l0s > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn memory(&self) -> MemoryStats {
+        self.volume.memory().stats()
     }
 
     /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.

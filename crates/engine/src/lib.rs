@@ -16,6 +16,7 @@ pub mod embedded;
 pub mod error;
 pub mod image;
 pub mod log;
+pub mod memory;
 pub mod memtable;
 pub mod region;
 pub mod replica;
@@ -27,6 +28,7 @@ pub mod volume;
 
 pub use error::{Error, Result};
 pub use log::Tail;
+pub use memory::{Memory, MemoryStats};
 pub use region::{AppendError, Appended, Checkpoint, CheckpointInfo, Moment, PinnedBase, Region, RegionStats, Write};
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};

@@ -12,7 +12,7 @@ pub use fetch::{Fetched, Wanted};
 pub use reader::{LogReader, ValueAt};
 pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end};
 pub use tail::Tail;
-pub(crate) use tail::{OpenTail, Tails};
+pub(crate) use tail::{OpenTail, Prepared, Tails};
 
 use leeward_format::record::{Record, RecordSeed, read_record, read_record_unchecked};
 use leeward_format::segment::LogHeader;

@@ -5,6 +5,7 @@
 //! reader that knows an LSN as written sees every entry up to it. Nothing is ever removed: the memory goes when the last
 //! [`Arc`] of the table does.
 
+use crate::memory::{L0Lease, Memory};
 use leeward_format::{Lsn, Stamp};
 use std::fmt;
 use std::sync::Arc;
@@ -26,17 +27,48 @@ use skiplist::{NodeRef, Position, SkipList};
 pub struct MemTable {
     list: Arc<SkipList>,
     ranges: Ranges,
+    /// For the memory of the list.
+    lease: Option<Arc<L0Lease>>,
 }
 
 impl MemTable {
     /// An empty one. Takes little memory until it is written to.
     pub fn new() -> MemTable {
-        MemTable { list: Arc::new(SkipList::new()), ranges: Ranges::default() }
+        MemTable { list: Arc::new(SkipList::new()), ranges: Ranges::default(), lease: None }
+    }
+
+    /// An empty one whose memory is of a budget.
+    pub fn within(memory: &Memory) -> MemTable {
+        let table = MemTable { lease: Some(memory.l0()), ..MemTable::new() };
+        table.account();
+        table
     }
 
     /// Inserts one version of `key`; no other may have its LSN. One writer at a time: others wait.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
         self.list.insert(key, stamp.into(), entry);
+        self.account();
+    }
+
+    #[inline]
+    fn account(&self) {
+        if let Some(lease) = &self.lease
+            && lease.bytes() != self.list.memory_bytes()
+        {
+            lease.set(self.list.memory_bytes());
+        }
+    }
+
+    /// No more entries will come.
+    pub(crate) fn freeze(&self) {
+        if let Some(lease) = &self.lease {
+            lease.freeze();
+        }
+    }
+
+    /// Memory is short, and this is one of the largest L0s.
+    pub(crate) fn is_asked_to_freeze(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.is_asked())
     }
 
     /// Every version of a key of `range` with a lower LSN is hidden. Range tombstones come in order of their LSNs. One writer
@@ -68,6 +100,11 @@ impl MemTable {
     /// Memory in use by entries and range tombstones, in bytes.
     pub fn bytes(&self) -> u64 {
         self.list.bytes() + self.ranges.bytes()
+    }
+
+    /// Memory that it has, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.list.memory_bytes()
     }
 
     /// Number of entries, all versions, and of range tombstones.
@@ -120,7 +157,7 @@ impl MemTable {
 
     /// A cursor over the versions that a reader at `at` sees: of each key the newest with an LSN of at most `at`.
     pub fn cursor(&self, at: Lsn) -> MemCursor {
-        MemCursor { position: Position::new(Arc::clone(&self.list)), at }
+        MemCursor { position: Position::new(Arc::clone(&self.list)), at, _lease: self.lease.clone() }
     }
 }
 
@@ -141,6 +178,8 @@ impl fmt::Debug for MemTable {
 pub struct MemCursor {
     position: Position,
     at: Lsn,
+    /// The list is in memory for as long.
+    _lease: Option<Arc<L0Lease>>,
 }
 
 /// Newer than every entry: where the versions of a key begin.

@@ -26,15 +26,14 @@ pub(crate) use open::cut;
 
 use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::{Error, Result};
-use crate::log::{LogReader, OpenTail, Tails};
+use crate::log::{LogReader, OpenTail, Prepared, Tails};
 use crate::replica::Replica;
 use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
-use crate::volume::{Owner, Segment, Volume};
+use crate::volume::{Owner, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{LevelState, LogExtent, RegionState};
-use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, UnixMs};
-use leeward_platform::Appender;
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -107,15 +106,6 @@ struct Writer {
     current: [Option<OpenTail>; 2],
     /// Index of the next tail.
     next_index: [u64; 2],
-}
-
-/// A segment that the manifest knows as part of a log, before it has its first record.
-#[derive(Debug)]
-struct Prepared {
-    id: SegmentId,
-    /// Before the segment: what is mapped must be gone when others may write to it.
-    appender: Appender,
-    segment: Arc<Segment>,
 }
 
 /// What readers see.
@@ -252,6 +242,12 @@ impl Region {
             tracing::warn!(region = %self.id(), %error, "the last records are lost here, as by a crash");
         }
         Replica::open(&self.volume, self.id())?.ok_or(Error::Superseded(self.id()))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.volume.memory().leave(self.view.load().version.reads().owner);
     }
 }
 

@@ -12,6 +12,7 @@
 //! Any thread may read.
 
 use crate::error::{Error, Result};
+use crate::memory::{Lease, Memory, Purpose};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
@@ -44,20 +45,38 @@ pub struct Level {
     state: LevelState,
     /// Positions of the leaf segments with range tombstones.
     ranged: Vec<usize>,
+    /// For fences and segments; none if there are none.
+    _lease: Option<Lease>,
 }
 
 impl Level {
     /// A level without entries.
     pub fn empty() -> Level {
-        Level::new(Vec::new(), Vec::new(), LevelState::default())
+        let state = LevelState::default();
+        Level {
+            fences: Fences::default(),
+            segments: Vec::new(),
+            index: Vec::new(),
+            state,
+            ranged: Vec::new(),
+            _lease: None,
+        }
     }
 
     /// A level of these leaf segments, each with its fence, under an index that has been built.
-    pub(crate) fn new(leaves: Vec<(Vec<u8>, Arc<LeafSegment>)>, index: Vec<IndexSegment>, state: LevelState) -> Level {
+    pub(crate) fn new(
+        memory: &Memory,
+        leaves: Vec<(Vec<u8>, Arc<LeafSegment>)>,
+        index: Vec<IndexSegment>,
+        state: LevelState,
+    ) -> Level {
+        let leaf_bytes = |fence: &Vec<u8>| fence.capacity() + size_of::<(Vec<u8>, u64, LeafSegment, Segment)>();
+        let bytes = leaves.iter().map(|(fence, _)| leaf_bytes(fence)).sum();
+        let lease = Some(memory.take(Purpose::Levels, bytes));
         let (fences, segments): (_, Vec<Arc<LeafSegment>>) = leaves.into_iter().unzip();
         let known: HashSet<SegmentId> = state.ranged.iter().copied().collect();
         let ranged = (0..segments.len()).filter(|i| !known.is_empty() && known.contains(&segments[*i].id())).collect();
-        Level { fences: Fences::new(fences), segments, index, state, ranged }
+        Level { fences: Fences::new(fences), segments, index, state, ranged, _lease: lease }
     }
 
     /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by number.
@@ -72,7 +91,7 @@ impl Level {
         let Some(root) = state.root else { return Ok(Level::empty()) };
         let walk = Walk { reads, state, segment };
         let (leaves, index) = walk.run(root)?;
-        Ok(Level::new(leaves, index, state.clone()))
+        Ok(Level::new(reads.volume.memory(), leaves, index, state.clone()))
     }
 
     /// What the manifest keeps of it.

@@ -283,6 +283,7 @@ impl Version {
     /// The version after the active L0 was frozen and `active` took its place.
     #[must_use]
     pub fn freeze(&self, active: Arc<MemTable>) -> Version {
+        self.active.freeze();
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
     }

@@ -24,12 +24,13 @@ pub use space::Segment;
 
 use crate::cache::Cache;
 use crate::error::{Error, RESTORE, Result};
+use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
-use leeward_platform::disk::Read;
+use leeward_platform::disk::{DIRECT_ALIGN, Read};
 use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
@@ -44,13 +45,14 @@ pub struct VolumeOptions {
     pub segment_bytes: usize,
     /// The volume grows to at most this many bytes; `None`: as far as the device lets it.
     pub capacity_bytes: Option<u64>,
-    /// Memory for cached nodes, filters and records, in bytes.
-    pub cache_bytes: u64,
+    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and with what those leave the cache. A region
+    /// needs 64 KiB of it at least to be of use, and a compaction three segments.
+    pub memory_budget: u64,
 }
 
 impl Default for VolumeOptions {
     fn default() -> Self {
-        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, cache_bytes: 64 << 20 }
+        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, memory_budget: 128 << 20 }
     }
 }
 
@@ -69,7 +71,7 @@ pub struct Volume {
     space: Arc<Space>,
     manifest: Mutex<Manifest>,
     registry: Mutex<Registry>,
-    cache: Cache,
+    memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
 }
@@ -114,7 +116,7 @@ impl Volume {
             incarnation: manifest.life(),
             manifest: Mutex::new(manifest),
             registry: Mutex::new(registry),
-            cache: Cache::new(options.cache_bytes),
+            memory: Memory::new(options.memory_budget),
         });
         let replicas = regions.into_iter().map(|region| Replica::open(&volume, region));
         let replicas = replicas.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
@@ -160,13 +162,20 @@ impl Volume {
         Ok(mapped.unwrap_or_else(|| Appender::in_memory(self.segment_bytes)))
     }
 
-    /// Makes sure that `bytes`, for which there is room, can be appended.
+    /// Makes sure that `bytes`, for which there is room, can be appended. The memory that the appender has then may be
+    /// another.
     ///
     /// # Errors
     /// As [`Volume::write`].
-    #[inline]
     pub(crate) fn reserve(&self, appender: &mut Appender, bytes: usize) -> Result<()> {
-        appender.reserve(bytes).map_err(|error| self.device.failed("write", 0, error))
+        let reserved = match self.memory.is_short(Purpose::Tails) {
+            false => appender.reserve(bytes),
+            true => {
+                appender.shed();
+                appender.make_ready(bytes, DIRECT_ALIGN)
+            }
+        };
+        reserved.map_err(|error| self.device.failed("write", 0, error))
     }
 
     /// Shows what was appended.
@@ -222,9 +231,14 @@ impl Volume {
         u64::from(no.0) * self.segment_bytes as u64 + u64::from(offset)
     }
 
+    /// The memory that it has.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// The cache of everything read from this volume.
     pub fn cache(&self) -> &Cache {
-        &self.cache
+        self.memory.cache()
     }
 
     /// The volume, for as long as it exists.

@@ -11,7 +11,7 @@ const SEGMENT_BYTES: usize = 32 << 10;
 const ZONE_BYTES: usize = ZONE_SEGMENTS as usize * SEGMENT_BYTES;
 
 fn options() -> VolumeOptions {
-    VolumeOptions { segment_bytes: SEGMENT_BYTES, cache_bytes: 1 << 16, ..VolumeOptions::default() }
+    VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget: 1 << 20, ..VolumeOptions::default() }
 }
 
 fn open(disk: &SimDisk) -> Result<Arc<Volume>> {

@@ -34,7 +34,7 @@ fn check(name: &str, text: &str, bytes: &[u8]) {
 #[test]
 fn leaf_segments() {
     let no = SegmentNo(7);
-    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no);
+    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no, 0);
     assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind")));
     assert!(builder.push(b"user2", Lsn(300), Entry::Tombstone));
     assert!(builder.push(

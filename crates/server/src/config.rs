@@ -6,10 +6,10 @@
 //! ```
 //! use leeward_server::NodeConfig;
 //!
-//! let config = NodeConfig::from_toml("server_id = 2\ncache_bytes = 134217728", "node.toml")?;
+//! let config = NodeConfig::from_toml("server_id = 2\nmemory_budget = 134217728", "node.toml")?;
 //! assert_eq!(config.resp_listen(), "127.0.0.1:7380");
-//! let refused = NodeConfig::from_toml("cache_bytes = 5", "node.toml").unwrap_err();
-//! assert_eq!(refused.to_string(), "node.toml: cache_bytes is 5: it must be from 1048576 to 1099511627776");
+//! let refused = NodeConfig::from_toml("memory_budget = 5", "node.toml").unwrap_err();
+//! assert_eq!(refused.to_string(), "node.toml: memory_budget is 5: it must be from 16777216 to 1099511627776");
 //! # Ok::<(), leeward_server::config::ConfigError>(())
 //! ```
 
@@ -61,8 +61,9 @@ pub struct NodeConfig {
     pub insecure_listen: bool,
     /// Size that the volume may reach, in bytes: at least 64 MiB. Default: as far as the device lets it.
     pub capacity_bytes: Option<u64>,
-    /// Memory for cached nodes, filters and records, in bytes: 1 MiB to 1 TiB.
-    pub cache_bytes: u64,
+    /// Memory for what its regions hold, in bytes: L0s, buffers of compactions and scans, windows of logs, and with what
+    /// those leave the cache. 16 MiB to 1 TiB; 64 KiB for each region at least.
+    pub memory_budget: u64,
     /// Segment size of a new volume, in bytes: a power of two from 32 KiB to 2 MiB.
     pub segment_bytes: u64,
     /// Threads for compactions, flushes and reads from the device: 1 to 64.
@@ -97,7 +98,7 @@ impl Default for NodeConfig {
             coordinator: SocketAddr::from(([127, 0, 0, 1], 7779)),
             insecure_listen: false,
             capacity_bytes: None,
-            cache_bytes: 64 << 20,
+            memory_budget: 128 << 20,
             segment_bytes: MAX_SEGMENT_BYTES as u64,
             job_threads: 2,
             max_connections: 10_000,
@@ -235,7 +236,7 @@ impl NodeConfig {
         if let Some(capacity) = self.capacity_bytes {
             check.range("capacity_bytes", capacity, 64 * MIB..=1 << 50)?;
         }
-        check.range("cache_bytes", self.cache_bytes, MIB..=1 << 40)?;
+        check.range("memory_budget", self.memory_budget, 16 * MIB..=1 << 40)?;
         if !self.segment_bytes.is_power_of_two() {
             return Err(check.refused("segment_bytes", self.segment_bytes, "a power of two".into()));
         }

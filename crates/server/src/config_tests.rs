@@ -19,9 +19,9 @@ fn defaults_are_valid_and_follow_the_server_id() {
 
 #[test]
 fn an_unknown_name_is_refused_with_its_line_and_the_names_there_are() {
-    let refused = refusal("server_id = 1\ncache_size = 5\n");
+    let refused = refusal("server_id = 1\nmemory_size = 5\n");
     assert!(
-        refused.contains("line 2") && refused.contains("cache_size") && refused.contains("cache_bytes"),
+        refused.contains("line 2") && refused.contains("memory_size") && refused.contains("memory_budget"),
         "{refused}"
     );
 }
@@ -42,8 +42,8 @@ fn absurd_values_are_refused_with_the_range() {
         ("advertise_host = \"node-1:7379\"", "without a port"),
         ("advertise_host = \"0.0.0.0\"", "that others can connect to"),
         ("coordinator = \"localhost:7779\"", "is not an IP address and a port, such as 127.0.0.1:7779"),
-        ("cache_bytes = -1", "cache_bytes"),
-        ("cache_bytes = \"much\"", "cache_bytes"),
+        ("memory_budget = -1", "memory_budget"),
+        ("memory_budget = \"much\"", "memory_budget"),
         ("fabric = \"carrier-pigeon\"", "carrier-pigeon"),
         ("server_id = ", "line 1"),
     ] {
@@ -73,11 +73,11 @@ fn listening_beyond_loopback_needs_leave() {
 fn overrides_win_and_are_checked_as_the_file_is() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.toml");
-    std::fs::write(&file, "server_id = 2\ncache_bytes = 2097152\n").unwrap();
+    std::fs::write(&file, "server_id = 2\nmemory_budget = 33554432\n").unwrap();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let overrides = [pair("cache_bytes", "4194304"), pair("resp_listen", "127.0.0.1:0"), pair("fabric", "shm")];
+    let overrides = [pair("memory_budget", "67108864"), pair("resp_listen", "127.0.0.1:0"), pair("fabric", "shm")];
     let config = NodeConfig::load(Some(&file), &overrides).unwrap();
-    assert_eq!((config.server_id, config.cache_bytes, config.fabric), (2, 4 << 20, FabricKind::Shm));
+    assert_eq!((config.server_id, config.memory_budget, config.fabric), (2, 64 << 20, FabricKind::Shm));
     assert_eq!(config.resp_listen(), "127.0.0.1:0");
     assert_eq!(config.fabric_listen(), "@leeward-7779-2");
     let refused = NodeConfig::load(Some(&file), &[pair("nonsense", "1")]).unwrap_err().to_string();

@@ -6,7 +6,7 @@
 //! present: an absent series cannot be told from a zero.
 
 use crate::commands::{self, Class};
-use crate::node::status::{NodeStatus, RegionStatus, Role};
+use crate::node::status::{MemoryStatus, NodeStatus, RegionStatus, Role};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -260,6 +260,11 @@ struct RoleReason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PurposeLabel {
+    purpose: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Peer {
     region: u32,
     peer: u32,
@@ -291,7 +296,8 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
         "Reads of leaves, indexes and values that went to the device",
         status.cache.misses,
     );
-    gauge(registry, "cache_bytes", "Bytes held by the cache", status.cache.bytes);
+    gauge(registry, "memory_budget_bytes", "Bytes of memory that its regions may have", status.memory.budget);
+    register_memory(registry, &status.memory);
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
@@ -301,6 +307,23 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     if let Some(capacity) = status.device.capacity_bytes {
         gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);
     }
+}
+
+fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
+    let family = Family::<PurposeLabel, Gauge>::default();
+    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels } = memory;
+    let by_purpose = [
+        ("cache", cache),
+        ("l0s", l0s),
+        ("compactions", compactions),
+        ("reads", reads),
+        ("tails", tails),
+        ("levels", levels),
+    ];
+    for (purpose, bytes) in by_purpose {
+        family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+    registry.register("memory_bytes", "Bytes of memory in use, by what they are for", family);
 }
 
 fn register_regions(registry: &mut Registry, status: &NodeStatus) {

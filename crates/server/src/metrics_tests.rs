@@ -23,6 +23,7 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         ..NodeStatus::default()
     };
     status.device.bytes_written = 77;
+    (status.memory.budget, status.memory.l0s) = (1000, 50);
     status.regions[0].peers.push(PeerStatus { server: ServerId(3), lag_bytes: 12, ..PeerStatus::default() });
     let text = Metrics::default().encode(&status);
     for line in [
@@ -37,6 +38,9 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         "leeward_write_stall_seconds_total{role=\"primary\",reason=\"slowed\"} 0.5",
         "leeward_replication_lag_bytes{region=\"4\",peer=\"3\"} 12",
         "leeward_device_written_bytes_total 77",
+        "leeward_memory_budget_bytes 1000",
+        "leeward_memory_bytes{purpose=\"l0s\"} 50",
+        "leeward_memory_bytes{purpose=\"cache\"} 0",
         "leeward_regions{role=\"backup\"} 1",
         "leeward_connections{protocol=\"resp\"} 0",
     ] {

@@ -195,7 +195,7 @@ fn bad_arguments_and_settings_are_refused() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     for (args, part) in [
-        (&["serve", "--set", "cache_bytes=5"][..], "cache_bytes is 5: it must be from"),
+        (&["serve", "--set", "memory_budget=5"][..], "memory_budget is 5: it must be from"),
         (&["serve", "--set", "colour=red"], "colour"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["serve", "--set", "resp_listen=0.0.0.0:1"], "loopback"),

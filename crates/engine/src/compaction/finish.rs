@@ -3,8 +3,8 @@
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
 use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Ingested, Source, Swept};
 use crate::error::Result;
+use crate::memory::Purpose;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
-use bytes::Bytes;
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
 use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind};
@@ -93,14 +93,15 @@ impl Finish {
         state.index_segments = index.iter().map(|built| built.id).collect();
         state.leaf_segments = leaves.len() as u32;
         let segments = index.iter().map(|built| (built.id, Arc::clone(&built.segment))).collect();
-        self.changed.push((position, Arc::new(Level::new(leaves, segments, state))));
+        self.changed.push((position, Arc::new(Level::new(context.reads.volume.memory(), leaves, segments, state))));
         Ok(index)
     }
 
     /// Writes the next index segment; `None` when all are written.
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<BuiltSegment>> {
         let Some(BuiltIndexSegment { id, segment, bytes }) = self.pending.next() else { return Ok(None) };
-        let bytes = Bytes::from(bytes);
+        let lease = context.reads.volume.memory().lease(Purpose::Compactions);
+        let bytes = lease.hold(bytes);
         context.write(&segment, &bytes, counters)?;
         let built = BuiltSegment { id, kind: SegmentKind::Index, segment, bytes };
         self.added.push(built.added());

@@ -6,6 +6,7 @@ use super::plan::Counters;
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::log::Wanted;
+use crate::memory::{Lease, Purpose};
 use crate::tree::LeafSegment;
 use crate::version::Reads;
 use crate::volume::Reading;
@@ -16,10 +17,10 @@ use leeward_format::{Pointer, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes that are read at once; a jumbo leaf may be more.
+/// Bytes that are read at once where there is memory; a jumbo leaf may be more.
 const CHUNK_BYTES: usize = 512 << 10;
-/// Bytes of values that are fetched at once; one may be more. They are those of leaves of one chunk.
-const AHEAD_BYTES: u64 = 4 << 20;
+/// Bytes of values that are fetched at once, likewise; one may be more. They are those of leaves of one chunk.
+const AHEAD_BYTES: usize = 4 << 20;
 
 /// The entries of a run of leaf segments.
 pub(super) struct Run {
@@ -38,6 +39,8 @@ pub(super) struct Run {
     key: Vec<u8>,
     /// Values of entries from the current one on, in their order.
     ahead: VecDeque<(Pointer, Bytes)>,
+    /// For the values in `ahead`.
+    lease: Lease,
 }
 
 impl Run {
@@ -54,6 +57,7 @@ impl Run {
             here: None,
             key: Vec::new(),
             ahead: VecDeque::new(),
+            lease: reads.volume.memory().lease(Purpose::Compactions),
         };
         run.next_leaf(counters)?;
         Ok(run)
@@ -101,7 +105,7 @@ impl Run {
     fn look_ahead(&mut self, placing: &Placing, counters: &mut Counters) -> Result<()> {
         let mut wanted = Vec::new();
         let (leaf, slot) = self.here.as_ref().expect("there is a current entry");
-        let mut room = AHEAD_BYTES;
+        let mut room = self.reads.volume.memory().piece(AHEAD_BYTES) as u64;
         let mut goes_on = want(placing, leaf, *slot, &mut room, &mut wanted);
         let mut looked_at = 0;
         while goes_on {
@@ -115,8 +119,10 @@ impl Run {
             goes_on = want(placing, &self.parsed[looked_at], 0, &mut room, &mut wanted);
             looked_at += 1;
         }
+        self.ahead.clear();
         let fetched = self.reads.log.fetch(&wanted)?;
         counters.value_bytes_read += fetched.bytes_read;
+        self.lease.set(fetched.bytes_read);
         self.ahead = wanted.iter().map(|wanted| wanted.pointer).zip(fetched.values).collect();
         Ok(())
     }
@@ -152,10 +158,12 @@ impl Run {
         let (segment, places, next) = self.open.as_mut().expect("a segment is open");
         let place = places[*next];
         if !is_in_chunk {
-            let volume = &self.reads.volume;
+            let (volume, most) = (&self.reads.volume, chunk_bytes_of(&self.reads));
+            // The old one must not be there beside two new ones.
+            self.chunk = Bytes::new();
             let begin = |places: &[LeafPlace]| {
                 let at = places.first()?.offset;
-                Some((at, volume.begin_read(segment.segment(), at, chunk_bytes(places))))
+                Some((at, volume.begin_read(segment.segment(), at, chunk_bytes(places, most))))
             };
             let chunk = self.next_chunk.take().filter(|(at, _)| *at == place.offset);
             let (_, chunk) = chunk.or_else(|| begin(&places[*next..])).expect("a leaf is next");
@@ -193,11 +201,16 @@ fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mu
     true
 }
 
-/// Length of as many of the next leaves as make a chunk; of one at least.
-fn chunk_bytes(places: &[LeafPlace]) -> usize {
+/// Length of a chunk.
+pub(super) fn chunk_bytes_of(reads: &Reads) -> usize {
+    reads.volume.memory().piece(CHUNK_BYTES)
+}
+
+/// Length of as many of the next leaves as make a chunk of at most `most`; of one at least.
+fn chunk_bytes(places: &[LeafPlace], most: usize) -> usize {
     let mut bytes = 0;
     for place in places {
-        if bytes > 0 && bytes + place.bytes as usize > CHUNK_BYTES {
+        if bytes > 0 && bytes + place.bytes as usize > most {
             break;
         }
         bytes += place.bytes as usize;

@@ -8,6 +8,7 @@ use super::plan::{Counters, Output, Plan, source_segments};
 use super::ranges::Ranges;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
+use crate::memory::Purpose;
 use crate::memtable::Entry;
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
@@ -227,7 +228,7 @@ impl Filling {
         let segment = volume.allocate()?;
         let id = (context.ids)();
         let address = Address { region, segment: id, offset: 0 };
-        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, segment.no());
+        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, segment.no(), context.output_bytes);
         Ok(Filling { id, segment, builder })
     }
 
@@ -235,7 +236,7 @@ impl Filling {
     pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
-        let bytes = Bytes::from(bytes);
+        let bytes = context.reads.volume.memory().lease(Purpose::Compactions).hold(bytes);
         context.write(&segment, &bytes, counters)?;
         let tree = Child {
             pointer: Pointer::new(segment.no(), footer.tree_at),

@@ -6,9 +6,9 @@
 use super::plan::{Counters, Output};
 use super::{BuiltSegment, Context};
 use crate::error::Result;
+use crate::memory::{Lease, Purpose};
 use crate::memtable::Entry;
 use crate::volume::Segment;
-use bytes::Bytes;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::{Record, RecordKind, RecordSeed, record_bytes};
@@ -17,7 +17,8 @@ use leeward_format::{LogKind, Lsn, Pointer, SegmentId, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Leaf segments that wait for runs, at most: what they take of memory and, where runs are short, how many there are.
+/// Leaf segments that wait for runs, at most: what they take of memory and, where runs are short, how many there are. Fewer
+/// where memory is short would leave runs so short that sweeps make as much garbage as they collect.
 const HELD_LEAVES: usize = 4;
 
 /// A segment that a merge wrote.
@@ -42,6 +43,8 @@ struct OpenRun {
     segment: Arc<Segment>,
     seed: RecordSeed,
     bytes: Vec<u8>,
+    /// For its bytes.
+    lease: Lease,
 }
 
 impl Outbox {
@@ -78,6 +81,7 @@ impl Outbox {
         let run = &mut self.open[at];
         let pointer = Pointer::new(run.segment.no(), run.bytes.len() as u32);
         Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.bytes);
+        run.lease.set(run.bytes.capacity() as u64);
         Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
     }
 
@@ -108,10 +112,10 @@ impl Outbox {
 
     /// Writes a run's segment.
     fn end_run(&mut self, context: &Context, counters: &mut Counters, at: usize) -> Result<()> {
-        let OpenRun { log, id, segment, mut bytes, .. } = self.open.remove(at);
+        let OpenRun { log, id, segment, mut bytes, lease, .. } = self.open.remove(at);
         let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
         bytes.resize(bytes.len() + padding, 0);
-        let bytes = Bytes::from(bytes);
+        let bytes = lease.hold(bytes);
         context.write(&segment, &bytes, counters)?;
         counters.run_bytes_written += bytes.len() as u64;
         if padding > 0 {
@@ -136,9 +140,10 @@ impl OpenRun {
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let segment = volume.allocate()?;
         let id = (context.ids)();
-        let mut bytes = Vec::with_capacity(volume.segment_bytes());
+        let lease = volume.memory().lease(Purpose::Compactions);
+        let mut bytes = Vec::with_capacity(context.output_bytes);
         bytes.extend_from_slice(&LogHeader { region, log, id, first_lsn }.encode());
         debug_assert_eq!(bytes.len(), LOG_HEADER_BYTES);
-        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes })
+        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, lease })
     }
 }

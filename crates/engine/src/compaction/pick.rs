@@ -3,7 +3,7 @@
 use super::sweep::{Accounts, Sweep, Victims};
 use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
 use crate::tree::Level;
-use crate::version::Version;
+use crate::version::{Reads, Version};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::LogExtent;
 use leeward_format::{Lsn, SegmentId, UnixMs};
@@ -102,8 +102,20 @@ impl Picker {
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let (placement, base) = (self.placement, version.levels().to_vec());
         let victims = Arc::clone(self.sweep.numbers());
+        let output_bytes = output_bytes(&reads, &source, &levels);
         let writing = Mutex::default();
-        Some(Compaction::new(Context { reads, ids, placement, now, victims, source, levels, base, writing }))
+        let context = Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing };
+        Some(Compaction::new(context))
+    }
+
+    /// What [`Picker::reset`] brings back.
+    pub(crate) fn mark(&self) -> (Vec<Vec<u8>>, u32) {
+        (self.resume.clone(), self.swept_last)
+    }
+
+    /// What was picked since `mark` will not be done.
+    pub(crate) fn reset(&mut self, mark: (Vec<Vec<u8>>, u32)) {
+        (self.resume, self.swept_last) = mark;
     }
 
     /// A compaction was installed; `gone` were given back with it.
@@ -200,6 +212,18 @@ fn pick_ranged(version: &Version) -> Option<Source> {
         let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
         Some(Source::Level { level, first, end })
     })
+}
+
+/// See [`Context::output_bytes`]: small regions have small segments.
+fn output_bytes(reads: &Reads, source: &Source, levels: &[Arc<Level>]) -> usize {
+    const INDEX_BYTES: u64 = 32 << 10;
+    let most = reads.volume.segment_bytes();
+    let input = match source {
+        Source::L0(l0s, _) => l0s.iter().map(|l0| l0.bytes()).sum::<u64>() + levels[0].bytes(),
+        Source::Level { level, .. } => levels[*level].bytes() + levels[level + 1].bytes(),
+        Source::Rewrite { .. } | Source::Sorted { .. } => return most,
+    };
+    usize::try_from(input + input / 4 + INDEX_BYTES).unwrap_or(most).min(most)
 }
 
 /// How far each log segment of `logs` was referred to last.

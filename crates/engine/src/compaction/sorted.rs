@@ -55,8 +55,9 @@ impl SortedBuilder {
         let sorted = || Sorted { last, ..Sorted::default() };
         let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0 };
         let (victims, levels, base, writing) = (Arc::default(), Vec::new(), Vec::new(), Mutex::default());
+        let (now, output_bytes) = (UnixMs(0), reads.volume.segment_bytes());
         SortedBuilder {
-            context: Context { reads, ids, placement, now: UnixMs(0), victims, source, levels, base, writing },
+            context: Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing },
             counters: Counters::default(),
             filling: None,
             outbox: Outbox::default(),
@@ -194,8 +195,8 @@ pub(crate) fn ingest(
     let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
     let source = Source::Sorted { sorted: Arc::clone(sorted), target: deepest };
     let (reads, victims) = (Arc::clone(version.reads()), Arc::default());
-    let writing = Mutex::default();
-    let mut context = Context { reads, ids, placement, now, victims, source, levels, base, writing };
+    let (writing, output_bytes) = (Mutex::default(), reads.volume.segment_bytes());
+    let mut context = Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing };
     let span = sorted.span();
     for at in 0..=deepest {
         if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {

@@ -5,6 +5,7 @@
 //! [`Tail::write_new`] has to follow.
 
 use crate::error::Result;
+use crate::memory::Lease;
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::record::{Record, RecordSeed};
@@ -27,10 +28,23 @@ pub struct Tail {
     /// Before the segment: what is mapped must be gone when others may write to it.
     bytes: Arc<AppendBuffer>,
     segment: Arc<Segment>,
+    /// For what of the memory is present.
+    lease: Lease,
     last_lsn: AtomicU64,
     sealed: AtomicBool,
     /// Of a tail that is not mapped, the bytes that were written to the page cache; the lock serialises the writing.
     written: Option<Mutex<Written>>,
+}
+
+/// A segment that the manifest knows as part of a log, before it has its first record.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) id: SegmentId,
+    /// Before the segment: what is mapped must be gone when others may write to it.
+    pub(crate) appender: Appender,
+    pub(crate) segment: Arc<Segment>,
+    /// For the appender's memory.
+    pub(crate) lease: Lease,
 }
 
 /// A tail's writer side.
@@ -52,16 +66,10 @@ struct Written {
 }
 
 impl OpenTail {
-    /// A tail whose first record will have `first_lsn`, appended through `appender`, in which the header was reserved.
-    pub(crate) fn new(
-        region: RegionId,
-        log: LogKind,
-        index: u64,
-        id: SegmentId,
-        segment: Arc<Segment>,
-        mut appender: Appender,
-        first_lsn: Lsn,
-    ) -> OpenTail {
+    /// A tail whose first record will have `first_lsn`, made of what was prepared, in which the header was reserved.
+    pub(crate) fn new(region: RegionId, log: LogKind, index: u64, prepared: Prepared, first_lsn: Lsn) -> OpenTail {
+        let Prepared { id, segment, mut appender, lease } = prepared;
+        lease.set(appender.resident_bytes() as u64);
         let header = LogHeader { region, log, id, first_lsn }.encode();
         appender.append(LOG_HEADER_BYTES, |spare| spare.copy_from_slice(&header));
         let tail = Arc::new(Tail {
@@ -69,6 +77,7 @@ impl OpenTail {
             index,
             id,
             segment,
+            lease,
             seed: RecordSeed::new(region, log, id),
             bytes: appender.buffer().clone(),
             last_lsn: AtomicU64::new(0),
@@ -93,7 +102,12 @@ impl OpenTail {
     /// Makes sure that `bytes`, for which there is room, can be appended.
     #[inline]
     pub(crate) fn reserve(&mut self, volume: &Volume, bytes: usize) -> Result<()> {
-        volume.reserve(&mut self.appender, bytes)
+        if self.appender.is_ready(bytes) {
+            return Ok(());
+        }
+        let reserved = volume.reserve(&mut self.appender, bytes);
+        self.tail.lease.set(self.appender.resident_bytes() as u64);
+        reserved
     }
 
     /// Appends a record, whose bytes were reserved; answers its offset. Nobody sees it before it is published.

@@ -27,6 +27,8 @@ const MAX_HEIGHT: usize = 12;
 /// Entries that an estimate is made of at least.
 const LEAST_SAMPLE: u64 = 256;
 const FIRST_CHUNK_BYTES: usize = 4 << 10;
+/// Of the towers.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const LARGEST_CHUNK_BYTES: usize = 1 << 20;
 const ALIGN: usize = align_of::<Node>();
 
@@ -54,6 +56,8 @@ pub(super) struct SkipList {
     /// Levels in use.
     height: AtomicUsize,
     bytes: AtomicU64,
+    /// Of all chunks.
+    memory_bytes: AtomicU64,
     entries: AtomicU64,
     last_lsn: AtomicU64,
     writer: Mutex<Writer>,
@@ -71,6 +75,8 @@ struct Writer {
     /// Free bytes of the last chunk.
     free: *mut u8,
     free_bytes: usize,
+    /// Of all chunks.
+    memory_bytes: usize,
     random: u64,
 }
 
@@ -238,12 +244,13 @@ const fn key_at(height: usize) -> usize {
 impl SkipList {
     pub(super) fn new() -> SkipList {
         let mut writer =
-            Writer { chunks: Vec::new(), free: ptr::null_mut(), free_bytes: 0, random: 0x9e37_79b9_7f4a_7c15 };
+            Writer { chunks: Vec::new(), free: ptr::null_mut(), free_bytes: 0, memory_bytes: 0, random: SEED };
         let head = writer.allocate(MAX_HEIGHT, &[], Lsn(u64::MAX).into(), Entry::Tombstone).0;
         SkipList {
             head,
             height: AtomicUsize::new(1),
             bytes: AtomicU64::new(0),
+            memory_bytes: AtomicU64::new(writer.memory_bytes as u64),
             entries: AtomicU64::new(0),
             last_lsn: AtomicU64::new(0),
             writer: Mutex::new(writer),
@@ -252,6 +259,10 @@ impl SkipList {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Relaxed)
     }
 
     pub(super) fn entries(&self) -> u64 {
@@ -289,6 +300,7 @@ impl SkipList {
             self.height.store(height, Relaxed);
         }
         self.bytes.store(self.bytes.load(Relaxed) + bytes as u64, Relaxed);
+        self.memory_bytes.store(writer.memory_bytes as u64, Relaxed);
         self.last_lsn.store(self.last_lsn.load(Relaxed).max(lsn.0), Release);
         self.entries.store(self.entries.load(Relaxed) + 1, Release);
     }
@@ -442,11 +454,14 @@ impl Writer {
     /// `bytes`, a multiple of the alignment, of fresh memory.
     fn take(&mut self, bytes: usize) -> *mut u8 {
         if bytes > self.free_bytes {
-            let next_chunk = (FIRST_CHUNK_BYTES << self.chunks.len().min(16)).min(LARGEST_CHUNK_BYTES);
+            // A quarter of what there is, so that not much more is ever free.
+            let next_chunk = (self.memory_bytes / 4).next_power_of_two().clamp(FIRST_CHUNK_BYTES, LARGEST_CHUNK_BYTES);
             if bytes > next_chunk / 4 {
                 // A large entry has a chunk to itself, and the one in use goes on.
+                self.memory_bytes += bytes;
                 return new_chunk(&mut self.chunks, bytes).as_ptr();
             }
+            self.memory_bytes += next_chunk;
             self.free = new_chunk(&mut self.chunks, next_chunk).as_ptr();
             self.free_bytes = next_chunk;
         }

@@ -4,7 +4,7 @@
 //! place is copied twice, into its tail and into the L0's arena. Records are published, which on a mapped tail makes them
 //! survive the process, before the L0 shows them.
 
-use super::{MAX_FROZEN_L0S, Moment, Prepared, Region, View, Writer};
+use super::{MAX_FROZEN_L0S, Moment, Region, View, Writer};
 use crate::compaction::Accounts;
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
@@ -213,8 +213,12 @@ impl Region {
         let last = Lsn(first.0 + writes.len() as u64 - 1);
         let large_at = self.log_batch(&mut writer, writes)?;
         let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
-        let l0_before = view.version.active().bytes();
-        self.show_batch(&writer, view.version.active(), writes, large_at);
+        let l0 = view.version.active();
+        let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());
+        self.show_batch(&writer, l0, writes, large_at);
+        if l0.memory_bytes() > memory_before {
+            self.volume.memory().relieve();
+        }
         let pause = self.pause(&view, l0_before);
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
@@ -275,33 +279,49 @@ impl Region {
 
     /// Whether the L0 must freeze before it takes `bytes` more, and so many ranges.
     fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
-        let active = view.version.active();
+        let (active, memory) = (view.version.active(), self.volume.memory());
+        let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
         let has_room = active.bytes() + bytes <= self.options.l0_bytes && active.has_room_for_ranges(ranges);
-        if active.is_empty() || has_room {
+        let is_full = has_no_memory || !has_room;
+        if active.is_empty() || !(is_full || active.is_asked_to_freeze()) {
             return Ok(false);
         }
-        let most = if self.is_beyond_space() { 1 } else { MAX_FROZEN_L0S };
-        if view.version.frozen().len() >= most {
-            return Err(AppendError::L0Full);
+        let most = if has_no_memory || self.is_beyond_space() { 1 } else { MAX_FROZEN_L0S };
+        let may_freeze = view.version.frozen().len() < most;
+        if is_full && !may_freeze { Err(AppendError::L0Full) } else { Ok(may_freeze) }
+    }
+
+    /// Freezes the L0 if memory is short and it is one of the largest: for regions that take no writes at the moment.
+    pub(super) fn freeze_if_asked(&self) {
+        if !self.view.load().version.active().is_asked_to_freeze() {
+            return;
         }
-        Ok(true)
+        let _writer = self.writer.lock();
+        let view = self.view.load();
+        let active = view.version.active();
+        if active.is_asked_to_freeze() && !active.is_empty() && view.version.frozen().len() < MAX_FROZEN_L0S {
+            self.freeze();
+        }
     }
 
     /// Flow control: once two L0s are frozen, writers rest whenever the active one has grown by a piece, for the square of
-    /// the debt times [`LONGEST_PAUSE`]. The debt is how much of the room that is left is filled: from 0 to 1, where
-    /// writes stop.
+    /// the debt times [`LONGEST_PAUSE`]. The debt is how much of the room that is left is filled, that of this region's L0s
+    /// or of the memory for all: from 0 to 1, where writes stop.
     fn pause(&self, view: &View, l0_before: u64) -> Duration {
         let frozen = view.version.frozen().len();
-        if frozen < FREE_L0S {
+        let of_memory = if frozen > 0 { self.volume.memory().l0_debt() } else { 0.0 };
+        if frozen < FREE_L0S && of_memory == 0.0 {
             return Duration::ZERO;
         }
         let (l0_bytes, l0_after) = (self.options.l0_bytes.max(1), view.version.active().bytes());
-        let piece = (l0_bytes / 8).clamp(1, PAUSE_BYTES);
+        let most = if of_memory > 0.0 { self.volume.memory().least_l0_bytes() } else { PAUSE_BYTES };
+        let piece = (l0_bytes / 8).clamp(1, PAUSE_BYTES.min(most));
         if l0_before / piece == l0_after / piece {
             return Duration::ZERO;
         }
         let fill = (l0_after as f64 / l0_bytes as f64).min(1.0);
-        let debt = ((frozen - FREE_L0S) as f64 + fill) / (MAX_FROZEN_L0S + 1 - FREE_L0S) as f64;
+        let own = ((frozen as f64 - FREE_L0S as f64) + fill) / (MAX_FROZEN_L0S + 1 - FREE_L0S) as f64;
+        let debt = own.max(of_memory);
         LONGEST_PAUSE.mul_f64((debt * debt).min(1.0) * piece as f64 / PAUSE_BYTES as f64)
     }
 
@@ -321,7 +341,7 @@ impl Region {
         let referenced = tails.iter().filter(|tail| tail.last_lsn() > before);
         let extent = |tail: &Arc<Tail>| LogExtent { log: tail.log(), id: tail.id(), bytes: tail.filled() };
         frozen_logs.push_back(referenced.map(extent).collect());
-        let version = Arc::new(view.version.freeze(Arc::new(MemTable::new())));
+        let version = Arc::new(view.version.freeze(Arc::new(MemTable::within(self.volume.memory()))));
         self.view.store(Arc::new(View { version, floor: view.floor, ingests: view.ingests }));
     }
 
@@ -353,13 +373,12 @@ impl Region {
         if let Some(full) = writer.current[index].take() {
             full.seal();
         }
-        let Prepared { id, segment, appender } =
-            self.prepared.lock()[index].take().expect("the caller prepared a tail");
+        let prepared = self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
-            self.reader.add(segment.no(), log, id);
+            self.reader.add(prepared.segment.no(), log, prepared.id);
         }
         let first = Lsn(writer.next.0 + first);
-        let open = OpenTail::new(self.id(), log, writer.next_index[index], id, segment, appender, first);
+        let open = OpenTail::new(self.id(), log, writer.next_index[index], prepared, first);
         self.tails.push(&open.tail);
         writer.next_index[index] += 1;
         writer.current[index] = Some(open);

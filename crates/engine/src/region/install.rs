@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// The most urgent compaction, if any is. Of an L0 only if all of it is committed. One at a time: the next is asked
-    /// for after the last one was installed or dropped. It drops what has expired by `now`.
+    /// The most urgent compaction, if any is and there is memory for it. Of an L0 only if all of it is committed. One at a
+    /// time: the next is asked for after the last one was installed or dropped. It drops what has expired by `now`. Freezes
+    /// the L0 first, if another region needs its memory.
     ///
     /// While the region is being written to, one frozen L0 waits for a second: L1 is rewritten half as often. It is quiet
-    /// when all that was written is durable.
+    /// when all that was written is durable. Nothing waits while L0s have more memory than their share.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
-        self.pick_compaction(if self.is_unsynced() { 2 } else { 1 }, now)
+        let may_wait = self.is_unsynced() && self.volume.memory().l0_debt() == 0.0;
+        self.pick_compaction(if may_wait { 2 } else { 1 }, now)
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.
@@ -26,6 +28,7 @@ impl Region {
     }
 
     fn pick_compaction(&self, least: usize, now: UnixMs) -> Option<Compaction> {
+        self.freeze_if_asked();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
         let segment_bytes = self.volume.segment_bytes();
@@ -34,7 +37,24 @@ impl Region {
             chosen.unwrap_or_default()
         };
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
-        self.picker.lock().pick(&version, self.commit(), &extents, &logs, (least, now))
+        let mut picker = self.picker.lock();
+        let mark = picker.mark();
+        let picked = picker.pick(&version, self.commit(), &extents, &logs, (least, now));
+        let (memory, owner) = (self.volume.memory(), version.reads().owner);
+        let Some(mut compaction) = picked else {
+            memory.leave(owner);
+            return None;
+        };
+        match memory.admit(owner, compaction.memory_bytes()) {
+            Some(lease) => {
+                compaction.admitted(lease);
+                Some(compaction)
+            }
+            None => {
+                picker.reset(mark);
+                None
+            }
+        }
     }
 
     /// Installs the result of a compaction: log bytes and segments durable, then the edit, then the new version, then

@@ -109,12 +109,13 @@ pub(super) type Recovered = (Vec<Arc<MemTable>>, HashMap<SegmentId, End>);
 pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> {
     let overlays = HashMap::new();
     let mut replay = Replay::new(volume, state, &overlays, last);
-    let mut l0s = vec![Arc::new(MemTable::new())];
+    let mut l0s = vec![Arc::new(MemTable::within(volume.memory()))];
     while let Some(found) = replay.next()? {
         let l0 = l0s.last().expect("there is one from the start");
         insert(l0, &found);
         if l0.bytes() >= state.options.l0_bytes || !l0.has_room_for_ranges(1) {
-            l0s.push(Arc::new(MemTable::new()));
+            l0.freeze();
+            l0s.push(Arc::new(MemTable::within(volume.memory())));
         }
     }
     Ok((l0s, replay.ends()))

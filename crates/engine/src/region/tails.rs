@@ -1,8 +1,9 @@
 //! What becomes of the tails: written, flushed, sealed, released, and the next ones prepared.
 
-use super::{Prepared, Region, Writer};
+use super::{Region, Writer};
 use crate::error::{Error, Result};
-use crate::log::{OpenTail, Tail};
+use crate::log::{OpenTail, Prepared, Tail};
+use crate::memory::Purpose;
 use crate::volume::Durability;
 use leeward_format::manifest::Change;
 use leeward_format::{LogKind, Lsn};
@@ -101,12 +102,13 @@ impl Region {
         }
         let segment = self.volume.allocate()?;
         let appender = self.volume.appender(&segment)?;
+        let lease = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
         let id = (self.ids)();
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         let mut prepared = self.prepared.lock();
         if prepared[log.index()].is_none() {
-            prepared[log.index()] = Some(Prepared { id, segment, appender });
+            prepared[log.index()] = Some(Prepared { id, segment, appender, lease });
             return Ok(());
         }
         drop(prepared);

@@ -31,9 +31,9 @@ proptest! {
         ops in any_ops(),
         bounds in proptest::collection::vec(any_bounds(), 8),
         seeks in proptest::collection::vec(any::<u8>(), 3),
-        cache_bytes in prop_oneof![Just(0u64), Just(4 << 20)],
+        memory_budget in prop_oneof![Just(0u64), Just(4 << 20)],
     ) {
-        let mut store = Store::new(cache_bytes, 8 << 10);
+        let mut store = Store::new(memory_budget, 8 << 10);
         let (before, after) = ops.split_at(ops.len() / 2);
         before.iter().for_each(|op| apply(&mut store, op));
         let early = store.snapshot();

@@ -6,6 +6,7 @@
 use super::{LeafSegment, Level};
 use crate::cache::Leaf;
 use crate::error::Result;
+use crate::memory::Purpose;
 use crate::version::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
@@ -285,9 +286,11 @@ impl LevelCursor {
         }
         let ahead = self.ahead;
         self.ahead = (ahead * 2).min(CHUNK_BYTES / leeward_format::node::NODE_BYTES);
-        if ahead <= 2 {
+        if ahead <= 2 || self.reads.volume.memory().is_short(Purpose::Reads) {
             return source.load_leaf(&self.reads, wanted);
         }
+        // The old one must not be there beside it.
+        self.chunk = None;
         self.chunk = Some(self.read_chunk(segment, &source, places, place, (ahead, way))?);
         let bytes = self.chunk_slice(segment, wanted).expect("the chunk was read around the leaf");
         source.parse_leaf(&self.reads, bytes, wanted).map(Arc::new)
@@ -325,6 +328,6 @@ impl LevelCursor {
         let start = places[first].offset;
         let mut bytes = vec![0; end(&places[last]) - start as usize];
         self.reads.volume.read(source.segment().no(), start, &mut bytes)?;
-        Ok((segment, start, bytes.into()))
+        Ok((segment, start, self.reads.volume.memory().lease(Purpose::Reads).hold(bytes)))
     }
 }

@@ -7,6 +7,7 @@ use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::log::ValueAt;
+use crate::memory::Purpose;
 use crate::memtable::Entry;
 use crate::tree::{LeafSegment, Place, Probe, search};
 use leeward_format::leaf_segment::LeafPlace;
@@ -55,6 +56,8 @@ impl<'a> Leaves<'a> {
     }
 
     fn read(mut self, version: &Version) -> Result<Vec<Arc<Leaf>>> {
+        let bytes = self.reads.iter().map(|(_, bytes)| bytes.len()).sum();
+        let _lease = version.reads.volume.memory().take(Purpose::Reads, bytes);
         version.reads.volume.read_many(&mut self.reads)?;
         let read = self.reads.into_iter().zip(self.from);
         read.map(|((_, bytes), (segment, place))| segment.supply_leaf(&version.reads, bytes.into(), place)).collect()

@@ -133,14 +133,14 @@ pub(crate) struct Store {
 
 impl Store {
     /// L0s do not freeze by themselves; levels grow by a factor of 2 from `l0_bytes`.
-    pub(crate) fn new(cache_bytes: u64, l0_bytes: u64) -> Store {
-        Store::with_segments(SEGMENT_BYTES, cache_bytes, l0_bytes)
+    pub(crate) fn new(memory_budget: u64, l0_bytes: u64) -> Store {
+        Store::with_segments(SEGMENT_BYTES, memory_budget, l0_bytes)
     }
 
-    pub(crate) fn with_segments(segment_bytes: usize, cache_bytes: u64, l0_bytes: u64) -> Store {
+    pub(crate) fn with_segments(segment_bytes: usize, memory_budget: u64, l0_bytes: u64) -> Store {
         let disk = SimDisk::new(1, u64::MAX);
         let file = disk.open("volume").expect("a simulated disk opens");
-        let options = VolumeOptions { segment_bytes, cache_bytes, ..VolumeOptions::default() };
+        let options = VolumeOptions { segment_bytes, memory_budget, ..VolumeOptions::default() };
         let (volume, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
         let log = Arc::new(ModelLog::default());
         let reads = Reads::new(Arc::clone(&volume), REGION, Arc::clone(&log) as _);
@@ -410,8 +410,8 @@ pub(crate) fn apply(store: &mut Store, op: &Op) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn gets_are_those_of_the_model(ops in any_ops(), cache_bytes in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)]) {
-        let mut store = Store::new(cache_bytes, 8 << 10);
+    fn gets_are_those_of_the_model(ops in any_ops(), memory_budget in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)]) {
+        let mut store = Store::new(memory_budget, 8 << 10);
         let free_at_start = store.volume.usage();
         let mut snapshots = Vec::new();
         for (i, op) in ops.iter().enumerate() {

@@ -16,8 +16,18 @@ pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) const REGION: RegionId = RegionId(1);
 
+thread_local! {
+    /// Memory of volumes that are opened, in bytes.
+    static BUDGET: Cell<u64> = const { Cell::new(1 << 20) };
+}
+
+/// Volumes that this thread opens have little memory from now on, or enough, as `rng` says.
+pub(crate) fn choose_budget(rng: &mut Rng) {
+    BUDGET.set([16 << 10, 64 << 10, 256 << 10, 4 << 20][rng.below(4) as usize]);
+}
+
 pub(crate) fn volume_options() -> VolumeOptions {
-    VolumeOptions { segment_bytes: 32 << 10, cache_bytes: 256 << 10, ..VolumeOptions::default() }
+    VolumeOptions { segment_bytes: 32 << 10, memory_budget: BUDGET.get(), ..VolumeOptions::default() }
 }
 
 pub(crate) fn table_options() -> TableOptions {
@@ -196,7 +206,10 @@ impl History {
             };
             match result {
                 Err(AppendError::TailBusy(_)) => flush(region)?,
-                Err(AppendError::L0Full) => assert!(compact(region)?, "a full L0 can be compacted"),
+                Err(AppendError::L0Full) => {
+                    self.write(region)?;
+                    assert!(compact(region)?, "a full L0 can be compacted");
+                }
                 other => break other,
             }
         };

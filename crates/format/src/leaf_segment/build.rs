@@ -46,13 +46,14 @@ pub struct LeafSegmentBuilder {
 }
 
 impl LeafSegmentBuilder {
-    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume.
-    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo) -> LeafSegmentBuilder {
+    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume; it is likely
+    /// to have `likely_bytes` at most.
+    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo, likely_bytes: usize) -> LeafSegmentBuilder {
         LeafSegmentBuilder {
             segment_bytes,
             address: address.at(0),
             no,
-            out: Vec::with_capacity(segment_bytes),
+            out: Vec::with_capacity(likely_bytes),
             leaf: LeafBuilder::default(),
             pivot: Vec::new(),
             children: Vec::new(),

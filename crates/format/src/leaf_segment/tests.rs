@@ -16,7 +16,7 @@ type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// The first segment of as much of `model` as fits, and the number of entries taken.
 fn build(segment_bytes: usize, model: &Model) -> (BuiltLeafSegment, usize) {
-    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO);
+    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, segment_bytes);
     for (key, (lsn, value)) in model {
         let entry = match value.len() % 7 {
             0 => Entry::Tombstone,
@@ -143,7 +143,7 @@ fn the_largest_pair_fits_an_empty_segment() {
         let pair = max_pair_bytes(segment_bytes).min(crate::MAX_VALUE_BYTES + MAX_KEY_BYTES);
         for key_bytes in [1, MAX_KEY_BYTES] {
             let (key, value) = (vec![1; key_bytes], vec![2; (pair - key_bytes).min(crate::MAX_VALUE_BYTES)]);
-            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO);
+            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, segment_bytes);
             assert!(builder.push(&key, Lsn(1), Entry::InPlace(&value)));
             let built = builder.finish();
             assert!(built.bytes.len() <= segment_bytes);
@@ -155,7 +155,7 @@ fn the_largest_pair_fits_an_empty_segment() {
 
 #[test]
 fn a_full_segment_wastes_less_than_two_nodes() {
-    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO);
+    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO, 0);
     for i in 0.. {
         let key = format!("user{i:012}");
         if !builder.push(key.as_bytes(), Lsn(i), Entry::InPlace(b"seventeen bytes..")) {

@@ -28,7 +28,7 @@ use memory::Spare;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that are made ready at once.
+/// Bytes that are made ready at once, where memory is not short: a multiple of 4096.
 const READY_BYTES: usize = 64 << 10;
 
 /// The one writer of an [`AppendBuffer`].
@@ -90,13 +90,24 @@ impl Appender {
     /// Those of writing to the file.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) -> io::Result<()> {
-        assert!(bytes <= self.room(), "{bytes} bytes where {} have room", self.room());
-        if self.end + bytes <= self.ready { Ok(()) } else { self.make_ready(self.end + bytes) }
+        if self.is_ready(bytes) { Ok(()) } else { self.make_ready(bytes, READY_BYTES) }
     }
 
+    /// Whether the next `bytes` can be appended without an error. There must be room.
+    #[inline]
+    pub fn is_ready(&self, bytes: usize) -> bool {
+        assert!(bytes <= self.room(), "{bytes} bytes where {} have room", self.room());
+        self.end + bytes <= self.ready
+    }
+
+    /// [`Appender::reserve`], with as little beyond as makes a multiple of `window`, itself a multiple of 4096 and at most
+    /// 64 KiB. Each call costs some system calls; what is ready takes memory.
+    ///
+    /// # Errors
+    /// Those of writing to the file.
     #[cold]
-    fn make_ready(&mut self, end: usize) -> io::Result<()> {
-        let end = end.next_multiple_of(READY_BYTES).min(self.buffer().capacity());
+    pub fn make_ready(&mut self, bytes: usize, window: usize) -> io::Result<()> {
+        let end = (self.end + bytes).next_multiple_of(window).min(self.buffer().capacity());
         while self.ready < end {
             let bytes = (end - self.ready).min(READY_BYTES);
             match &self.range {
@@ -110,6 +121,17 @@ impl Appender {
             self.ready += bytes;
         }
         Ok(())
+    }
+
+    /// Bytes of memory that it holds: of a mapped one, those of pages that are present.
+    pub fn resident_bytes(&self) -> usize {
+        self.ready - self.buffer().detached()
+    }
+
+    /// Of one that is mapped, lets go of the pages that are filled: they stay in the page cache, and whoever reads them makes
+    /// them present again.
+    pub fn shed(&self) {
+        self.buffer().detach();
     }
 
     /// Appends `bytes` bytes, which were reserved, as `fill` writes them; answers their offset. Nobody sees them before

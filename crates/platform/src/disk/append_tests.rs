@@ -171,3 +171,26 @@ fn a_simulated_process_that_dies_in_a_publish_leaves_whole_sectors() {
     }
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [0, 512, 1024, 1536]);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+fn a_mapped_range_lets_go_of_what_is_filled_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = RealDisk::open(dir.path()).unwrap().open("f").unwrap();
+    old_bytes(&*file, RANGE);
+    let Some(mut appender) = file.map(0, RANGE).unwrap() else { return };
+    let bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 253) as u8).collect();
+    for piece in bytes.chunks(999) {
+        if !appender.is_ready(piece.len()) {
+            appender.shed();
+            appender.make_ready(piece.len(), 4096).unwrap();
+        }
+        appender.append(piece.len(), |spare| spare.copy_from_slice(piece));
+        appender.publish().unwrap();
+        assert!(appender.resident_bytes() <= 2 * 4096 + piece.len());
+    }
+    assert_eq!(appender.buffer().bytes(), bytes, "what is read is present again");
+    let mut back = vec![0; bytes.len()];
+    file.read_at(&mut back, 0).unwrap();
+    assert_eq!(back, bytes);
+}

@@ -361,7 +361,7 @@ impl File for RealFile {
         }
         let range = RealRange { handles: Arc::clone(&self.handles), offset };
         let mut appender = Appender::real(range, bytes)?;
-        match appender.reserve(1) {
+        match appender.make_ready(1, DIRECT_ALIGN) {
             Ok(()) => {
                 self.mapped.lock().push(Arc::downgrade(appender.buffer()));
                 Ok(Some(appender))

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::Failure;
 use crate::measurement::DeviceBytes;
-use crate::plan::Plan;
+use crate::plan::{MEMTABLES, Plan};
 use bytes::Bytes;
 use leeward_engine::embedded::{Db, DbOptions};
 use leeward_engine::{ScanBounds, VolumeOptions};
@@ -12,7 +12,9 @@ use std::path::Path;
 struct Leeward(Db);
 
 pub(super) fn open(directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
-    let volume = VolumeOptions { cache_bytes: plan.cache_bytes, ..VolumeOptions::default() };
+    // What the others have for their caches and memtables; here buffers of compactions are of it as well.
+    let memory_budget = plan.cache_bytes + MEMTABLES * plan.l0_bytes;
+    let volume = VolumeOptions { memory_budget, ..VolumeOptions::default() };
     let options = DbOptions { volume, l0_bytes: plan.l0_bytes, ..DbOptions::default() };
     Ok(Box::new(Leeward(Db::open(directory, options)?)))
 }

@@ -77,7 +77,7 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     write!(
         out,
         "<p>Life {}, process {}. Device: {} read, {} written, {} in use{}. Fabric: {} sent, {} received. \
-         Cache: {}, {} hits, {} misses. {} operations forwarded.</p>",
+         Memory: {} of {}, {} of that in the cache: {} hits, {} misses. {} operations forwarded.</p>",
         status.incarnation,
         status.pid,
         bytes(status.device.bytes_read),
@@ -86,7 +86,9 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
         status.device.capacity_bytes.map_or_else(String::new, |most| format!(" of {}", bytes(most))),
         bytes(status.network.bytes_sent),
         bytes(status.network.bytes_received),
-        bytes(status.cache.bytes),
+        bytes(status.memory.used),
+        bytes(status.memory.budget),
+        bytes(status.memory.cache),
         status.cache.hits,
         status.cache.misses,
         status.forwarded,

@@ -77,11 +77,10 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
             line(out, "blocked_clients", 0);
         }
         "memory" => {
-            let l0: u64 = status.regions.iter().map(|region| region.l0_bytes).sum();
-            line(out, "used_memory", l0 + status.cache.bytes);
-            line(out, "used_memory_l0", l0);
-            line(out, "used_memory_cache", status.cache.bytes);
-            line(out, "maxmemory", 0);
+            line(out, "used_memory", status.memory.used);
+            line(out, "used_memory_l0", status.memory.l0s);
+            line(out, "used_memory_cache", status.memory.cache);
+            line(out, "maxmemory", status.memory.budget);
             line(out, "maxmemory_policy", "noeviction");
         }
         "persistence" => {

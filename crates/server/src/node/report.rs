@@ -4,8 +4,10 @@ use super::Node;
 use super::serving::Serving;
 use super::slot::{Holding, Slot};
 use super::status::{
-    CacheStatus, DeviceStatus, LevelStatus, LogStatus, NetworkStatus, NodeStatus, PeerStatus, RegionStatus, Role,
+    CacheStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
+    RegionStatus, Role,
 };
+use leeward_engine::MemoryStats;
 use leeward_replication::peer::{Peer, PeerState};
 
 impl Node {
@@ -34,7 +36,8 @@ impl Node {
                 capacity_bytes: context.volume.capacity(),
             },
             network: NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received },
-            cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), bytes: cache.bytes() },
+            cache: CacheStatus { hits: cache.hits(), misses: cache.misses() },
+            memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
         }
@@ -109,6 +112,11 @@ impl Serving {
         status.counters.index_bytes_rewritten = received.index_bytes_rewritten;
         status.counters.installs = received.installs;
     }
+}
+
+fn memory_status(stats: &MemoryStats) -> MemoryStatus {
+    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels } = stats;
+    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels }
 }
 
 fn peer_status(peer: &Peer) -> PeerStatus {

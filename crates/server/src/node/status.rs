@@ -30,8 +30,11 @@ pub struct NodeStatus {
     pub device: DeviceStatus,
     /// Bytes moved over the fabric.
     pub network: NetworkStatus,
-    /// Node cache.
+    /// Look-ups of the cache.
     pub cache: CacheStatus,
+    /// How its memory is divided.
+    #[serde(default)]
+    pub memory: MemoryStatus,
     /// Its regions, in key order.
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
@@ -60,15 +63,34 @@ pub struct NetworkStatus {
     pub bytes_received: u64,
 }
 
-/// The byte-budgeted cache.
+/// Look-ups of the cache.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CacheStatus {
     /// Look-ups answered.
     pub hits: u64,
     /// Look-ups that went to the device.
     pub misses: u64,
-    /// Bytes held.
-    pub bytes: u64,
+}
+
+/// How `memory_budget` is divided, in bytes: [`leeward_engine::MemoryStats`].
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// The budget.
+    pub budget: u64,
+    /// All that is in use of it.
+    pub used: u64,
+    /// The cache.
+    pub cache: u64,
+    /// L0s.
+    pub l0s: u64,
+    /// Buffers of compactions, and what they built until every backup has it.
+    pub compactions: u64,
+    /// What reads hold ahead.
+    pub reads: u64,
+    /// Windows of log tails.
+    pub tails: u64,
+    /// What is known of the levels' segments.
+    pub levels: u64,
 }
 
 /// What a node is to a region.

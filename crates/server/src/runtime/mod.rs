@@ -262,7 +262,7 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
     let options = VolumeOptions {
         segment_bytes: config.segment_bytes as usize,
         capacity_bytes: config.capacity_bytes,
-        cache_bytes: config.cache_bytes,
+        memory_budget: config.memory_budget,
     };
     let new = VolumeId(Rng::from_entropy().u64());
     let (volume, copies) = Volume::open(file, new, options)?;

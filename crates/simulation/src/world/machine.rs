@@ -106,7 +106,9 @@ impl World {
         let machine = &mut self.machines[node];
         machine.disk_life = machine.disk.life();
         let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
-        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, cache_bytes: 64 << 10, ..VolumeOptions::default() };
+        // Every second life has less memory than its L0s would like to have.
+        let memory_budget = if life % 2 == 0 { 256 << 10 } else { 4 << 20 };
+        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget, ..VolumeOptions::default() };
         let new = machine.new_volume;
         let opened = disk.open("volume").expect("a simulated disk opens files");
         let (volume, copies) = match Volume::open(opened, new, options) {

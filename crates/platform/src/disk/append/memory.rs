@@ -80,6 +80,11 @@ impl AppendBuffer {
         };
         debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
     }
+
+    /// Bytes that were let go of so far.
+    pub(in crate::disk) fn detached(&self) -> usize {
+        self.detached.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for AppendBuffer {

@@ -1,0 +1,379 @@
+//! One budget of memory for all that a volume's regions hold.
+//!
+//! ```text
+//!  0                                                                                    budget
+//!  | levels | tails | reads | compactions | L0s of all regions |     cache: what is left     |
+//!                                   a quarter   frozen from a quarter on,
+//!                                   admits new  3/8 make writers wait
+//! ```
+//! Everything but the cache takes a lease, whose bytes are what it holds at the moment; the cache gives way at once
+//! and takes what is given back. Each purpose has a share that it respects as it can:
+//!
+//! - *L0s*: beyond it the largest of those that take writes are asked to freeze, whichever regions have them, until the others
+//!   fit; near the limit writers rest, and at it a region with a frozen L0 waits for its compaction.
+//! - *Compactions*: another begins only where its buffers fit, or none is under way. Regions take turns.
+//! - *Tails*, *reads*: windows and read-ahead become small.
+//!
+//! So the sum stays within the budget but for what a snapshot pins, and what is needed to get on at all: one compaction, and for
+//! each region an L0 and the windows of its tails. Any thread may call anything.
+
+use crate::cache::Cache;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+#[cfg(test)]
+mod tests;
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// L0s, those that are frozen or pinned included.
+    L0s,
+    /// Compactions' buffers, and segments that were built until every backup has them.
+    Compactions,
+    /// What scans and look-ups of many keys read ahead.
+    Reads,
+    /// Windows of log tails: pages that are mapped, or bytes on the heap.
+    Tails,
+    /// Fences of levels, and what is known of each of their leaf segments.
+    Levels,
+}
+
+const PURPOSES: usize = 5;
+
+/// How a budget is divided at the moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// The budget.
+    pub budget: u64,
+    /// Indexes, filters, leaves and records.
+    pub cache: u64,
+    /// See [`Purpose::L0s`].
+    pub l0s: u64,
+    /// See [`Purpose::Compactions`].
+    pub compactions: u64,
+    /// See [`Purpose::Reads`].
+    pub reads: u64,
+    /// See [`Purpose::Tails`].
+    pub tails: u64,
+    /// See [`Purpose::Levels`].
+    pub levels: u64,
+}
+
+impl MemoryStats {
+    /// All that is in use.
+    pub fn used(&self) -> u64 {
+        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels
+    }
+}
+
+/// What leases have taken of a budget.
+pub(crate) struct Accounts {
+    budget: u64,
+    taken: AtomicU64,
+    by_purpose: [AtomicU64; PURPOSES],
+}
+
+impl Accounts {
+    pub(crate) fn new(budget: u64) -> Accounts {
+        Accounts { budget, taken: AtomicU64::new(0), by_purpose: Default::default() }
+    }
+
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// What is left for the cache.
+    #[inline]
+    pub(crate) fn left(&self) -> u64 {
+        self.budget.saturating_sub(self.taken.load(Relaxed))
+    }
+
+    fn of(&self, purpose: Purpose) -> u64 {
+        self.by_purpose[purpose as usize].load(Relaxed)
+    }
+}
+
+/// The memory of one volume. Clones are the same.
+#[derive(Clone)]
+pub struct Memory {
+    accounts: Arc<Accounts>,
+    cache: Cache,
+    regions: Arc<Regions>,
+}
+
+/// Where regions meet.
+#[derive(Default)]
+struct Regions {
+    /// L0s that take writes.
+    active: Mutex<Vec<Weak<L0Lease>>>,
+    turns: Mutex<Turns>,
+}
+
+/// Whose compaction is next where there is no room for all.
+#[derive(Default)]
+struct Turns {
+    waiting: VecDeque<u32>,
+    /// How often others were sent away for the first since it was last asked.
+    passed_over: u32,
+}
+
+/// After so many refusals of others the first of those that wait has lost its turn: it may have gone.
+const PATIENCE: u32 = 64;
+
+impl Memory {
+    /// A budget of so many bytes.
+    pub fn new(budget: u64) -> Memory {
+        let accounts = Arc::new(Accounts::new(budget));
+        Memory { cache: Cache::within(Arc::clone(&accounts)), accounts, regions: Arc::default() }
+    }
+
+    /// The cache that has what is left.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// How it is divided.
+    pub fn stats(&self) -> MemoryStats {
+        let of = |purpose| self.accounts.of(purpose);
+        MemoryStats {
+            budget: self.accounts.budget,
+            cache: self.cache.bytes(),
+            l0s: of(Purpose::L0s),
+            compactions: of(Purpose::Compactions),
+            reads: of(Purpose::Reads),
+            tails: of(Purpose::Tails),
+            levels: of(Purpose::Levels),
+        }
+    }
+
+    /// Memory for a purpose; nothing at first.
+    pub(crate) fn lease(&self, purpose: Purpose) -> Lease {
+        Lease { accounts: Arc::clone(&self.accounts), cache: self.cache.clone(), purpose, bytes: AtomicU64::new(0) }
+    }
+
+    /// [`Memory::lease`] of so many bytes.
+    pub(crate) fn take(&self, purpose: Purpose, bytes: usize) -> Lease {
+        let lease = self.lease(purpose);
+        lease.set(bytes as u64);
+        lease
+    }
+
+    /// Bytes that a purpose should have at most.
+    pub(crate) fn share(&self, purpose: Purpose) -> u64 {
+        let budget = self.accounts.budget;
+        match purpose {
+            Purpose::L0s | Purpose::Compactions => budget / 4,
+            Purpose::Reads => budget / 8,
+            Purpose::Tails => budget / 16,
+            Purpose::Levels => budget,
+        }
+    }
+
+    /// A purpose has more than its share.
+    pub(crate) fn is_short(&self, purpose: Purpose) -> bool {
+        self.accounts.of(purpose) > self.share(purpose)
+    }
+
+    /// Largest buffer of several that a compaction or scan should read into: `most` where the budget is large.
+    pub(crate) fn piece(&self, most: usize) -> usize {
+        const LEAST: usize = 32 << 10;
+        usize::try_from(self.accounts.budget / 64).unwrap_or(usize::MAX).clamp(LEAST, most.max(LEAST))
+    }
+
+    /// Memory for an L0 that will take writes.
+    pub(crate) fn l0(&self) -> Arc<L0Lease> {
+        let l0 = Arc::new(L0Lease { lease: self.lease(Purpose::L0s), is_asked: false.into(), is_frozen: false.into() });
+        let mut active = self.regions.active.lock();
+        active.retain(|l0| l0.upgrade().is_some_and(|l0| !l0.is_frozen.load(Relaxed)));
+        active.push(Arc::downgrade(&l0));
+        l0
+    }
+
+    /// L0s have more than their share, with what was just written: asks as many of those that take writes to freeze, the
+    /// largest first, that the others have three quarters of it at most.
+    pub(crate) fn relieve(&self) {
+        let share = self.share(Purpose::L0s);
+        if self.accounts.of(Purpose::L0s) <= share {
+            return;
+        }
+        let active = self.regions.active.lock();
+        let mut staying: Vec<Arc<L0Lease>> = active.iter().filter_map(Weak::upgrade).filter(|l0| l0.stays()).collect();
+        drop(active);
+        let mut bytes: u64 = staying.iter().map(|l0| l0.bytes()).sum();
+        if bytes > share / 4 * 3 {
+            staying.sort_unstable_by_key(|l0| l0.bytes());
+        }
+        while bytes > share / 4 * 3
+            && let Some(largest) = staying.pop()
+        {
+            bytes -= largest.bytes().min(bytes);
+            largest.is_asked.store(true, Relaxed);
+        }
+    }
+
+    /// How near L0s are to the limit at which writers wait: 0 up to their share, 1 at the limit, more beyond.
+    pub(crate) fn l0_debt(&self) -> f64 {
+        let (used, share) = (self.accounts.of(Purpose::L0s), self.share(Purpose::L0s));
+        if used <= share {
+            return 0.0;
+        }
+        (used - share) as f64 / (share / 2).max(1) as f64
+    }
+
+    /// Bytes that each L0 may have when there are more than there should be.
+    pub(crate) fn least_l0_bytes(&self) -> u64 {
+        let regions = self.regions.active.lock().len().max(1) as u64;
+        (self.share(Purpose::L0s) / 4 / regions).max(LEAST_L0_BYTES)
+    }
+
+    /// Memory for a compaction of `owner`; `None` if it must wait for others.
+    pub(crate) fn admit(&self, owner: u32, bytes: u64) -> Option<Lease> {
+        let mut turns = self.regions.turns.lock();
+        let used = self.accounts.of(Purpose::Compactions);
+        let fits = used == 0 || used + bytes <= self.share(Purpose::Compactions);
+        match turns.waiting.front() {
+            Some(first) if *first != owner => {
+                turns.passed_over += 1;
+                if turns.passed_over > PATIENCE {
+                    turns.leave_first();
+                }
+            }
+            _ if fits => {
+                turns.leave(owner);
+                return Some(self.take(Purpose::Compactions, bytes as usize));
+            }
+            _ => turns.passed_over = 0,
+        }
+        if !turns.waiting.contains(&owner) {
+            turns.waiting.push_back(owner);
+        }
+        None
+    }
+
+    /// `owner` has nothing to compact.
+    pub(crate) fn leave(&self, owner: u32) {
+        self.regions.turns.lock().leave(owner);
+    }
+}
+
+/// An L0 has so much before it is worth a compaction.
+const LEAST_L0_BYTES: u64 = 16 << 10;
+
+impl Turns {
+    fn leave_first(&mut self) {
+        self.passed_over = 0;
+        self.waiting.pop_front();
+    }
+
+    fn leave(&mut self, owner: u32) {
+        if self.waiting.front() == Some(&owner) {
+            self.leave_first();
+        } else {
+            self.waiting.retain(|waiting| *waiting != owner);
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+/// Memory that something has until this is dropped.
+pub(crate) struct Lease {
+    accounts: Arc<Accounts>,
+    cache: Cache,
+    purpose: Purpose,
+    bytes: AtomicU64,
+}
+
+impl Lease {
+    /// It has so many bytes from now on.
+    pub(crate) fn set(&self, bytes: u64) {
+        let before = self.bytes.swap(bytes, Relaxed);
+        let (taken, purpose) = (&self.accounts.taken, &self.accounts.by_purpose[self.purpose as usize]);
+        if bytes > before {
+            taken.fetch_add(bytes - before, Relaxed);
+            purpose.fetch_add(bytes - before, Relaxed);
+            self.cache.make_room();
+        } else if bytes < before {
+            taken.fetch_sub(before - bytes, Relaxed);
+            purpose.fetch_sub(before - bytes, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Bytes that take what is leased with them: it is given back with the last slice.
+    pub(crate) fn hold(self, bytes: Vec<u8>) -> Bytes {
+        self.set(bytes.capacity() as u64);
+        Bytes::from_owner(Held { bytes, _lease: self })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} bytes for {:?})", self.bytes(), self.purpose)
+    }
+}
+
+/// Memory of one L0.
+#[derive(Debug)]
+pub(crate) struct L0Lease {
+    lease: Lease,
+    is_asked: AtomicBool,
+    is_frozen: AtomicBool,
+}
+
+impl L0Lease {
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lease.bytes()
+    }
+
+    pub(crate) fn set(&self, bytes: u64) {
+        self.lease.set(bytes);
+    }
+
+    /// It should freeze, since memory is short and it is one of the largest.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.load(Relaxed)
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.is_frozen.store(true, Relaxed);
+    }
+
+    /// It takes writes, and nobody has asked it to freeze.
+    fn stays(&self) -> bool {
+        !self.is_frozen.load(Relaxed) && !self.is_asked()
+    }
+}
+
+/// Bytes with the lease of their memory.
+struct Held {
+    bytes: Vec<u8>,
+    _lease: Lease,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}

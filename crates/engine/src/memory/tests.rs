@@ -1,0 +1,62 @@
+//! Leases, turns, and who is asked to freeze.
+
+use super::*;
+use leeward_format::{Lsn, filter};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn the_cache_gives_way_to_leases_and_comes_back() {
+    let memory = Memory::new(4 * MIB);
+    let fill = || {
+        for n in 0..100_000u64 {
+            let key = n.to_be_bytes();
+            memory.cache().insert_record(0, &key, filter::hash(&key), (Lsn(1).into(), Some(&[1; 100])), || true);
+        }
+    };
+    fill();
+    assert!(memory.stats().cache > 3 * MIB, "{memory:?}");
+    let lease = memory.take(Purpose::Reads, 3 << 20);
+    assert!(memory.stats().used() <= 4 * MIB && memory.stats().reads == 3 * MIB, "{memory:?}");
+    fill();
+    assert!(memory.stats().used() <= 4 * MIB + MIB / 8, "{memory:?}");
+    drop(lease);
+    fill();
+    assert!(memory.stats().cache > 3 * MIB && memory.stats().reads == 0, "{memory:?}");
+}
+
+#[test]
+fn the_largest_l0s_are_asked_to_freeze_until_the_others_fit() {
+    let memory = Memory::new(16 * MIB);
+    let l0s: Vec<_> = (1..=8u64).map(|size| (size, memory.l0())).collect();
+    let asked = |unit: u64| -> Vec<u64> {
+        l0s.iter().for_each(|(size, l0)| l0.set(size * unit));
+        memory.relieve();
+        l0s.iter().filter(|(_, l0)| l0.is_asked()).map(|(size, _)| *size).collect()
+    };
+    assert!(asked(MIB / 9).is_empty(), "36 ninths of a MiB are not more than a quarter of 16");
+    assert_eq!(asked(MIB / 8), [7, 8], "of 36 eighths 24 may stay");
+    assert_eq!(asked(MIB / 8), [7, 8], "those that were asked are on their way");
+    l0s[7].1.freeze();
+    let busy = memory.l0();
+    busy.set(2 * MIB);
+    memory.relieve();
+    assert!(busy.is_asked() && !l0s[5].1.is_asked());
+}
+
+#[test]
+fn compactions_that_do_not_fit_take_turns() {
+    let memory = Memory::new(4 * MIB);
+    let first = memory.admit(1, 10 * MIB).expect("one is always under way");
+    assert!(memory.admit(2, MIB / 2).is_none());
+    assert!(memory.admit(3, MIB / 2).is_none());
+    drop(first);
+    assert!(memory.admit(1, MIB / 2).is_none(), "others were here before");
+    assert!(memory.admit(3, MIB / 2).is_none());
+    let second = memory.admit(2, MIB / 2).expect("its turn");
+    memory.leave(3);
+    let third = memory.admit(1, MIB / 2).expect("nobody else waits, and there is room for two");
+    assert!(memory.admit(4, 1).is_none());
+    drop((second, third));
+    assert!((0..=PATIENCE + 1).any(|_| memory.admit(5, 1).is_some()), "who does not come loses its turn");
+}
