@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -169,13 +170,23 @@ pub(crate) struct TableArgs {
     /// Percent of what is live in the large log that it may take of a volume; beyond, writers wait [default: 130]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(105..=1_000))]
     pub(crate) max_space_percent: Option<u32>,
+    /// How leaves are compressed: `none`, `lz4` (little work) or `zstd` (fewer bytes) [default: none]
+    #[arg(long, value_name = "CODEC")]
+    pub(crate) compression: Option<Codec>,
+    /// How those of the last level are, which has most of the data [default: as the others]
+    #[arg(long, value_name = "CODEC")]
+    pub(crate) last_level_compression: Option<Codec>,
 }
 
 impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
         let numbers = [self.growth_factor, self.garbage_percent, self.max_space_percent];
-        self.placement.is_some() || self.l0_kib.is_some() || numbers.iter().any(Option::is_some)
+        let codecs = [self.compression, self.last_level_compression];
+        self.placement.is_some()
+            || self.l0_kib.is_some()
+            || numbers.iter().any(Option::is_some)
+            || codecs.iter().any(Option::is_some)
     }
 
     /// Options of the default table for a cluster of `nodes`.
@@ -193,9 +204,19 @@ impl TableArgs {
             growth_factor: self.growth_factor.unwrap_or(base.growth_factor),
             garbage_percent: self.garbage_percent.unwrap_or(base.garbage_percent),
             max_space_percent: self.max_space_percent.unwrap_or(base.max_space_percent),
+            compression: Compression {
+                upper: self.compression.unwrap_or(base.compression.upper),
+                last: self.last_level_compression.or(self.compression).unwrap_or(base.compression.last),
+            },
             ..base
         }
     }
+}
+
+/// A table's compression, as its options spell it.
+pub(crate) fn compression_text(compression: Compression) -> String {
+    let Compression { upper, last } = compression;
+    if upper == last { upper.to_string() } else { format!("{upper}, last level {last}") }
 }
 
 /// A placement as [`placement`] reads it.

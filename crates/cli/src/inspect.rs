@@ -9,6 +9,7 @@ use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
 use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState};
 use leeward_format::node::{Entry, Node, NodeKind};
+use leeward_format::packed::Codec;
 use leeward_format::range::NO_END;
 use leeward_format::record::RecordKind;
 use leeward_format::superblock::VOLUME_VERSION;
@@ -268,18 +269,21 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
             let end = bound(&range.end, true);
             writeln!(out, "         LSN {} all from {} to {end} were deleted", range.lsn, shown(&range.start))
         }),
-        Item::Node { offset, node } => show_node(out, *offset, node, with_entries),
+        Item::Node { offset, node, packed } => show_node(out, (*offset, *packed), node, with_entries),
     }
 }
 
 fn show_node<B: std::ops::Deref<Target = [u8]>>(
     out: &mut dyn Write,
-    offset: u32,
+    (offset, packed): (u32, Option<(Codec, u32)>),
     node: &Node<B>,
     with_entries: bool,
 ) -> io::Result<()> {
     let kind = if node.kind() == NodeKind::Leaf { "leaf" } else { "index node" };
-    writeln!(out, "{offset:>8} {kind}: {} entries, prefix {}", node.len(), shown(node.prefix()))?;
+    let packed = packed.map_or_else(String::new, |(codec, stored)| {
+        format!(", {codec}: {} in {}", bytes(node.bytes().len() as u64), bytes(stored.into()))
+    });
+    writeln!(out, "{offset:>8} {kind}: {} entries, prefix {}{packed}", node.len(), shown(node.prefix()))?;
     if !with_entries {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! `leeward table`: makes tables and tells of those there are.
 
-use crate::args::{Connect, CreateTableArgs, DescribeTableArgs, TableCommand, placement_text};
+use crate::args::{Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text};
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
 use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, introduce};
@@ -99,9 +99,21 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.growth_factor.to_string(),
             format!("{} %", options.garbage_percent),
             format!("{} %", options.max_space_percent),
+            compression_text(options.compression),
         ]
     };
-    let head = ["table", "regions", "placement", "replicas", "min in sync", "L0", "growth", "garbage", "max space"];
+    let head = [
+        "table",
+        "regions",
+        "placement",
+        "replicas",
+        "min in sync",
+        "L0",
+        "growth",
+        "garbage",
+        "max space",
+        "compression",
+    ];
     table(&head, tables.map(row).collect())
 }
 

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use leeward_format::cluster::Placement;
 use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
+use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Lsn, SegmentId, SegmentNo, UnixMs};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -182,6 +183,7 @@ struct Context {
     placement: Placement,
     /// What has expired by then is dropped.
     now: UnixMs,
+    compression: Compression,
     /// Log segments that values move out of wherever a merge passes.
     victims: Arc<HashSet<SegmentNo>>,
     source: Source,
@@ -212,6 +214,11 @@ impl Context {
     /// Nothing lies below the target.
     fn is_into_last(&self) -> bool {
         self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
+    }
+
+    /// How what comes out is compressed.
+    fn codec(&self) -> Codec {
+        if self.is_into_last() { self.compression.last } else { self.compression.upper }
     }
 }
 

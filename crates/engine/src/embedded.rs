@@ -35,6 +35,7 @@ use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::packed::Compression;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, DeviceCounters, Disk, RealDisk, Rng};
@@ -74,6 +75,8 @@ pub struct DbOptions {
     /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
     /// the collection of garbage. Only read when the store is made.
     pub max_space_percent: u32,
+    /// How leaves are compressed. Only read when the store is made.
+    pub compression: Compression,
     /// When writes become durable.
     pub sync: SyncMode,
 }
@@ -88,6 +91,7 @@ impl Default for DbOptions {
             growth_factor: table.growth_factor,
             garbage_percent: table.garbage_percent,
             max_space_percent: table.max_space_percent,
+            compression: table.compression,
             sync: SyncMode::Every(Duration::from_secs(1)),
         }
     }
@@ -602,7 +606,8 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if options.max_space_percent < 105 {
         return Err(Error::Invalid(format!("max_space_percent {}: must be at least 105", options.max_space_percent)));
     }
-    let &DbOptions { placement, l0_bytes, growth_factor, garbage_percent, max_space_percent, .. } = options;
+    let &DbOptions { placement, l0_bytes, growth_factor, garbage_percent, max_space_percent, compression, .. } =
+        options;
     Ok(TableOptions {
         name: TableOptions::default().name,
         placement,
@@ -612,6 +617,7 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         growth_factor,
         garbage_percent,
         max_space_percent,
+        compression,
     })
 }
 

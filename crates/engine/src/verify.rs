@@ -8,9 +8,10 @@ use crate::error::Error;
 use crate::log::read_header;
 use crate::volume::Device;
 use bytes::Bytes;
-use leeward_format::leaf_segment::{Footer, LeafIndex};
+use leeward_format::leaf_segment::{Footer, LeafIndex, read_leaf};
 use leeward_format::manifest::{SegmentKind, SegmentState};
 use leeward_format::node::{Address, BLOCK_BYTES, NODE_BYTES, Node, NodeKind};
+use leeward_format::packed::{self, Codec};
 use leeward_format::range::RangeTombstones;
 use leeward_format::record::{Record, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
@@ -38,6 +39,8 @@ pub enum Item<'a> {
         offset: u32,
         /// The node.
         node: &'a Node<Bytes>,
+        /// How it is compressed, and into how many bytes; `None` if it is not.
+        packed: Option<(Codec, u32)>,
     },
 }
 
@@ -209,10 +212,16 @@ impl Walk<'_> {
         };
         let mut last_key = Vec::new();
         for leaf in index.leaves().iter() {
-            let place = leaf.offset as usize..(leaf.offset + leaf.bytes) as usize;
-            if let Some(node) = self.node(bytes, place, NodeKind::Leaf) {
-                self.keys_in_order(&node, leaf.offset, &mut last_key);
-                self.unhidden(&node, leaf.offset, index.ranges());
+            let stored = bytes.slice(leaf.offset as usize..(leaf.offset + leaf.bytes) as usize);
+            self.walked.bytes += u64::from(leaf.bytes);
+            match read_leaf(&stored, self.address(leaf.offset as usize)) {
+                Ok(node) => {
+                    let packed = packed::describe(&stored);
+                    (self.see)(Item::Node { offset: leaf.offset, node: &node, packed });
+                    self.keys_in_order(&node, leaf.offset, &mut last_key);
+                    self.unhidden(&node, leaf.offset, index.ranges());
+                }
+                Err(error) => self.note(leaf.offset as usize, error),
             }
         }
         if !index.ranges().is_empty() {
@@ -220,7 +229,7 @@ impl Walk<'_> {
         }
         // The index has checked its nodes, its filter and the footer.
         for (node, offset) in index.nodes().iter().zip((footer.tree_at..).step_by(NODE_BYTES)) {
-            (self.see)(Item::Node { offset, node });
+            (self.see)(Item::Node { offset, node, packed: None });
         }
         self.walked.bytes += u64::from(footer.end - footer.tree_at);
     }
@@ -251,26 +260,19 @@ impl Walk<'_> {
     /// Index nodes, one after another.
     fn index(&mut self, bytes: &Bytes) {
         for offset in (0..bytes.len()).step_by(NODE_BYTES) {
-            self.node(bytes, offset..(offset + NODE_BYTES).min(bytes.len()), NodeKind::Index);
+            self.node(bytes, offset..(offset + NODE_BYTES).min(bytes.len()));
         }
     }
 
-    fn node(&mut self, bytes: &Bytes, place: std::ops::Range<usize>, kind: NodeKind) -> Option<Node<Bytes>> {
+    fn node(&mut self, bytes: &Bytes, place: std::ops::Range<usize>) {
         let offset = place.start;
         self.walked.bytes += place.len() as u64;
         match Node::parse(bytes.slice(place), self.address(offset)) {
-            Ok(node) if node.kind() == kind => {
-                (self.see)(Item::Node { offset: offset as u32, node: &node });
-                Some(node)
+            Ok(node) if node.kind() == NodeKind::Index => {
+                (self.see)(Item::Node { offset: offset as u32, node: &node, packed: None });
             }
-            Ok(_) => {
-                self.note(offset, format!("a node that is no {kind:?}"));
-                None
-            }
-            Err(error) => {
-                self.note(offset, error);
-                None
-            }
+            Ok(_) => self.note(offset, "a leaf in an index segment"),
+            Err(error) => self.note(offset, error),
         }
     }
 }

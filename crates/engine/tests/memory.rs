@@ -124,7 +124,7 @@ impl Many {
 
     fn put(&mut self, at: usize, key: &[u8], value: &[u8]) {
         loop {
-            match self.regions[at].append(&[Write { key, value: Some(value), expires: None }]) {
+            match self.regions[at].append(&[Write::put(key, value)]) {
                 Ok(appended) => return self.regions[at].set_commit(appended.last),
                 Err(AppendError::TailBusy(_)) => self.flush(at),
                 Err(AppendError::L0Full) => self.compact(),

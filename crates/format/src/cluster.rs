@@ -8,6 +8,7 @@
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
+use crate::packed::Compression;
 use crate::table::DEFAULT_TABLE;
 use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use bytes::Bytes;
@@ -166,6 +167,8 @@ pub struct TableOptions {
     /// Percent of what is live in those logs that they may take of the volume: beyond, collection goes before all else,
     /// and writers wait.
     pub max_space_percent: u32,
+    /// How leaves are compressed.
+    pub compression: Compression,
 }
 
 impl Default for TableOptions {
@@ -179,6 +182,7 @@ impl Default for TableOptions {
             growth_factor: 8,
             garbage_percent: 10,
             max_space_percent: 130,
+            compression: Compression::default(),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! ```text
 //!  0                                      tree                          filter                                       end
 //!  | leaf | leaf | ...                    | index node | ... | root     | filter | ranges | zeroes | keys | trailer |
-//!  | 8 KiB each, jumbo ones more          | 8 KiB each, bottom up       |        |        |                         |
+//!  | 8 KiB each, jumbo ones more, or      | 8 KiB each, bottom up       |        |        |                         |
+//!  | packed; zeroes up to 8 KiB           |                             |        |        |                         |
 //!
 //!  keys     | first key | last key |
 //!  trailer  0        4     5        8            12         16         20            24             28
@@ -29,14 +30,19 @@
 //! `in log` those of values in logs, `medium` those of them that are in the medium log. The trailer's CRC covers the rest of it and the keys, seeded with the [`Address`]
 //! of `end`.
 //!
+//! Leaves begin at 0 and follow each other. In a table that compresses they are packed ([`crate::packed`]) where that saves an
+//! eighth, and the last is followed by zeroes up to `tree`. An index entry that leads to a leaf counts the blocks of its node; how
+//! many bytes it has here is up to where the next begins.
+//!
 //! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
 
 use crate::filter::{Filter, filter_bytes};
 use crate::manifest::SegmentKind;
 use crate::node::{self, Address, BLOCK_BYTES, LeafBuilder, NODE_BYTES, Node, NodeKind};
 use crate::range::{self, NO_END, RangeTombstones};
-use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo};
+use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo, packed};
 use bytes::Bytes;
+use std::ops::Deref;
 use std::sync::Arc;
 
 mod build;
@@ -262,8 +268,39 @@ fn span(keys: &Bytes, first_bytes: usize, open: u32) -> Result<Span, DecodeError
 pub struct LeafPlace {
     /// Offset in the segment, in bytes.
     pub offset: u32,
-    /// Length in bytes.
+    /// Length in bytes, as it is stored; of the last one with the zeroes behind it.
     pub bytes: u32,
+}
+
+/// The leaf that `stored` begins with, as it lies at `address`: packed or not.
+///
+/// # Errors
+/// The bytes are damaged, belong to another address or to an index node, or no writer of this version produces them.
+pub fn read_leaf(stored: &Bytes, address: Address) -> Result<Node<Bytes>, DecodeError> {
+    if packed::is_packed(stored) {
+        return packed::read_leaf(stored, address);
+    }
+    read_plain_leaf(stored, address, |len| stored.slice(..len))
+}
+
+/// [`read_leaf`] of one that is not packed: `slice` answers that many of its bytes.
+///
+/// # Errors
+/// As [`read_leaf`].
+pub fn read_plain_leaf<B: Deref<Target = [u8]>>(
+    stored: &[u8],
+    address: Address,
+    slice: impl FnOnce(usize) -> B,
+) -> Result<Node<B>, DecodeError> {
+    let bytes = node::node_bytes(stored)?;
+    if bytes > stored.len() {
+        return Err(DecodeError::Short { what: WHAT, needed: bytes, available: stored.len() });
+    }
+    let leaf = Node::parse(slice(bytes), address)?;
+    match leaf.kind() {
+        NodeKind::Leaf => Ok(leaf),
+        NodeKind::Index => Err(DecodeError::invalid(WHAT, "an index node where a leaf should be")),
+    }
 }
 
 /// All of a leaf segment but its leaves, checked.
@@ -367,8 +404,9 @@ impl LeafIndex {
 fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result<Vec<LeafPlace>, DecodeError> {
     let mut level = vec![nodes.len() - 1];
     let mut visited = 1;
-    let mut leaves = Vec::new();
-    let mut leaves_end = 0;
+    let mut leaves = Vec::<LeafPlace>::new();
+    // Up to where the last leaf may reach.
+    let mut room = 0;
     while !level.is_empty() {
         let mut below = Vec::new();
         for &parent in &level {
@@ -379,11 +417,10 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result
                     return Err(DecodeError::invalid(WHAT, "a pointer out of the segment"));
                 }
                 if offset < footer.tree_at {
-                    if offset as usize != leaves_end || !child.bytes().is_multiple_of(NODE_BYTES) {
+                    if !place_leaf(&mut leaves, offset, room) || !child.bytes().is_multiple_of(NODE_BYTES) {
                         return Err(DecodeError::invalid(WHAT, "leaves out of order"));
                     }
-                    leaves_end += child.bytes();
-                    leaves.push(LeafPlace { offset, bytes: child.bytes() as u32 });
+                    room = offset as usize + child.bytes();
                     continue;
                 }
                 let position = (offset - footer.tree_at) as usize / NODE_BYTES;
@@ -396,10 +433,27 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result
         }
         level = below;
     }
-    if leaves_end != footer.tree_at as usize || leaves.len() != footer.leaves as usize {
+    let is_complete = leaves.len() == footer.leaves as usize
+        && place_leaf(&mut leaves, footer.tree_at, room.next_multiple_of(NODE_BYTES));
+    if !is_complete {
         return Err(DecodeError::invalid(WHAT, "leaves are missing"));
     }
+    leaves.pop();
     Ok(leaves)
+}
+
+/// Adds the leaf at `offset`, up to which the one before it must reach and which it may not reach beyond `room`; `false` if it
+/// cannot be there.
+fn place_leaf(leaves: &mut Vec<LeafPlace>, offset: u32, room: usize) -> bool {
+    let follows = match leaves.last_mut() {
+        None => offset == 0,
+        Some(last) => {
+            last.bytes = offset.saturating_sub(last.offset);
+            last.bytes > 0 && offset as usize <= room
+        }
+    };
+    leaves.push(LeafPlace { offset, bytes: 0 });
+    follows
 }
 
 /// Rewrites every pointer in the `bytes` of a leaf or index segment: the number of each segment becomes what `map` answers
@@ -414,14 +468,23 @@ pub fn translate(
     bytes: &mut [u8],
     map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
 ) -> Result<(), DecodeError> {
-    let nodes_end = match kind {
+    let (tree_at, nodes_end) = match kind {
         SegmentKind::Log(_) => return Err(DecodeError::invalid(WHAT, "a log holds no nodes")),
         SegmentKind::Leaf => checked_nodes_end(address, bytes)?,
-        SegmentKind::Index => bytes.len(),
+        SegmentKind::Index => (0, bytes.len()),
     };
     let mut at = 0;
     // At least one node: no segment is empty.
     while at < nodes_end || at == 0 {
+        if packed::is_packed(&bytes[at..nodes_end.min(at + NODE_BYTES)]) && at < tree_at {
+            packed::translate(&mut bytes[at..tree_at], address.at(at as u32), map)?;
+            at += packed::stored_bytes(&bytes[at..tree_at])?;
+            continue;
+        }
+        if at < tree_at && tree_at - at < NODE_BYTES && bytes[at..tree_at].iter().all(|byte| *byte == 0) {
+            at = tree_at;
+            continue;
+        }
         let end = at + node::node_bytes(&bytes[at..nodes_end])?;
         if end > nodes_end {
             return Err(DecodeError::Short { what: WHAT, needed: end, available: nodes_end });
@@ -432,8 +495,8 @@ pub fn translate(
     Ok(())
 }
 
-/// Checks filter, range tombstones and footer of a whole leaf segment; answers where its nodes end.
-fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<usize, DecodeError> {
+/// Checks filter, range tombstones and footer of a whole leaf segment; answers where its leaves and its nodes end.
+fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<(usize, usize), DecodeError> {
     let footer_bytes = bytes.len().min(TRAILER_BYTES + 2 * MAX_KEY_BYTES);
     let footer = Footer::parse(&Bytes::copy_from_slice(&bytes[bytes.len() - footer_bytes..]), address)?;
     if footer.end as usize != bytes.len() {
@@ -445,5 +508,5 @@ fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<usize, DecodeErro
         let ranges = footer.ranges_at()..footer.ranges_at() + footer.ranges_bytes as usize;
         range::check_section(&bytes[ranges], address.at(footer.ranges_at() as u32))?;
     }
-    Ok(filter_at)
+    Ok((footer.tree_at as usize, filter_at))
 }

@@ -16,6 +16,7 @@ pub mod leaf_segment;
 pub mod manifest;
 pub mod node;
 pub mod op;
+pub mod packed;
 pub mod range;
 pub mod record;
 pub mod segment;

@@ -46,6 +46,8 @@ pub const NODE_BYTES: usize = 8 * 1024;
 pub const BLOCK_BYTES: usize = 4 * 1024;
 /// Version written into every node; others are refused.
 pub const NODE_VERSION: u8 = 2;
+/// What a packed leaf has in the place of a node's kind.
+pub(crate) const PACKED_LEAF: u8 = 2;
 
 const WHAT: &str = "node";
 const HEADER_BYTES: usize = 24;
@@ -187,6 +189,14 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         let (found, expected) = (u32_at(&bytes, 0), address.crc(&bytes[4..]));
         if found != expected {
             return Err(DecodeError::Checksum { what: WHAT, found, expected });
+        }
+        Node::parse_unsealed(bytes)
+    }
+
+    /// [`Node::parse`] of bytes that another checksum has covered.
+    pub(crate) fn parse_unsealed(bytes: B) -> Result<Node<B>, DecodeError> {
+        if node_bytes(&bytes)? != bytes.len() {
+            return Err(DecodeError::invalid(WHAT, "a length that is not its own"));
         }
         let kind = match bytes[5] {
             0 => NodeKind::Leaf,
@@ -487,6 +497,18 @@ pub fn translate(
     let crc = address.crc(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     Ok(())
+}
+
+impl<'a> Node<&'a [u8]> {
+    /// A node over bytes that are known to be one, its CRC aside; its tombstones are not counted.
+    pub(crate) fn trusted(bytes: &'a [u8]) -> Node<&'a [u8]> {
+        view(bytes)
+    }
+
+    /// Where the pointers of its entries stand, in their order.
+    pub(crate) fn pointer_places(&self) -> Vec<usize> {
+        (0..self.len()).filter_map(|i| self.pointer_at(i)).collect()
+    }
 }
 
 /// A node over bytes that `parse` has accepted, its CRC aside; its tombstones are not counted.

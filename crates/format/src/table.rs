@@ -130,6 +130,8 @@ impl NewTable {
             growth_factor,
             garbage_percent,
             max_space_percent,
+            // Every one is possible.
+            compression: _,
         } = &self.options;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);

@@ -8,6 +8,7 @@ use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request,
 };
+use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{NewTable, TableName};
 use leeward_format::{Epoch, Expiry, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs};
 use serde::{Serialize, de::DeserializeOwned};
@@ -40,6 +41,7 @@ fn options() -> TableOptions {
         growth_factor: 8,
         garbage_percent: 10,
         max_space_percent: 130,
+        compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
     }
 }
 

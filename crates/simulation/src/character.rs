@@ -6,6 +6,7 @@ use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::packed::{Codec, Compression};
 use leeward_platform::{Nanos, Rng};
 
 /// What a power loss may take.
@@ -123,10 +124,12 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
+            "{} nodes, {} regions, {:?}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
             table.placement,
+            table.compression.upper,
+            table.compression.last,
             table.l0_bytes >> 10,
             table.min_in_sync,
             table.replicas,
@@ -144,14 +147,18 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
         4 => Placement::HYBRID,
         _ => Placement { medium_from: 60, large_from: 300 },
     };
-    TableOptions {
-        placement,
-        replicas: nodes as u32,
-        min_in_sync: if nodes == 1 || rng.one_in(5) { 1 } else { 2 },
-        l0_bytes: [4, 8, 16, 32, 64][rng.index(5)] << 10,
-        growth_factor: rng.between(2, 6) as u32,
-        ..TableOptions::default()
-    }
+    let min_in_sync = if nodes == 1 || rng.one_in(5) { 1 } else { 2 };
+    let l0_bytes = [4, 8, 16, 32, 64][rng.index(5)] << 10;
+    let growth_factor = rng.between(2, 6) as u32;
+    // Not drawn, so that seeds stay what they were.
+    let compression = match growth_factor {
+        2 => Compression::all(Codec::None),
+        3 => Compression::all(Codec::Zstd),
+        4 => Compression { upper: Codec::Lz4, last: Codec::Zstd },
+        _ => Compression { upper: Codec::None, last: Codec::Lz4 },
+    };
+    let replicas = nodes as u32;
+    TableOptions { placement, replicas, min_in_sync, l0_bytes, growth_factor, compression, ..TableOptions::default() }
 }
 
 /// A few kinds of fault a seed: a mixture of all of them would be the same mixture every time.

@@ -3,6 +3,7 @@
 use super::super::{Cli, Command};
 use super::*;
 use clap::Parser;
+use leeward_format::packed::{Codec, Compression};
 
 fn create(args: &str) -> NewTable {
     let args = ["leeward", "table", "create"].into_iter().chain(args.split_whitespace());
@@ -20,6 +21,20 @@ fn options_win_over_the_preset() {
     let mixed = create("a --preset tebis --placement in-place --replicas 5 --l0-kib 128 --growth-factor 4").options;
     assert_eq!(mixed.placement, create("a --placement in-place").options.placement);
     assert_eq!((mixed.replicas, mixed.min_in_sync, mixed.l0_bytes, mixed.growth_factor), (5, 3, 128 << 10, 4));
+}
+
+#[test]
+fn the_last_level_is_compressed_as_the_others_unless_it_is_said() {
+    let compression = |args: &str| {
+        let Compression { upper, last } = create(args).options.compression;
+        (upper, last)
+    };
+    assert_eq!(compression("a"), (Codec::None, Codec::None));
+    assert_eq!(compression("a --compression lz4"), (Codec::Lz4, Codec::Lz4));
+    assert_eq!(compression("a --compression lz4 --last-level-compression zstd"), (Codec::Lz4, Codec::Zstd));
+    assert_eq!(compression("a --last-level-compression zstd"), (Codec::None, Codec::Zstd));
+    let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--compression", "gzip"]).unwrap_err();
+    assert!(refused.to_string().contains("it is none, lz4 or zstd"), "{refused}");
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl Run {
             self.next_chunk = begin(&places[after..]);
         }
         let at = (place.offset - self.chunk_at) as usize;
-        let leaf = segment.parse_leaf(&self.reads, self.chunk.slice(at..at + place.bytes as usize), place)?;
+        let leaf = segment.parse_leaf(&self.reads, &self.chunk.slice(at..at + place.bytes as usize), place)?;
         *next += 1;
         counters.entries_read += leaf.len() as u64;
         Ok(Some(leaf))

@@ -228,7 +228,13 @@ impl Filling {
         let segment = volume.allocate()?;
         let id = (context.ids)();
         let address = Address { region, segment: id, offset: 0 };
-        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, segment.no(), context.output_bytes);
+        let builder = LeafSegmentBuilder::new(
+            volume.segment_bytes(),
+            address,
+            segment.no(),
+            context.codec(),
+            context.output_bytes,
+        );
         Ok(Filling { id, segment, builder })
     }
 

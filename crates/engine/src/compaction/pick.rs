@@ -6,6 +6,7 @@ use crate::tree::Level;
 use crate::version::{Reads, Version};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::LogExtent;
+use leeward_format::packed::Compression;
 use leeward_format::{Lsn, SegmentId, UnixMs};
 use parking_lot::Mutex;
 use std::fmt;
@@ -29,6 +30,7 @@ pub struct Picker {
     l1_bytes: u64,
     growth_factor: u32,
     placement: Placement,
+    compression: Compression,
     ids: SegmentIds,
     /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
     resume: Vec<Vec<u8>>,
@@ -49,12 +51,15 @@ pub(crate) struct Logs<'a> {
 impl Picker {
     /// For levels of a table with these options.
     pub fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
-        let &TableOptions { l0_bytes, growth_factor, placement, garbage_percent, max_space_percent, .. } = options;
+        let &TableOptions {
+            l0_bytes, growth_factor, placement, compression, garbage_percent, max_space_percent, ..
+        } = options;
         let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), 0);
         Picker {
             l1_bytes: l0_bytes.saturating_mul(L1_L0S),
             growth_factor,
             placement,
+            compression,
             ids,
             resume,
             sweep,
@@ -100,12 +105,19 @@ impl Picker {
             levels.push(Arc::new(Level::empty()));
         }
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
-        let (placement, base) = (self.placement, version.levels().to_vec());
+        let (placement, compression, base) = (self.placement, self.compression, version.levels().to_vec());
         let victims = Arc::clone(self.sweep.numbers());
         let output_bytes = output_bytes(&reads, &source, &levels);
         let writing = Mutex::default();
-        let context = Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing };
+        let context =
+            Context { reads, ids, placement, compression, now, victims, source, levels, base, output_bytes, writing };
         Some(Compaction::new(context))
+    }
+
+    /// What is compacted from now on is compressed so.
+    #[cfg(test)]
+    pub(crate) fn compress(&mut self, compression: Compression) {
+        self.compression = compression;
     }
 
     /// What [`Picker::reset`] brings back.

@@ -15,7 +15,7 @@ use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
 use crate::error::{Error, Result};
 use crate::tree::Level;
 use crate::version::{Reads, Version};
-use leeward_format::cluster::{Placement, SizeClass};
+use leeward_format::cluster::{SizeClass, TableOptions};
 use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::Entry;
@@ -50,14 +50,14 @@ pub struct Sorted {
 
 impl SortedBuilder {
     /// For pairs with LSNs from `first` to `last`.
-    pub(crate) fn new(reads: Arc<Reads>, ids: SegmentIds, placement: Placement, lsns: (Lsn, Lsn)) -> SortedBuilder {
+    pub(crate) fn new(reads: Arc<Reads>, ids: SegmentIds, options: &TableOptions, lsns: (Lsn, Lsn)) -> SortedBuilder {
         let (first, last) = lsns;
         let sorted = || Sorted { last, ..Sorted::default() };
         let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0 };
-        let (victims, levels, base, writing) = (Arc::default(), Vec::new(), Vec::new(), Mutex::default());
-        let (now, output_bytes) = (UnixMs(0), reads.volume.segment_bytes());
+        // Most often they go to the last level.
+        let levels = vec![Arc::new(Level::empty())];
         SortedBuilder {
-            context: Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing },
+            context: context(reads, ids, options, UnixMs(0), source, levels),
             counters: Counters::default(),
             filling: None,
             outbox: Outbox::default(),
@@ -183,7 +183,7 @@ impl Sorted {
 pub(crate) fn ingest(
     version: &Version,
     ids: SegmentIds,
-    placement: Placement,
+    options: &TableOptions,
     sorted: &Arc<Sorted>,
     now: UnixMs,
 ) -> Result<Compaction> {
@@ -194,9 +194,7 @@ pub(crate) fn ingest(
     }
     let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
     let source = Source::Sorted { sorted: Arc::clone(sorted), target: deepest };
-    let (reads, victims) = (Arc::clone(version.reads()), Arc::default());
-    let (writing, output_bytes) = (Mutex::default(), reads.volume.segment_bytes());
-    let mut context = Context { reads, ids, placement, now, victims, source, levels, base, output_bytes, writing };
+    let mut context = Context { base, ..context(Arc::clone(version.reads()), ids, options, now, source, levels) };
     let span = sorted.span();
     for at in 0..=deepest {
         if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
@@ -205,4 +203,18 @@ pub(crate) fn ingest(
         }
     }
     Ok(Compaction::new(context))
+}
+
+fn context(
+    reads: Arc<Reads>,
+    ids: SegmentIds,
+    options: &TableOptions,
+    now: UnixMs,
+    source: Source,
+    levels: Vec<Arc<Level>>,
+) -> Context {
+    let &TableOptions { placement, compression, .. } = options;
+    let (victims, base, output_bytes) = (Arc::default(), Vec::new(), reads.volume.segment_bytes());
+    let writing = Mutex::default();
+    Context { reads, ids, placement, compression, now, victims, source, levels, base, output_bytes, writing }
 }

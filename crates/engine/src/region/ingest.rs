@@ -48,7 +48,7 @@ impl Region {
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
         let reads = Arc::clone(self.view.load().version.reads());
-        Ok(SortedBuilder::new(reads, self.ids.clone(), self.options.placement, (first, last)))
+        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, (first, last)))
     }
 
     /// The compaction that brings `sorted` into the levels as of `now`; `None` while an L0 from before is not compacted. As for
@@ -62,7 +62,7 @@ impl Region {
         if version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
             return Ok(None);
         }
-        ingest(&version, self.ids.clone(), self.options.placement, sorted, now).map(Some)
+        ingest(&version, self.ids.clone(), &self.options, sorted, now).map(Some)
     }
 
     /// An ingest is installed.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compaction::Picker;
-use crate::version::tests::{Store, any_ops, apply, key};
+use crate::version::tests::{Store, any_codec, any_ops, apply, key};
 use leeward_format::SegmentId;
 use leeward_format::cluster::TableOptions;
 use proptest::prelude::*;
@@ -32,8 +32,10 @@ proptest! {
         bounds in proptest::collection::vec(any_bounds(), 8),
         seeks in proptest::collection::vec(any::<u8>(), 3),
         memory_budget in prop_oneof![Just(0u64), Just(4 << 20)],
+        (upper, last) in (any_codec(), any_codec()),
     ) {
         let mut store = Store::new(memory_budget, 8 << 10);
+        store.compress(upper, last);
         let (before, after) = ops.split_at(ops.len() / 2);
         before.iter().for_each(|op| apply(&mut store, op));
         let early = store.snapshot();

@@ -282,7 +282,7 @@ impl LevelCursor {
             return Ok(leaf);
         }
         if let Some(bytes) = self.chunk_slice(segment, wanted) {
-            return source.parse_leaf(&self.reads, bytes, wanted).map(Arc::new);
+            return source.parse_leaf(&self.reads, &bytes, wanted).map(Arc::new);
         }
         let ahead = self.ahead;
         self.ahead = (ahead * 2).min(CHUNK_BYTES / leeward_format::node::NODE_BYTES);
@@ -293,7 +293,7 @@ impl LevelCursor {
         self.chunk = None;
         self.chunk = Some(self.read_chunk(segment, &source, places, place, (ahead, way))?);
         let bytes = self.chunk_slice(segment, wanted).expect("the chunk was read around the leaf");
-        source.parse_leaf(&self.reads, bytes, wanted).map(Arc::new)
+        source.parse_leaf(&self.reads, &bytes, wanted).map(Arc::new)
     }
 
     fn chunk_slice(&self, segment: usize, wanted: LeafPlace) -> Option<Bytes> {

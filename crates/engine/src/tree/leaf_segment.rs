@@ -3,13 +3,13 @@
 //! Any thread may read; a leaf or index that two threads miss at once is read twice.
 
 use crate::cache::{Cache, Leaf, Reservation};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
-use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
-use leeward_format::node::{Address, Child, Entry, Node, NodeKind};
-use leeward_format::{DecodeError, Lsn, Pointer, SegmentId, Stamp};
+use leeward_format::leaf_segment::{LeafIndex, LeafPlace, read_leaf, read_plain_leaf};
+use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::{DecodeError, Lsn, Pointer, SegmentId, Stamp, packed};
 use leeward_platform::disk::with_scratch;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -172,7 +172,7 @@ impl LeafSegment {
         }
         let found = with_scratch(place.bytes as usize, |bytes| {
             reads.volume.read(self.segment.no(), place.offset, bytes)?;
-            Ok(search(&self.parse_leaf(reads, &*bytes, place)?, key, false))
+            self.search_stored(reads, bytes, place, key)
         });
         Ok(found?.or_else(|| deleted(&index, key)))
     }
@@ -206,7 +206,7 @@ impl LeafSegment {
     /// The leaf at `place`, whose bytes were read from the device; offered to the cache.
     pub(crate) fn supply_leaf(&self, reads: &Reads, bytes: Bytes, place: LeafPlace) -> Result<Arc<Leaf>> {
         self.cache.count_miss();
-        let leaf = Arc::new(self.parse_leaf(reads, bytes, place)?);
+        let leaf = Arc::new(self.parse_leaf(reads, &bytes, place)?);
         let serial = self.segment.serial();
         if self.cache.wants_leaf(serial, place.offset, place.bytes) {
             self.cache.insert_leaf(serial, place.offset, &leaf);
@@ -217,29 +217,41 @@ impl LeafSegment {
     fn read_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Leaf> {
         let mut bytes = vec![0; place.bytes as usize];
         reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
-        self.parse_leaf(reads, Bytes::from(bytes), place)
+        self.parse_leaf(reads, &bytes.into(), place)
     }
 
-    /// Checks the bytes of the leaf at `place`.
-    pub(crate) fn parse_leaf<B: Deref<Target = [u8]>>(
-        &self,
-        reads: &Reads,
-        bytes: B,
-        place: LeafPlace,
-    ) -> Result<Node<B>> {
-        let damaged = |error: &DecodeError| reads.damaged(Pointer::new(self.segment.no(), place.offset), error);
-        let leaf = Node::parse(bytes, self.address.at(place.offset)).map_err(|error| damaged(&error))?;
-        if leaf.kind() != NodeKind::Leaf {
-            return Err(damaged(&DecodeError::invalid("leaf", "an index node where a leaf should be")));
-        }
-        Ok(leaf)
+    /// The leaf whose bytes at `place` these are.
+    pub(crate) fn parse_leaf(&self, reads: &Reads, stored: &Bytes, place: LeafPlace) -> Result<Leaf> {
+        read_leaf(stored, self.address.at(place.offset)).map_err(|error| self.damaged(reads, place, &error))
+    }
+
+    /// What the leaf whose bytes at `place` these are says of `key`.
+    fn search_stored(&self, reads: &Reads, stored: &[u8], place: LeafPlace, key: &[u8]) -> Result<Probe> {
+        let address = self.address.at(place.offset);
+        let probe = if packed::is_packed(stored) {
+            packed::read_leaf::<Vec<u8>>(stored, address).map(|leaf| search(&leaf, key, false))
+        } else {
+            read_plain_leaf(stored, address, |len| &stored[..len]).map(|leaf| search(&leaf, key, false))
+        };
+        probe.map_err(|error| self.damaged(reads, place, &error))
+    }
+
+    fn damaged(&self, reads: &Reads, place: LeafPlace, error: &DecodeError) -> Error {
+        reads.damaged(Pointer::new(self.segment.no(), place.offset), error)
     }
 }
 
 impl Drop for LeafSegment {
     fn drop(&mut self) {
-        let leaves = (0..self.tree.pointer.offset()).step_by(leeward_format::node::NODE_BYTES);
-        self.cache.forget(self.segment.serial(), leaves);
+        let resident = self.resident.get().map(|(index, _)| Arc::clone(index));
+        match resident.or_else(|| self.cache.index(self.segment.serial())) {
+            Some(index) => self.cache.forget(self.segment.serial(), index.leaves().iter().map(|leaf| leaf.offset)),
+            // Those that are packed, and so begin anywhere, go when others need their room.
+            None => {
+                let leaves = (0..self.tree.pointer.offset()).step_by(NODE_BYTES);
+                self.cache.forget(self.segment.serial(), leaves);
+            }
+        }
     }
 }
 

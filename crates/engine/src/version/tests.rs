@@ -6,6 +6,7 @@ use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, Picker, Step
 use crate::volume::{Segment, VolumeOptions};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::{LevelState, LogExtent, SegmentKind};
+use leeward_format::packed::{Codec, Compression};
 use leeward_format::range::RangeTombstone;
 use leeward_format::record::{RecordSeed, read_record, record_bytes};
 use leeward_format::segment::LOG_HEADER_BYTES;
@@ -117,6 +118,10 @@ impl Model {
     }
 }
 
+pub(crate) fn any_codec() -> impl Strategy<Value = Codec> {
+    prop_oneof![Just(Codec::None), Just(Codec::Lz4), Just(Codec::Zstd)]
+}
+
 /// What is under test, and its model.
 pub(crate) struct Store {
     pub(crate) disk: SimDisk,
@@ -152,6 +157,11 @@ impl Store {
         let picker = Picker::new(&options, ids);
         let (live, runs) = (BTreeMap::new(), BTreeMap::new());
         Store { disk, volume, log, version, model: Model::default(), lsn: 0, now: 1, picker, live, runs }
+    }
+
+    /// What is compacted from now on is compressed so.
+    pub(crate) fn compress(&mut self, upper: Codec, last: Codec) {
+        self.picker.compress(Compression { upper, last });
     }
 
     pub(crate) fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -410,8 +420,13 @@ pub(crate) fn apply(store: &mut Store, op: &Op) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn gets_are_those_of_the_model(ops in any_ops(), memory_budget in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)]) {
+    fn gets_are_those_of_the_model(
+        ops in any_ops(),
+        memory_budget in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)],
+        (upper, last) in (any_codec(), any_codec()),
+    ) {
         let mut store = Store::new(memory_budget, 8 << 10);
+        store.compress(upper, last);
         let free_at_start = store.volume.usage();
         let mut snapshots = Vec::new();
         for (i, op) in ops.iter().enumerate() {

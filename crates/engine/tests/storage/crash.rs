@@ -5,7 +5,7 @@
 //! `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
 //! recovery never takes a tear for damage.
 
-use crate::support::{History, assert_holds, choose_budget, compact, flush, open_region};
+use crate::support::{History, assert_holds, choose_options, compact, flush, open_region};
 use leeward_engine::Error;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
@@ -49,7 +49,7 @@ fn disk(seed: u64, maps: bool) -> SimDisk {
 }
 
 pub(crate) fn crash_at_every_operation(seed: u64, power: bool) {
-    choose_budget(&mut Rng::new(seed));
+    choose_options(&mut Rng::new(seed));
     for maps in [false, true] {
         crash_everywhere(seed, power, maps);
     }
@@ -95,7 +95,7 @@ fn power_loss_at_every_operation() {
 fn many_crashes_in_a_row() {
     for seed in 0..40 {
         let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
-        choose_budget(&mut Rng::new(seed));
+        choose_options(&mut Rng::new(seed));
         let mut history = History::default();
         for round in 0..12 {
             let context = format!("seed {seed}, round {round}");
@@ -120,7 +120,7 @@ fn many_crashes_in_a_row() {
 fn failed_operations_end_the_volume_and_lose_nothing() {
     for seed in 0..30 {
         let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
-        choose_budget(&mut Rng::new(seed));
+        choose_options(&mut Rng::new(seed));
         let mut history = History::default();
         for round in 0..5 {
             disk.set_faults(FaultPlan { write_errors_one_in: 300, ..FaultPlan::default() });

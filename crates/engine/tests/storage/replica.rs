@@ -3,7 +3,7 @@
 //! The test plays the part of the fabric (mirror buffers are plain vectors) and of the messages, in the order in which
 //! replication sends them, so that what the replica promises is tested without any of it.
 
-use crate::support::{History, REGION, assert_holds, choose_budget, open_volume, table_options, volume_options};
+use crate::support::{History, REGION, assert_holds, choose_options, open_volume, table_options, volume_options};
 use leeward_engine::compaction::Step;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
 use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
@@ -171,7 +171,7 @@ fn serve(replica: Replica) -> Arc<Region> {
 fn a_backup_takes_over_with_everything_that_was_mirrored() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
-        choose_budget(&mut rng);
+        choose_options(&mut rng);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
         let mut history = History::default();
@@ -203,7 +203,7 @@ fn primaries_die_and_return_as_backups() {
 pub(crate) fn primaries_return(seeds: Range<u64>) {
     for seed in seeds {
         let mut rng = Rng::new(100 + seed);
-        choose_budget(&mut rng);
+        choose_options(&mut rng);
         let disks = [SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES)];
         let mut history = History::default();
         let mut primary = serve(Backup::new(&disks[0], 0).replica);
@@ -247,7 +247,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
 fn a_backup_dies_at_any_operation() {
     for seed in 0..60 {
         let mut rng = Rng::new(200 + seed);
-        choose_budget(&mut rng);
+        choose_options(&mut rng);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
         let mut primary = serve(Backup::new(&here, 0).replica);
         let mut history = History::default();
@@ -294,7 +294,7 @@ fn torn_buffers_give_a_dense_prefix_of_whole_batches() {
 pub(crate) fn torn_buffers(seeds: Range<u64>) {
     for seed in seeds {
         let mut rng = Rng::new(seed);
-        choose_budget(&mut rng);
+        choose_options(&mut rng);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
         let mut backup = Backup::new(&there, 3);

@@ -6,6 +6,7 @@ use leeward_engine::{
     Write,
 };
 use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::cell::Cell;
@@ -19,11 +20,15 @@ pub(crate) const REGION: RegionId = RegionId(1);
 thread_local! {
     /// Memory of volumes that are opened, in bytes.
     static BUDGET: Cell<u64> = const { Cell::new(1 << 20) };
+    /// Of regions that are made.
+    static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
 }
 
-/// Volumes that this thread opens have little memory from now on, or enough, as `rng` says.
-pub(crate) fn choose_budget(rng: &mut Rng) {
+/// Volumes that this thread opens have little memory from now on, or enough, and regions that it makes are compressed, or not, as
+/// `rng` says.
+pub(crate) fn choose_options(rng: &mut Rng) {
     BUDGET.set([16 << 10, 64 << 10, 256 << 10, 4 << 20][rng.below(4) as usize]);
+    COMPRESSION.set(Compression { upper: Codec::ALL[rng.index(3)], last: Codec::ALL[rng.index(3)] });
 }
 
 pub(crate) fn volume_options() -> VolumeOptions {
@@ -35,6 +40,7 @@ pub(crate) fn table_options() -> TableOptions {
         placement: Placement { medium_from: 60, large_from: 200 },
         l0_bytes: 12 << 10,
         growth_factor: 2,
+        compression: COMPRESSION.get(),
         ..TableOptions::default()
     }
 }
@@ -83,6 +89,9 @@ impl Change {
         let longest = if rng.one_in(20) { 3000 } else { 350 };
         let mut value = vec![0; rng.below(longest) as usize];
         rng.fill(&mut value);
+        if rng.one_in(2) {
+            value.iter_mut().for_each(|byte| *byte %= 4);
+        }
         let expires = if rng.one_in(4) { Expiry::from_ms(NOW.get() + rng.below(4000)) } else { None };
         Change::Put(name(n), value, expires)
     }

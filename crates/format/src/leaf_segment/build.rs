@@ -6,6 +6,7 @@
 use super::{Footer, LeafBuilder, Span, end_of};
 use crate::filter::{hash, write_filter};
 use crate::node::{Address, BLOCK_BYTES, Child, Entry, IndexNodeBuilder, NODE_BYTES, separator};
+use crate::packed::{Codec, pack};
 use crate::range::{CRC_BYTES, RangeTombstone, RangeTombstones, fragment_bytes, write_section};
 use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentNo, Stamp};
 use bytes::Bytes;
@@ -27,6 +28,9 @@ pub struct LeafSegmentBuilder {
     address: Address,
     no: SegmentNo,
     out: Vec<u8>,
+    codec: Codec,
+    /// A leaf before it is packed.
+    unpacked: Vec<u8>,
     leaf: LeafBuilder,
     /// Pivot of the leaf that is being filled.
     pivot: Vec<u8>,
@@ -47,13 +51,21 @@ pub struct LeafSegmentBuilder {
 
 impl LeafSegmentBuilder {
     /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume; it is likely
-    /// to have `likely_bytes` at most.
-    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo, likely_bytes: usize) -> LeafSegmentBuilder {
+    /// to have `likely_bytes` at most. Its leaves are packed by `codec`.
+    pub fn new(
+        segment_bytes: usize,
+        address: Address,
+        no: SegmentNo,
+        codec: Codec,
+        likely_bytes: usize,
+    ) -> LeafSegmentBuilder {
         LeafSegmentBuilder {
             segment_bytes,
             address: address.at(0),
             no,
             out: Vec::with_capacity(likely_bytes),
+            codec,
+            unpacked: Vec::new(),
             leaf: LeafBuilder::default(),
             pivot: Vec::new(),
             children: Vec::new(),
@@ -158,7 +170,7 @@ impl LeafSegmentBuilder {
             // Where the last range tombstone is cut is not known yet. What starts at the first key does not say so.
             _ => (MAX_KEY_BYTES, CRC_BYTES + ranges_bytes),
         };
-        let filter_at = leaves_end + index_nodes * NODE_BYTES;
+        let filter_at = leaves_end.next_multiple_of(NODE_BYTES) + index_nodes * NODE_BYTES;
         end_of(filter_at, self.hashes.len() + 1, ranges_bytes, first_bytes + last_bytes) <= self.segment_bytes
     }
 
@@ -183,8 +195,15 @@ impl LeafSegmentBuilder {
 
     fn write_leaf(&mut self) {
         let offset = self.out.len() as u32;
-        self.leaf.finish(self.address.at(offset), &mut self.out);
-        let blocks = (self.out.len() - offset as usize) / BLOCK_BYTES;
+        let address = self.address.at(offset);
+        let blocks = self.leaf.node_bytes() / BLOCK_BYTES;
+        if self.codec == Codec::None {
+            self.leaf.finish(address, &mut self.out);
+        } else {
+            self.unpacked.clear();
+            self.leaf.finish(address, &mut self.unpacked);
+            pack(self.codec, &mut self.unpacked, address, &mut self.out);
+        }
         let child = Child { pointer: Pointer::new(self.no, offset), blocks: blocks as u32 };
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
@@ -226,6 +245,7 @@ impl LeafSegmentBuilder {
         }
         let span = self.span();
         self.write_leaf();
+        self.out.resize(self.out.len().next_multiple_of(NODE_BYTES), 0);
         let tree_at = self.out.len();
         let (address, no, out) = (self.address, self.no, &mut self.out);
         let Ok(_) = write_index::<Infallible>(&self.children, &mut |node| {

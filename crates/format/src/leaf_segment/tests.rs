@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::node::{Child, Entry};
+use crate::packed::Codec;
 use crate::range::RangeTombstone;
 use crate::superblock::MIN_SEGMENT_BYTES;
 use crate::{Pointer, RegionId, SegmentId};
@@ -15,8 +16,8 @@ const NO: SegmentNo = SegmentNo(44);
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// The first segment of as much of `model` as fits, and the number of entries taken.
-fn build(segment_bytes: usize, model: &Model) -> (BuiltLeafSegment, usize) {
-    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, segment_bytes);
+fn build(segment_bytes: usize, model: &Model, codec: Codec) -> (BuiltLeafSegment, usize) {
+    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, segment_bytes);
     for (key, (lsn, value)) in model {
         let entry = match value.len() % 7 {
             0 => Entry::Tombstone,
@@ -42,9 +43,13 @@ fn open(bytes: &[u8], no: SegmentNo) -> Result<LeafIndex, DecodeError> {
     LeafIndex::parse(&tree, HERE.at(footer.tree_at), no)
 }
 
-fn leaf<'a>(bytes: &'a [u8], index: &LeafIndex, i: usize) -> Node<&'a [u8]> {
+fn leaf(bytes: &[u8], index: &LeafIndex, i: usize) -> Node<Bytes> {
     let LeafPlace { offset, bytes: len } = index.leaves()[i];
-    Node::parse(&bytes[offset as usize..(offset + len) as usize], HERE.at(offset)).unwrap()
+    read_leaf(&Bytes::copy_from_slice(&bytes[offset as usize..(offset + len) as usize]), HERE.at(offset)).unwrap()
+}
+
+fn any_codec() -> impl Strategy<Value = Codec> {
+    prop_oneof![Just(Codec::None), Just(Codec::Lz4), Just(Codec::Zstd)]
 }
 
 fn any_model(entries: usize) -> impl Strategy<Value = Model> {
@@ -60,8 +65,13 @@ fn any_model(entries: usize) -> impl Strategy<Value = Model> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn a_segment_is_its_model(model in any_model(400), size in 0..3, probes in vec(vec(any::<u8>(), 1..6), 20)) {
-        let (built, taken) = build(MIN_SEGMENT_BYTES << size, &model);
+    fn a_segment_is_its_model(
+        model in any_model(400),
+        size in 0..3,
+        codec in any_codec(),
+        probes in vec(vec(any::<u8>(), 1..6), 20),
+    ) {
+        let (built, taken) = build(MIN_SEGMENT_BYTES << size, &model, codec);
         prop_assert!(taken > 0);
         let index = open(&built.bytes, NO).unwrap();
         prop_assert_eq!(index.footer(), &built.footer);
@@ -98,8 +108,8 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_found(model in any_model(60), at in any::<prop::sample::Index>(), bit in 0..8) {
-        let (built, _) = build(MIN_SEGMENT_BYTES, &model);
+    fn damage_is_found(model in any_model(60), codec in any_codec(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        let (built, _) = build(MIN_SEGMENT_BYTES, &model, codec);
         let mut bytes = built.bytes.clone();
         let at = at.index(bytes.len());
         bytes[at] ^= 1u8 << bit;
@@ -113,8 +123,12 @@ proptest! {
     }
 
     #[test]
-    fn a_hostile_footer_is_an_error_or_harmless(model in any_model(60), damage in vec((4usize..TRAILER_BYTES, any::<u8>()), 1..4)) {
-        let (built, _) = build(MIN_SEGMENT_BYTES, &model);
+    fn a_hostile_footer_is_an_error_or_harmless(
+        model in any_model(60),
+        codec in any_codec(),
+        damage in vec((4usize..TRAILER_BYTES, any::<u8>()), 1..4),
+    ) {
+        let (built, _) = build(MIN_SEGMENT_BYTES, &model, codec);
         let mut bytes = built.bytes;
         let trailer_at = bytes.len() - TRAILER_BYTES;
         for (at, byte) in damage {
@@ -141,9 +155,9 @@ proptest! {
 fn the_largest_pair_fits_an_empty_segment() {
     for segment_bytes in [MIN_SEGMENT_BYTES, 64 << 10, MAX_SEGMENT_BYTES] {
         let pair = max_pair_bytes(segment_bytes).min(crate::MAX_VALUE_BYTES + MAX_KEY_BYTES);
-        for key_bytes in [1, MAX_KEY_BYTES] {
+        for (key_bytes, codec) in [1, MAX_KEY_BYTES].into_iter().flat_map(|key| Codec::ALL.map(|codec| (key, codec))) {
             let (key, value) = (vec![1; key_bytes], vec![2; (pair - key_bytes).min(crate::MAX_VALUE_BYTES)]);
-            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, segment_bytes);
+            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, segment_bytes);
             assert!(builder.push(&key, Lsn(1), Entry::InPlace(&value)));
             let built = builder.finish();
             assert!(built.bytes.len() <= segment_bytes);
@@ -155,7 +169,7 @@ fn the_largest_pair_fits_an_empty_segment() {
 
 #[test]
 fn a_full_segment_wastes_less_than_two_nodes() {
-    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO, 0);
+    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO, Codec::None, 0);
     for i in 0.. {
         let key = format!("user{i:012}");
         if !builder.push(key.as_bytes(), Lsn(i), Entry::InPlace(b"seventeen bytes..")) {
@@ -168,10 +182,33 @@ fn a_full_segment_wastes_less_than_two_nodes() {
 }
 
 #[test]
+fn packed_leaves_fill_a_segment_with_more() {
+    const SEGMENT_BYTES: usize = 512 << 10;
+    let fill = |codec| {
+        let mut builder = LeafSegmentBuilder::new(SEGMENT_BYTES, HERE, NO, codec, 0);
+        for i in 0.. {
+            let key = format!("user{i:012}");
+            if !builder.push(key.as_bytes(), Lsn(i), Entry::InPlace(b"north wind, north wind, north wind")) {
+                break;
+            }
+        }
+        let built = builder.finish();
+        assert!(built.bytes.len() > SEGMENT_BYTES - 3 * NODE_BYTES, "{codec}: {}", built.bytes.len());
+        built.footer.entries
+    };
+    let [plain, lz4, zstd] = Codec::ALL.map(fill);
+    assert!(lz4 > plain * 3 / 2 && zstd > lz4, "{plain}, {lz4}, {zstd} entries");
+}
+
+#[test]
 fn translation_moves_a_segment_to_another_volume() {
+    Codec::ALL.into_iter().for_each(translated);
+}
+
+fn translated(codec: Codec) {
     let model: Model =
         (0..800u64).map(|i| (format!("k{i:05}").into_bytes(), (i % 50, vec![i as u8; i as usize % 97]))).collect();
-    let (built, taken) = build(MIN_SEGMENT_BYTES, &model);
+    let (built, taken) = build(MIN_SEGMENT_BYTES, &model, codec);
     let mut bytes = built.bytes.clone();
     // Log segments 0 to 49 become 100 to 149; the segment itself, 44, becomes 7.
     let mut map = |no: SegmentNo| Some(if no == NO { SegmentNo(7) } else { SegmentNo(no.0 + 100) });
@@ -231,7 +268,7 @@ fn segments_with_ranges(model: &Model, cuts: &[Vec<u8>]) -> Vec<BuiltLeafSegment
     let pairs = bounds.chunks_exact(2).map(|pair| RangeTombstone::new(pair[0], pair[1], Lsn(1)));
     let mut ranges: std::collections::VecDeque<RangeTombstone> = pairs.collect();
     let mut built = Vec::new();
-    let start = || LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, HERE, NO);
+    let start = || LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, HERE, NO, Codec::None, MIN_SEGMENT_BYTES);
     let mut builder = start();
     let mut entries = model.iter().peekable();
     loop {
