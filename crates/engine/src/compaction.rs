@@ -142,6 +142,37 @@ pub(crate) struct Ingested {
     pub(crate) last: Lsn,
 }
 
+/// What compactions have done together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionTotals {
+    /// Compactions that were installed, ingests and parts of sweeps included.
+    pub installed: u64,
+    /// Bytes of leaf segments read from the device.
+    pub bytes_read: u64,
+    /// Bytes of values in logs read from the device, to be moved.
+    pub value_bytes_read: u64,
+    /// Bytes of segments written to the device.
+    pub bytes_written: u64,
+    /// Bytes of values that the collection of garbage has moved.
+    pub relocated_bytes: u64,
+    /// Entries that went in.
+    pub entries_read: u64,
+    /// Entries that came out.
+    pub entries_written: u64,
+}
+
+impl CompactionTotals {
+    pub(crate) fn add(&mut self, done: &CompactionDone) {
+        self.installed += 1;
+        self.bytes_read += done.bytes_read;
+        self.value_bytes_read += done.value_bytes_read;
+        self.bytes_written += done.bytes_written;
+        self.relocated_bytes += done.relocated_bytes;
+        self.entries_read += done.entries_read;
+        self.entries_written += done.entries_written;
+    }
+}
+
 /// How far the collection of garbage has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swept {

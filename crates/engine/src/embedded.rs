@@ -21,13 +21,13 @@
 //! as copying them takes. Writers that wait for a sync share it.
 
 mod bulk;
+mod stats;
 mod worker;
 
 pub use leeward_format::op::{Condition, Lifetime};
 
 use crate::error::{Error, Result};
-use crate::memory::MemoryStats;
-use crate::region::{AppendError, Appended, Region, RegionStats, Write};
+use crate::region::{AppendError, Appended, Region, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
@@ -38,12 +38,13 @@ use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::packed::Compression;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
-use leeward_platform::{BootClock, Clock, DeviceCounters, Disk, RealDisk, Rng};
+use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
 use parking_lot::Mutex;
+use stats::StallClocks;
+pub use stats::{Stalls, Stats};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use worker::Workers;
 
@@ -94,38 +95,6 @@ impl Default for DbOptions {
             compression: table.compression,
             sync: SyncMode::Every(Duration::from_secs(1)),
         }
-    }
-}
-
-/// Why writers have waited, and for how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stalls {
-    /// Rests in which compactions catch up, before L0 is full.
-    pub slowed: Duration,
-    /// The L0 and those frozen were full.
-    pub l0_full: Duration,
-    /// The log's next segment waited for the flush of one before.
-    pub tail_busy: Duration,
-}
-
-#[derive(Debug, Default)]
-struct StallClocks {
-    slowed: Stopwatch,
-    l0_full: Stopwatch,
-    tail_busy: Stopwatch,
-}
-
-/// Adds times up, in nanoseconds.
-#[derive(Debug, Default)]
-struct Stopwatch(AtomicU64);
-
-impl Stopwatch {
-    fn add(&self, time: Duration) {
-        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -512,41 +481,6 @@ impl Db {
     /// ```
     pub fn verify(&self) -> Verification {
         self.volume.verify()
-    }
-
-    /// Figures of the engine.
-    pub fn stats(&self) -> RegionStats {
-        self.region.stats()
-    }
-
-    /// For how long writers have waited since it was opened, the time of all of them together.
-    pub fn stalls(&self) -> Stalls {
-        let StallClocks { slowed, l0_full, tail_busy } = &self.stalls;
-        Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() }
-    }
-
-    /// How its memory is divided.
-    ///
-    /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let db = Db::open(directory.path(), DbOptions::default())?;
-    /// let memory = db.memory();
-    /// assert!(memory.used() <= memory.budget && memory.l0s > 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn memory(&self) -> MemoryStats {
-        self.volume.memory().stats()
-    }
-
-    /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.
-    pub fn usage(&self) -> (u64, u64) {
-        self.volume.usage()
-    }
-
-    /// Bytes moved to and from the device since it was opened.
-    pub fn counters(&self) -> DeviceCounters {
-        self.volume.counters()
     }
 
     /// Stops the threads and makes everything durable. Dropping does the same, and tells nobody if it fails.

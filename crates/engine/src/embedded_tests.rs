@@ -5,6 +5,7 @@ use leeward_format::packed::Codec;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -66,7 +67,7 @@ fn it_is_a_sorted_map_over_restarts_in_every_placement() {
                 assert_eq!(db.get(&key).unwrap().as_deref(), model.get(&key).map(Vec::as_slice));
             }
             assert_eq!(everything(&db), model);
-            let stats = db.stats();
+            let stats = db.stats().data;
             assert!(!stats.levels.is_empty() || stats.frozen_l0s > 0, "something was compacted, or will be: {stats:?}");
             db.close().unwrap();
         }
@@ -245,7 +246,7 @@ fn it_works_on_a_real_directory() {
             step(&mut rng, &db, &mut model);
         }
         assert_eq!(everything(&db), model);
-        assert!(db.counters().bytes_written > 0);
+        assert!(db.stats().device.bytes_written > 0);
     }
 }
 
@@ -283,7 +284,7 @@ fn readers_beside_the_writer_see_whole_batches_and_never_the_past() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert!(!db.stats().levels.is_empty(), "something was compacted meanwhile");
+    assert!(!db.stats().data.levels.is_empty(), "something was compacted meanwhile");
 }
 
 /// A wall clock that tests set.
@@ -436,7 +437,7 @@ fn a_compressed_store_is_the_same_map_in_fewer_bytes() {
         db.close().unwrap();
         let db = open(&disk, &options);
         assert_eq!(everything(&db), model);
-        written.push(db.stats().levels.iter().map(|level| u64::from(level.leaf_segments)).sum::<u64>());
+        written.push(db.stats().data.levels.iter().map(|level| u64::from(level.leaf_segments)).sum::<u64>());
     }
     assert!(written[1] < written[0] && written[2] <= written[1], "leaf segments: {written:?}");
 }

@@ -24,7 +24,7 @@ pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub(crate) use open::cut;
 
-use crate::compaction::{Accounts, Picker, SegmentIds};
+use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{LogReader, OpenTail, Prepared, Tails};
 use crate::replica::Replica;
@@ -61,10 +61,8 @@ pub struct RegionStats {
     pub large_log: Accounts,
     /// Bytes of runs of medium values on the volume, in whole segments.
     pub medium_log_bytes: u64,
-    /// Bytes of values that the collection of garbage has moved, in this term.
-    pub relocated_bytes: u64,
-    /// Bytes that compactions have read from logs, to move values, in this term.
-    pub value_bytes_read: u64,
+    /// What compactions have done in this term.
+    pub compactions: CompactionTotals,
     /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
     pub estimated_keys: u64,
 }
@@ -88,8 +86,7 @@ pub struct Region {
     picker: Mutex<Picker>,
     /// As of the last install.
     accounts: Mutex<Accounts>,
-    relocated_bytes: AtomicU64,
-    value_bytes_read: AtomicU64,
+    compactions: Mutex<CompactionTotals>,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,
     last: AtomicU64,
@@ -225,8 +222,7 @@ impl Region {
             large_log: *self.accounts.lock(),
             medium_log_bytes: self.volume.with_region(&self.owner, medium_segments).unwrap_or(0)
                 * self.volume.segment_bytes() as u64,
-            relocated_bytes: self.relocated_bytes.load(Ordering::Relaxed),
-            value_bytes_read: self.value_bytes_read.load(Ordering::Relaxed),
+            compactions: *self.compactions.lock(),
             estimated_keys: in_memory + levels.iter().map(|level| level.entries).sum::<u64>(),
             levels,
         }

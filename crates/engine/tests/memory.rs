@@ -101,9 +101,9 @@ fn one_region(budget: usize) {
                 (0..500).for_each(|_| drop(cursor.next().unwrap()));
             }
         }
-        let memory = db.memory();
+        let memory = db.stats().memory;
         assert!(memory.used() <= memory.budget, "{memory:?}");
-        assert!(db.stats().levels.iter().any(|level| level.entries > 0));
+        assert!(db.stats().data.levels.iter().any(|level| level.entries > 0));
         db.close().unwrap();
     });
 }

@@ -233,7 +233,7 @@ fn what_is_live_is_what_leaves_point_to() {
             for (snapshot, expected) in snapshots {
                 assert_eq!(contents(&snapshot), expected, "{context}: a snapshot");
             }
-            relocated += region.stats().relocated_bytes;
+            relocated += region.stats().compactions.relocated_bytes;
             region.write_tails().expect("a sound disk");
             drop(region);
             disk.kill_process();
@@ -313,9 +313,9 @@ fn a_snapshot_reads_segments_that_were_collected() {
     write_some(&mut model, 3000);
     let (snapshot, expected) = (snapshot(&region), live(&model, now(&region)));
     let mut cursor = snapshot.cursor(ScanBounds::default());
-    let before = region.stats().relocated_bytes;
+    let before = region.stats().compactions.relocated_bytes;
     write_some(&mut model, 9000);
-    assert!(region.stats().relocated_bytes > before, "{:?}", region.stats());
+    assert!(region.stats().compactions.relocated_bytes > before, "{:?}", region.stats());
     assert_eq!(contents(&snapshot), expected);
     for (key, value) in &expected {
         let entry = cursor.next().expect("a sound disk").expect("every key is there");

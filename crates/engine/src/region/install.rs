@@ -85,8 +85,7 @@ impl Region {
             }
         }
         self.show(done, retired);
-        self.relocated_bytes.fetch_add(done.relocated_bytes, Ordering::Relaxed);
-        self.value_bytes_read.fetch_add(done.value_bytes_read, Ordering::Relaxed);
+        self.compactions.lock().add(done);
         let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
         *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
         self.picker.lock().installed(done, &trimmed);

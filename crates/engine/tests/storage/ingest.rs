@@ -164,7 +164,7 @@ fn what_is_not_sorted_changes_nothing() {
     let disk = SimDisk::new(1, DISK_BYTES);
     let db = Db::open_on(&disk, "db", options(), Arc::new(BootClock)).unwrap();
     db.put(b"m", b"there").unwrap();
-    let used = db.usage().0;
+    let used = db.stats().used_bytes;
     let many = (0..5000u32).map(|n| (n.to_be_bytes().to_vec(), vec![1; 300]));
     let wrong = [(b"z".to_vec(), Vec::new()), (b"y".to_vec(), Vec::new())];
     let error = db.ingest(many.clone().chain(wrong)).unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn what_is_not_sorted_changes_nothing() {
     assert_eq!(db.ingest(Pairs::new()).unwrap(), 0);
     let expected = Model::from([(b"m".to_vec(), b"there".to_vec())]);
     assert_eq!(read_all(&db.snapshot()), expected);
-    assert!(db.usage().0 <= used + 4 * volume_options().segment_bytes as u64, "what was built is free again");
+    assert!(db.stats().used_bytes <= used + 4 * volume_options().segment_bytes as u64, "what was built is free again");
     // Of unknown number, twice, and found again.
     for round in 1..3 {
         let mut left = many.clone();

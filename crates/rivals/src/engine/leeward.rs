@@ -40,12 +40,12 @@ impl Engine for Leeward {
 
     fn levels(&self) -> Result<u32, Failure> {
         // A level that was just merged down is there, and empty.
-        let deepest = self.0.stats().levels.iter().rposition(|level| level.entries > 0);
+        let deepest = self.0.stats().data.levels.iter().rposition(|level| level.entries > 0);
         Ok(1 + deepest.map_or(0, |deepest| deepest as u32 + 1))
     }
 
     fn device_bytes(&self) -> Option<DeviceBytes> {
-        let counters = self.0.counters();
+        let counters = self.0.stats().device;
         Some(DeviceBytes { read: counters.bytes_read, written: counters.bytes_written })
     }
 

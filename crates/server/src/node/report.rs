@@ -101,8 +101,8 @@ impl Serving {
             large_bytes: stats.large_log.space_bytes,
             large_live_bytes: stats.large_log.live_bytes,
             medium_bytes: stats.medium_log_bytes,
-            relocated_bytes: stats.relocated_bytes,
-            value_bytes_read: stats.value_bytes_read,
+            relocated_bytes: stats.compactions.relocated_bytes,
+            value_bytes_read: stats.compactions.value_bytes_read,
         };
         status.recovery_ms = self.recovery.as_millis();
         status.peers = self.primary.peers().map(peer_status).collect();
