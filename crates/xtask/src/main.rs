@@ -1,7 +1,7 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
-//! `tidy` holds the rules of the house that no compiler checks; `simulate` runs seeds of the simulated cluster; `ci` runs
-//! what CI runs.
+//! `tidy` holds the rules of the house that no compiler checks; `simulate` runs seeds of the simulated cluster; `miri` looks for
+//! undefined behaviour in what is unsafe; `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
@@ -22,6 +22,9 @@ enum Chore {
     Tidy,
     /// Run seeds of the simulated cluster, or repeat one with its log.
     Simulate(simulate::Simulate),
+    /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
+    /// miri,rust-src`).
+    Miri,
     /// Run what CI runs: format, lints, tests, documentation, client checks.
     Ci,
 }
@@ -31,8 +34,25 @@ fn main() -> ExitCode {
     match Arguments::parse().chore {
         Chore::Tidy => report(&root),
         Chore::Simulate(options) => simulate::simulate(&options),
+        Chore::Miri => miri(&root),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
     }
+}
+
+/// Packages, and names that the tests of their unsafe code contain. What maps files or asks the kernel for rings is beyond Miri.
+const UNSAFE: [(&str, &str); 2] = [("leeward-engine", "memtable::"), ("leeward-platform", "append::")];
+
+fn miri(root: &Path) -> ExitCode {
+    for (package, tests) in UNSAFE {
+        let mut command = Command::new("cargo");
+        command.args(["+nightly", "miri", "test", "--package", package, "--lib", tests]);
+        // Seeds of tests come from the clock.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").current_dir(root);
+        if run(&mut command) != ExitCode::SUCCESS {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// Prints every violation, one a line as `file:line: what`, so that editors can jump to it.

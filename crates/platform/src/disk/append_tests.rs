@@ -102,6 +102,7 @@ fn a_range_beyond_the_file_is_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a simulated disk is slow there")]
 fn what_was_published_survives_the_simulated_process_and_what_was_synced_the_power() {
     let disk = SimDisk::new(3, 1 << 20);
     let file = disk.open("f").unwrap();
@@ -141,6 +142,7 @@ fn what_was_published_survives_the_simulated_process_and_what_was_synced_the_pow
 
 /// A refused write must not be found later: what can fail, fails before a byte is stored.
 #[test]
+#[cfg_attr(miri, ignore = "a simulated disk is slow there")]
 fn making_room_can_fail_and_publishing_cannot() {
     let disk = SimDisk::new(3, 1 << 20);
     let file = disk.open("f").unwrap();
@@ -156,6 +158,7 @@ fn making_room_can_fail_and_publishing_cannot() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a simulated disk is slow there")]
 fn a_simulated_process_that_dies_in_a_publish_leaves_whole_sectors() {
     let mut lengths = std::collections::BTreeSet::new();
     for seed in 0..40 {
