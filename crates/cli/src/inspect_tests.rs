@@ -11,7 +11,7 @@ fn filled(directory: &Path) {
         db.put(format!("key{number:05}").as_bytes(), &value).expect("room");
     }
     db.delete(b"key00007").expect("room");
-    while db.stats().levels.iter().all(|level| level.entries == 0) {
+    while db.stats().data.levels.iter().all(|level| level.entries == 0) {
         std::thread::yield_now();
     }
     db.close().expect("it is sound");
