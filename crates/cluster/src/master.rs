@@ -109,10 +109,11 @@ impl Group<'_> {
         Some(self.new_term(&base, primary, Vec::new()))
     }
 
-    /// The primary lives: the dead leave the group, the living join it as learners.
+    /// The primary lives: dead learners leave the group, the living join it. Only the primary removes a dead backup: it knows
+    /// best, and where it is dead as well, and nobody has noticed yet, that backup may hold what the primary's volume lost with
+    /// its power.
     fn maintain(&self) -> Option<GroupConfig> {
         let mut next = self.config.clone();
-        next.backups.retain(|member| self.view.is_live(*member));
         next.learners.retain(|member| self.view.is_live(*member));
         self.fill(&mut next);
         if next == *self.config {

@@ -188,15 +188,17 @@ fn a_group_of_one_waits_for_its_server() {
 }
 
 #[test]
-fn under_a_live_primary_the_dead_leave_and_the_living_learn() {
+fn under_a_live_primary_dead_learners_leave_and_the_living_learn() {
     let live = [(member(1, 1), None), (member(2, 1), None), (member(3, 1), None), (member(4, 1), None)];
     let mut view = view(1, 3, &live);
     let whole = group(&view, 5, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
     configure(&mut view, &whole);
     assert_eq!(decide_one(&view), None, "three members are enough");
     kill(&mut view, 2);
+    assert_eq!(decide_one(&view), None, "who is in sync is removed by the primary");
+    configure(&mut view, &whole.without(member(2, 1)));
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.epoch, next.term, next.primary), (Epoch(6), Epoch(5), Some(member(1, 1))));
+    assert_eq!((next.epoch, next.term, next.primary), (Epoch(7), Epoch(5), Some(member(1, 1))));
     assert_eq!((&next.backups[..], &next.learners[..]), (&[][..], &[member(3, 1), member(4, 1)][..]));
     kill(&mut view, 3);
     register(&mut view, member(2, 2), None);
