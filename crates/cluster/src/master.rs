@@ -127,17 +127,17 @@ impl Group<'_> {
     fn promote(&self) -> Option<GroupConfig> {
         let mut in_sync: Vec<Member> =
             self.config.backups.iter().filter_map(|member| self.live_in_sync(*member)).collect();
-        if let Some(primary) = self.least_loaded(in_sync.iter().copied()) {
-            in_sync.retain(|member| *member != primary);
-            let mut next = self.new_term(self.config, primary, in_sync);
-            let left =
-                self.config.in_sync().filter(|member| !next.in_sync().any(|other| other.server == member.server));
-            let left = left.map(|member| Former { member, term: self.config.term });
-            next.former = self.config.former.iter().copied().chain(left).collect();
-            return Some(next);
-        }
-        let primary = self.longest_copy()?;
-        Some(self.new_term(self.config, primary, Vec::new()))
+        let primary = match self.least_loaded(in_sync.iter().copied()) {
+            Some(primary) => primary,
+            None => self.longest_copy()?,
+        };
+        in_sync.retain(|member| *member != primary);
+        let mut next = self.new_term(self.config, primary, in_sync);
+        // Also of a longest copy: a former member that lives may have it in its memory only.
+        let is_in = |member: &Member| next.in_sync().any(|other| other.server == member.server);
+        let left = self.config.in_sync().map(|member| Former { member, term: self.config.term });
+        next.former = self.config.former.iter().copied().chain(left).filter(|former| !is_in(&former.member)).collect();
+        Some(next)
     }
 
     /// When no in-sync life is left: who has the longest copy, once all volumes that may hold it are back.
