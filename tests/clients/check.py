@@ -110,13 +110,38 @@ def server(r):
     assert r.wait(0, 0) >= 0
 
 
+def expiry(r):
+    """Pairs expire; the client's own methods say when, and change it."""
+    equal(r.set("py:e", "1", ex=100), True)
+    assert 95 < r.ttl("py:e") <= 100
+    equal(r.incr("py:e"), 2)
+    assert 95_000 < r.pttl("py:e") <= 100_000, "INCR keeps it"
+    equal(r.set("py:e", "3", keepttl=True), True)
+    assert r.ttl("py:e") > 0
+    equal(r.persist("py:e"), True)
+    equal(r.ttl("py:e"), -1)
+    equal(r.expire("py:e", 100, gt=True), False)
+    equal(r.expire("py:e", 100, nx=True), True)
+    equal(r.pexpireat("py:e", 1), True)
+    equal(r.get("py:e"), None)
+    equal(r.ttl("py:e"), -2)
+
+
+def ranges_deleted(r):
+    for n in range(10):
+        r.set(f"py:r{n}", "x")
+    equal(text(r.execute_command("KDELRANGE", "py:r2", "py:r9")), "OK")
+    equal(r.mget([f"py:r{n}" for n in (1, 2, 8, 9)]), [b"x", None, None, b"x"])
+    equal(r.delete("py:r0", "py:r1", "py:r9"), 3)
+
+
 def bad_input(r):
     refused("unknown command", lambda: r.execute_command("LPUSH", "a", "b"))
     refused("wrong number of arguments", lambda: r.execute_command("GET"))
     refused("the key is empty", lambda: r.set("", "x"))
     refused("the limit is 4096", lambda: r.set("k" * 4097, "x"))
     refused("the limit is 1048576", lambda: r.set("py:big", "v" * (1024 * 1024 + 1)))
-    refused("do not expire", lambda: r.set("py:a", "x", ex=10))
+    refused("invalid expire time", lambda: r.set("py:a", "x", ex=-1))
     equal(r.set("k" * 4096, "v" * 1024 * 1024), True)
     equal(r.strlen("k" * 4096), 1024 * 1024)
     equal(r.delete("k" * 4096), 1)
@@ -152,6 +177,8 @@ def main():
             ranges(r, protocol)
             connection(r, protocol)
             server(r)
+            expiry(r)
+            ranges_deleted(r)
             bad_input(r)
             r.close()
         many_clients(host, port)
