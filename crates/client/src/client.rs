@@ -5,9 +5,9 @@ use crate::scan::{Range, Scan};
 use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, check_range};
+use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, PutOptions, Written, check_range};
 use leeward_format::table::{NewTable, TableName};
-use leeward_format::{Lsn, RegionId, ServerId};
+use leeward_format::{RegionId, ServerId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -23,24 +23,6 @@ struct Inner {
     seeds: Vec<String>,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
-}
-
-/// How a pair is put.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PutOptions {
-    /// Condition.
-    pub when: Condition,
-    /// When it expires.
-    pub lifetime: Lifetime,
-}
-
-/// What a conditional write came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The condition held, and it was carried out.
-    pub done: bool,
-    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
-    pub version: Option<Lsn>,
 }
 
 impl Client {

@@ -36,10 +36,10 @@ mod options;
 mod scan;
 mod session;
 
-pub use client::{Client, PutOptions, Written};
+pub use client::Client;
 pub use introduction::{Introduction, introduce};
 pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo, TableOptions};
-pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair};
+pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written};
 pub use leeward_format::table::{NewTable, TableName};
 pub use options::{ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};

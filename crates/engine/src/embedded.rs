@@ -24,7 +24,7 @@ mod bulk;
 mod stats;
 mod worker;
 
-pub use leeward_format::op::{Condition, Lifetime};
+pub use leeward_format::op::{Condition, Lifetime, PutOptions, Written};
 
 use crate::error::{Error, Result};
 use crate::region::{AppendError, Appended, Region, Write};
@@ -96,24 +96,6 @@ impl Default for DbOptions {
             sync: SyncMode::Every(Duration::from_secs(1)),
         }
     }
-}
-
-/// How a pair is put.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PutOptions {
-    /// Condition.
-    pub when: Condition,
-    /// When it expires.
-    pub lifetime: Lifetime,
-}
-
-/// What a conditional write came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The condition held, and it was carried out.
-    pub done: bool,
-    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
-    pub version: Option<Lsn>,
 }
 
 /// What a key has.

@@ -97,12 +97,7 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     assert_eq!(region.stats().frozen_l0s as usize, MAX_FROZEN_L0S);
     assert!(region.next_compaction_at_once(UnixMs(0)).is_none(), "nothing is committed");
     region.set_commit(region.last_lsn());
-    let mut compaction = region.next_compaction_at_once(UnixMs(0)).unwrap();
-    let done = loop {
-        if let crate::compaction::Step::Finished(done) = compaction.step().unwrap() {
-            break done;
-        }
-    };
+    let done = region.next_compaction_at_once(UnixMs(0)).unwrap().finish().unwrap();
     region.install(&done).unwrap();
     assert_eq!(region.stats().frozen_l0s, 0);
     region.append(&[put(b"again", b"1")]).unwrap();

@@ -55,6 +55,24 @@ impl Condition {
     }
 }
 
+/// How a pair is put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Condition.
+    pub when: Condition,
+    /// When it expires.
+    pub lifetime: Lifetime,
+}
+
+/// What a conditional write came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The condition held, and it was carried out.
+    pub done: bool,
+    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
+    pub version: Option<Lsn>,
+}
+
 /// When a pair expires that is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lifetime {

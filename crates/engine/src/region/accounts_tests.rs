@@ -2,7 +2,6 @@
 //! overwritten, deleted, compacted and recovered; and what is not live is given back.
 
 use super::Region;
-use crate::compaction::Step;
 use crate::memtable::Entry;
 use crate::region::{AppendError, Write};
 use crate::scan::ScanBounds;
@@ -72,13 +71,9 @@ fn flush(region: &Region) {
 }
 
 fn compact(region: &Region) -> bool {
-    let Some(mut compaction) = region.next_compaction_at_once(now(region)) else { return false };
-    loop {
-        if let Step::Finished(done) = compaction.step().expect("a sound disk") {
-            region.install(&done).expect("a sound disk");
-            return true;
-        }
-    }
+    let Some(compaction) = region.next_compaction_at_once(now(region)) else { return false };
+    region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
+    true
 }
 
 fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {

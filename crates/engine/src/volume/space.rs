@@ -111,26 +111,24 @@ impl Space {
 
     /// Gives space back to the device if more segments are free than should be.
     pub(super) fn release(&self) {
-        loop {
+        let surplus: Vec<SegmentNo> = {
             let mut state = self.state.lock();
             if state.keeps_all || state.free.len() as u32 <= 2 * state.spare() {
                 return;
             }
             let most = state.free.len() - state.spare() as usize;
-            let surplus: Vec<SegmentNo> = state.free.iter().rev().take(most).copied().collect();
-            state.free.retain(|no| !surplus.contains(no));
-            drop(state);
-            let released = surplus.iter().map(|no| self.device.release(self.offset(*no), self.segment_bytes));
-            let released: Result<Vec<bool>> = released.collect();
-            let mut state = self.state.lock();
-            // What was not released is as good as hollow.
-            state.hollow.extend(surplus);
-            match released {
-                Ok(released) => state.keeps_all = released.contains(&false),
-                Err(error) => {
-                    tracing::warn!(%error, "space is not given back to the device");
-                    state.keeps_all = true;
-                }
+            (0..most).filter_map(|_| state.free.pop_last()).collect()
+        };
+        let released = surplus.iter().map(|no| self.device.release(self.offset(*no), self.segment_bytes));
+        let released: Result<Vec<bool>> = released.collect();
+        let mut state = self.state.lock();
+        // What was not released is as good as hollow.
+        state.hollow.extend(surplus);
+        match released {
+            Ok(released) => state.keeps_all = released.contains(&false),
+            Err(error) => {
+                tracing::warn!(%error, "space is not given back to the device");
+                state.keeps_all = true;
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Checkpoints: what they hold is what the region held, whatever becomes of it, of the process and of the machine; and what they
 //! keep comes back when they are dropped.
 
-use crate::support::{History, Model, assert_holds, compact, flush, now, open_region, read_all, volume_options};
+use crate::support::{
+    History, Model, assert_holds, compact, end_process, flush, now, open_region, read_all, volume_options,
+};
 use leeward_engine::embedded::{Db, DbOptions, SyncMode};
 use leeward_engine::{Checkpoint, Error, Region};
 use leeward_format::{Lsn, UnixMs};
@@ -74,14 +76,7 @@ fn checkpoints_survive_crashes_and_hold_what_was_there() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let batches = rng.below(600);
             let died = work(&disk, &mut rng, &mut history, &mut made, batches).is_err();
-            disk.set_faults(FaultPlan::default());
-            let mut promised = history.written;
-            if rng.one_in(2) {
-                disk.lose_power(&mut rng);
-                promised = history.synced;
-            } else if !died {
-                disk.kill_process();
-            }
+            let promised = end_process(&disk, &mut rng, &history, died);
             let region = open_region(&disk).unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
             let last = region.last_lsn();
             assert!(last.0 >= promised, "seed {seed}, round {round}: {last} of {promised}");

@@ -5,7 +5,7 @@
 //! `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
 //! recovery never takes a tear for damage.
 
-use crate::support::{History, assert_holds, choose_options, compact, flush, open_region};
+use crate::support::{History, assert_holds, choose_options, compact, end_process, flush, open_region};
 use leeward_engine::Error;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
@@ -103,14 +103,7 @@ fn many_crashes_in_a_row() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let batches = rng.below(1500);
             let died = work(&disk, &mut rng, &mut history, batches).is_err();
-            disk.set_faults(FaultPlan::default());
-            let mut promised = history.written;
-            if rng.one_in(2) {
-                disk.lose_power(&mut rng);
-                promised = history.synced;
-            } else if !died {
-                disk.kill_process();
-            }
+            let promised = end_process(&disk, &mut rng, &history, died);
             check(&disk, &mut history, promised, &context);
         }
     }

@@ -1,7 +1,9 @@
 //! Ingest of sorted pairs among everything else: all of them or none, newer than what was before and older than what comes
 //! after, in whatever level they land, and through crashes.
 
-use crate::support::{History, Model, assert_holds, compact, contents, flush, open_region, read_all, volume_options};
+use crate::support::{
+    History, Model, assert_holds, compact, contents, end_process, flush, open_region, read_all, volume_options,
+};
 use leeward_engine::embedded::{Db, DbOptions};
 use leeward_engine::{AppendError, Error, Region};
 use leeward_format::UnixMs;
@@ -102,14 +104,7 @@ fn ingests_are_atomic_and_in_order_through_crashes() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let (batches, mut open) = (rng.below(600), (0, Pairs::new()));
             let died = work(&disk, &mut rng, &mut history, &mut open, batches).is_err();
-            disk.set_faults(FaultPlan::default());
-            let mut promised = history.written;
-            if rng.one_in(2) {
-                disk.lose_power(&mut rng);
-                promised = history.synced;
-            } else if !died {
-                disk.kill_process();
-            }
+            let promised = end_process(&disk, &mut rng, &history, died);
             let region = open_region(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
             let last = region.last_lsn();
             assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}");

@@ -1,6 +1,5 @@
 //! What the engine's tests share: a region driven by hand on a simulated disk, and the history that it must agree with.
 
-use leeward_engine::compaction::Step;
 use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
     Write,
@@ -8,6 +7,7 @@ use leeward_engine::{
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
+use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -286,13 +286,23 @@ pub(crate) fn flush(region: &Region) -> Result<(), Error> {
 
 /// Carries out one compaction, if there is one to do.
 pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
-    let Some(mut compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
-    loop {
-        if let Step::Finished(done) = compaction.step()? {
-            region.install(&done)?;
-            return Ok(true);
-        }
+    let Some(compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
+    region.install(&compaction.finish()?)?;
+    Ok(true)
+}
+
+/// The process is over: of a fault if it `died`, otherwise it is killed; or the machine loses its power. Answers the last LSN
+/// that must have survived.
+pub(crate) fn end_process(disk: &SimDisk, rng: &mut Rng, history: &History, died: bool) -> u64 {
+    disk.set_faults(FaultPlan::default());
+    if rng.one_in(2) {
+        disk.lose_power(rng);
+        return history.synced;
     }
+    if !died {
+        disk.kill_process();
+    }
+    history.written
 }
 
 pub(crate) fn contents(region: &Region) -> Model {
