@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
@@ -165,6 +165,13 @@ pub(crate) struct TableArgs {
     /// How much larger each level is than the one above [default: 8]
     #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) growth_factor: Option<u32>,
+    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1 itself. More of them cost
+    /// less writing, and more work for each read [default: 4]
+    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=6))]
+    pub(crate) l1_runs: Option<u32>,
+    /// How much of a level one compaction takes: `partial` (a few segments) or `whole-level` (as in the papers) [default: partial]
+    #[arg(long, value_name = "MODE", value_parser = compaction)]
+    pub(crate) compaction: Option<CompactionMode>,
     /// Percent of the large log that may be garbage before it is collected; fewer cost more writing [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
     pub(crate) garbage_percent: Option<u32>,
@@ -182,10 +189,11 @@ pub(crate) struct TableArgs {
 impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
-        let numbers = [self.growth_factor, self.garbage_percent, self.max_space_percent];
+        let numbers = [self.growth_factor, self.l1_runs, self.garbage_percent, self.max_space_percent];
         let codecs = [self.compression, self.last_level_compression];
         self.placement.is_some()
             || self.l0_kib.is_some()
+            || self.compaction.is_some()
             || numbers.iter().any(Option::is_some)
             || codecs.iter().any(Option::is_some)
     }
@@ -203,6 +211,8 @@ impl TableArgs {
             placement: self.placement.unwrap_or(base.placement),
             l0_bytes: self.l0_kib.map_or(base.l0_bytes, |kib| kib << 10),
             growth_factor: self.growth_factor.unwrap_or(base.growth_factor),
+            l1_runs: self.l1_runs.unwrap_or(base.l1_runs),
+            compaction: self.compaction.unwrap_or(base.compaction),
             garbage_percent: self.garbage_percent.unwrap_or(base.garbage_percent),
             max_space_percent: self.max_space_percent.unwrap_or(base.max_space_percent),
             compression: Compression {
@@ -212,6 +222,13 @@ impl TableArgs {
             ..base
         }
     }
+}
+
+/// How much of a level one compaction takes, as `--compaction` spells it.
+fn compaction(text: &str) -> Result<CompactionMode, String> {
+    let all = [CompactionMode::Partial, CompactionMode::WholeLevel];
+    let found = all.into_iter().find(|mode| mode.to_string() == text);
+    found.ok_or_else(|| "it is partial or whole-level".into())
 }
 
 /// A table's compression, as its options spell it.

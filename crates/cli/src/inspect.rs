@@ -7,7 +7,7 @@ use leeward_engine::VOLUME_NAME;
 use leeward_engine::error::RESTORE;
 use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
-use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState};
+use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState, level_name};
 use leeward_format::node::{Entry, Node, NodeKind};
 use leeward_format::packed::Codec;
 use leeward_format::range::NO_END;
@@ -140,10 +140,12 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     )?;
     writeln!(
         out,
-        "placement {:?}, L0 of {}, growth factor {}, {} replicas of which {} take writes",
+        "placement {:?}, L0 of {}, growth factor {}, {} runs of L1, {} compactions, {} replicas of which {} take writes",
         options.placement,
         bytes(options.l0_bytes),
         options.growth_factor,
+        options.l1_runs,
+        options.compaction,
         options.replicas,
         options.min_in_sync
     )?;
@@ -152,7 +154,7 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     }
     let levels = region.levels.iter().enumerate().filter(|(_, level)| level.root.is_some()).map(|(i, level)| {
         vec![
-            format!("L{}", i + 1),
+            level_name(i),
             level.leaf_segments.to_string(),
             level.index_segments.len().to_string(),
             level.entries.to_string(),

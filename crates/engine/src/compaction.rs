@@ -13,8 +13,8 @@
 //! on. Inputs are bounded: segments of the lower level that
 //! nothing overlaps are reused, and where nothing at all overlaps the segments move down as they are. Of each key the
 //! newest version survives; that no snapshot needs an older one is so because every snapshot holds the L0s and levels that it
-//! reads. One compaction of a region at a time; each is used by one thread at a time. What an unfinished one has
-//! written is freed when it is dropped.
+//! reads. Several of a region may go on at a time, on other levels each ([`claims`]); each is used by one thread at a time. What
+//! an unfinished one has written is freed when it is dropped.
 
 use crate::error::Result;
 use crate::memory::Lease;
@@ -23,41 +23,46 @@ use crate::tree::Level;
 use crate::version::Reads;
 use crate::volume::{Segment, Writing};
 use bytes::Bytes;
-use leeward_format::cluster::Placement;
+use leeward_format::cluster::{CompactionMode, Placement};
 use leeward_format::leaf_segment::Span;
-use leeward_format::manifest::{InstallEdit, LogExtent, SegmentKind};
+use leeward_format::manifest::{InstallEdit, L1_RUNS, LogExtent, SegmentKind, level_at};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Lsn, SegmentId, SegmentNo, UnixMs};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
+mod claims;
 mod finish;
 mod input;
-mod l0s;
 mod merge;
+mod newest;
 mod output;
 mod pick;
 mod placing;
 mod plan;
 mod ranges;
+mod runs;
 mod sorted;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use pick::Logs;
-pub use pick::Picker;
+pub use pick::{Lane, Picker};
 pub(crate) use sorted::ingest;
 pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
 pub(crate) use sweep::choose;
 
+use claims::{Claim, What};
 use finish::Finish;
 use merge::Merge;
 use output::Built;
 use plan::{Counters, Outputs, Plan};
+use runs::Ends;
 
 /// Where compactions take the ids of the segments that they write.
 pub type SegmentIds = Arc<dyn Fn() -> SegmentId + Send + Sync>;
@@ -127,10 +132,10 @@ pub struct CompactionDone {
     pub(crate) ingested: Option<Ingested>,
     /// How far a sweep has come with it, if it was part of one.
     pub(crate) swept: Option<Swept>,
-    /// Levels that it began with.
-    pub(crate) base: Vec<Arc<Level>>,
-    /// Levels from now on.
-    pub(crate) levels: Vec<Arc<Level>>,
+    /// The levels that it changed: position, what it began with, and from now on.
+    pub(crate) changed: Vec<(usize, Arc<Level>, Arc<Level>)>,
+    /// What it has to itself until it is installed.
+    pub(crate) claim: Claim,
 }
 
 /// Pairs that were ingested.
@@ -176,7 +181,7 @@ impl CompactionTotals {
 /// How far the collection of garbage has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Position of the level.
+    /// Position of the level; that of L1 for all of its runs.
     pub(crate) level: usize,
     /// Key that it goes on from; `None`: with the next level.
     pub(crate) next: Option<Vec<u8>>,
@@ -185,9 +190,24 @@ pub(crate) struct Swept {
 /// What is compacted.
 enum Source {
     /// Frozen L0s, oldest first, into L1. The extents go into the edit.
-    L0(Vec<Arc<MemTable>>, Vec<LogExtent>),
-    /// Leaf segments `first..end` of a level (0 is L1) into the next.
-    Level { level: usize, first: usize, end: usize },
+    L0 {
+        tables: Vec<Arc<MemTable>>,
+        extents: Vec<LogExtent>,
+        /// Position of the run of L1 that they become, or are merged with.
+        target: usize,
+        /// The other runs take the last positions of L1 first.
+        closes_ranks: bool,
+        /// Where leaf segments end.
+        ends: Ends,
+    },
+    /// Leaf segments of levels, by position, the newest level first, into the one at `target`, below them all. Between
+    /// the first and the last key nothing else is in those levels, nor in others above `target` and below one of them.
+    Segments {
+        from: Vec<(usize, Range<usize>)>,
+        target: usize,
+        /// It is part of a sweep, which goes on at this key of the runs of L1, or, if that is empty, below them.
+        swept: Option<Vec<u8>>,
+    },
     /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, in their place: values
     /// move out of those.
     Rewrite { level: usize, first: usize, most: usize },
@@ -199,10 +219,28 @@ impl Source {
     /// Position of the level that it goes to.
     fn target(&self) -> usize {
         match self {
-            Source::L0(..) => 0,
-            Source::Level { level, .. } => level + 1,
+            Source::L0 { target, .. } | Source::Segments { target, .. } | Source::Sorted { target, .. } => *target,
             Source::Rewrite { level, .. } => *level,
-            Source::Sorted { target, .. } => *target,
+        }
+    }
+
+    /// It is a part of a sweep.
+    fn sweeps(&self) -> bool {
+        matches!(self, Source::Rewrite { .. } | Source::Segments { swept: Some(_), .. })
+    }
+
+    /// What nobody else may change meanwhile.
+    fn claims(&self) -> What {
+        let target = What::levels([self.target()]);
+        match self {
+            Source::L0 { closes_ranks: true, .. } => What::L0S.and(What::levels(0..L1_RUNS)),
+            Source::L0 { .. } => What::L0S.and(target),
+            Source::Segments { from, swept, .. } => {
+                let all = target.and(What::levels(from.iter().map(|(position, _)| *position)));
+                if swept.is_some() { What::SWEEP.and(all) } else { all }
+            }
+            Source::Rewrite { .. } => What::SWEEP.and(target),
+            Source::Sorted { .. } => target,
         }
     }
 }
@@ -215,12 +253,13 @@ struct Context {
     /// What has expired by then is dropped.
     now: UnixMs,
     compression: Compression,
+    mode: CompactionMode,
     /// Log segments that values move out of wherever a merge passes.
     victims: Arc<HashSet<SegmentNo>>,
     source: Source,
     /// Levels to begin with, the target included.
     levels: Vec<Arc<Level>>,
-    /// Levels of the version, which may have been one less.
+    /// Those of the version.
     base: Vec<Arc<Level>>,
     /// The segment that is written while the next is filled.
     writing: Mutex<Option<Writing>>,
@@ -262,6 +301,7 @@ pub struct Compaction {
     built: Vec<SegmentId>,
     /// For what is always in use while it goes on.
     lease: Option<Lease>,
+    claim: Claim,
 }
 
 enum Phase {
@@ -272,7 +312,7 @@ enum Phase {
 }
 
 impl Compaction {
-    fn new(context: Context) -> Compaction {
+    fn new(context: Context, claim: Claim) -> Compaction {
         Compaction {
             context,
             phase: Phase::Picked,
@@ -280,10 +320,11 @@ impl Compaction {
             outputs: Outputs::default(),
             built: Vec::new(),
             lease: None,
+            claim,
         }
     }
 
-    /// Memory that it is sure to need, in bytes: for each input a chunk and the next, the segment that is being filled, and the
+    /// Memory that it is sure to need, in bytes: for each input, all runs of one level together, a chunk and the next, the segment that is being filled, and the
     /// one that is being written.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let chunks = 4 * input::chunk_bytes_of(&self.context.reads) as u64;
@@ -335,7 +376,8 @@ impl Compaction {
                     }
                     None => {
                         self.context.finish_writing()?;
-                        return Ok(Step::Finished(Box::new(finish.done(&self.context, &self.counters))));
+                        let claim = std::mem::take(&mut self.claim);
+                        return Ok(Step::Finished(Box::new(finish.done(&self.context, &self.counters, claim))));
                     }
                 },
                 Phase::Over => panic!("a compaction that is over was stepped"),
@@ -385,19 +427,21 @@ impl Compaction {
 impl fmt::Debug for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.context.source {
-            Source::L0(l0s, _) => write!(f, "Compaction({l0s:?} to L1)"),
-            Source::Level { level, first, end } => {
-                write!(f, "Compaction({} segments of L{} to L{})", end - first, level + 1, level + 2)
+            Source::L0 { tables, .. } => write!(f, "Compaction({tables:?} to L1)"),
+            Source::Segments { from, target, .. } => {
+                let segments = from.iter().map(|(_, segments)| segments.len()).sum::<usize>();
+                let (runs, to) = (from.len(), level_at(*target));
+                write!(f, "Compaction({segments} segments of {runs} runs of L{} to L{to})", to - 1)
             }
             Source::Sorted { sorted, target } => {
-                write!(f, "Compaction({} ingested pairs into L{})", sorted.pairs(), target + 1)
+                write!(f, "Compaction({} ingested pairs into L{})", sorted.pairs(), level_at(*target))
             }
             Source::Rewrite { level, first, .. } => {
                 write!(
                     f,
                     "Compaction(values out of {} segments, L{} from {first})",
                     self.context.victims.len(),
-                    level + 1
+                    level_at(*level)
                 )
             }
         }

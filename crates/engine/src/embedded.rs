@@ -34,8 +34,9 @@ use crate::verify::Verification;
 use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::Compression;
+use leeward_format::table::RUNS_OF_L1;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
@@ -67,10 +68,15 @@ pub struct DbOptions {
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
-    /// Size at which an L0 freezes, in bytes of memory; L1 may have four times as many. Only read when the store is made.
+    /// Size at which an L0 freezes, in bytes of memory. Only read when the store is made.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
+    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1. Only read when the store
+    /// is made.
+    pub l1_runs: u32,
+    /// How much of a level one compaction takes into the next. Only read when the store is made.
+    pub compaction: CompactionMode,
     /// Percent of the large log that may be garbage before it is collected, 1 to 90. Only read when the store is made.
     pub garbage_percent: u32,
     /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
@@ -90,6 +96,8 @@ impl Default for DbOptions {
             placement: table.placement,
             l0_bytes: table.l0_bytes,
             growth_factor: table.growth_factor,
+            l1_runs: table.l1_runs,
+            compaction: table.compaction,
             garbage_percent: table.garbage_percent,
             max_space_percent: table.max_space_percent,
             compression: table.compression,
@@ -516,24 +524,27 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if !(2..=64).contains(&options.growth_factor) {
         return Err(Error::Invalid(format!("growth_factor {}: must be 2 to 64", options.growth_factor)));
     }
+    if !RUNS_OF_L1.contains(&options.l1_runs) {
+        return Err(Error::Invalid(format!("l1_runs {}: must be 1 to {}", options.l1_runs, RUNS_OF_L1.end())));
+    }
     if !(1..=90).contains(&options.garbage_percent) {
         return Err(Error::Invalid(format!("garbage_percent {}: must be 1 to 90", options.garbage_percent)));
     }
     if options.max_space_percent < 105 {
         return Err(Error::Invalid(format!("max_space_percent {}: must be at least 105", options.max_space_percent)));
     }
-    let &DbOptions { placement, l0_bytes, growth_factor, garbage_percent, max_space_percent, compression, .. } =
-        options;
     Ok(TableOptions {
         name: TableOptions::default().name,
-        placement,
+        placement: options.placement,
         replicas: 1,
         min_in_sync: 1,
-        l0_bytes,
-        growth_factor,
-        garbage_percent,
-        max_space_percent,
-        compression,
+        l0_bytes: options.l0_bytes,
+        growth_factor: options.growth_factor,
+        l1_runs: options.l1_runs,
+        compaction: options.compaction,
+        garbage_percent: options.garbage_percent,
+        max_space_percent: options.max_space_percent,
+        compression: options.compression,
     })
 }
 

@@ -167,7 +167,8 @@ impl Memory {
     pub(crate) fn share(&self, purpose: Purpose) -> u64 {
         let budget = self.accounts.budget;
         match purpose {
-            Purpose::L0s | Purpose::Compactions => budget / 4,
+            Purpose::L0s => budget / 3,
+            Purpose::Compactions => budget / 4,
             Purpose::Reads => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,

@@ -32,7 +32,7 @@ use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::{LevelState, LogExtent, RegionState};
+use leeward_format::manifest::{LevelState, LogExtent, RegionState, level_at};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -49,7 +49,7 @@ pub struct RegionStats {
     pub l0_bytes: u64,
     /// Frozen L0s waiting for a compaction.
     pub frozen_l0s: u32,
-    /// Per level from L1.
+    /// Per position: the runs of L1, the newest first, then L2 and so on ([`level_at`]).
     pub levels: Vec<LevelState>,
     /// Live log segments, those in memory included.
     pub log_segments: u32,
@@ -65,6 +65,13 @@ pub struct RegionStats {
     pub compactions: CompactionTotals,
     /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
     pub estimated_keys: u64,
+}
+
+impl RegionStats {
+    /// The deepest level that has entries, 1 for L1; 0 if none has.
+    pub fn depth(&self) -> usize {
+        self.levels.iter().rposition(|level| level.entries > 0).map_or(0, level_at)
+    }
 }
 
 /// A copy that serves.

@@ -287,15 +287,21 @@ impl Version {
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
     }
-    /// The version after a compaction, which must have begun at a version with the same levels. It must become the
+    /// The version after a compaction, which must have begun at a version with the same levels where it changed them. It must become the
     /// current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by it,
     /// and are kept for as long as this one or an older one is read.
     #[must_use]
     pub fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
-        assert!(
-            self.levels.iter().map(Arc::as_ptr).eq(done.base.iter().map(Arc::as_ptr)),
-            "one compaction of a region at a time"
-        );
+        let mut levels = self.levels.clone();
+        for (position, before, after) in &done.changed {
+            if levels.len() <= *position {
+                levels.resize_with(position + 1, || Arc::new(Level::empty()));
+            }
+            let is_as_before =
+                Arc::ptr_eq(&levels[*position], before) || levels[*position].is_empty() && before.is_empty();
+            assert!(is_as_before, "two compactions have changed the level at position {position}");
+            levels[*position] = Arc::clone(after);
+        }
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         let mut generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
@@ -303,7 +309,7 @@ impl Version {
             generation = self.reads.renew_span(span);
         }
         let retired = self.retired.follow(retired);
-        Version { frozen, levels: done.levels.clone(), generation, retired, ..self.clone() }
+        Version { frozen, levels, generation, retired, ..self.clone() }
     }
 
     /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the levels hold: that is so

@@ -147,6 +147,25 @@ impl Placement {
     }
 }
 
+/// How much of a level one compaction takes into the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CompactionMode {
+    /// A few leaf segments and what they overlap there.
+    #[default]
+    Partial,
+    /// The whole of both levels, as in the papers (Tebis 2): more writing, and twice the space of the lower one meanwhile.
+    WholeLevel,
+}
+
+impl fmt::Display for CompactionMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CompactionMode::Partial => "partial",
+            CompactionMode::WholeLevel => "whole-level",
+        })
+    }
+}
+
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
@@ -158,10 +177,14 @@ pub struct TableOptions {
     pub replicas: u32,
     /// Members, the primary included, without which writes are refused.
     pub min_in_sync: u32,
-    /// Size at which an L0 freezes, in bytes of memory. L1 may have four times as many.
+    /// Size at which an L0 freezes, in bytes of memory. L1 may have four times as many, if it is one sorted run.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels.
     pub growth_factor: u32,
+    /// Sorted runs of L1, each written of L0s, from which on they are merged into L2. With 1, L0s are merged with L1.
+    pub l1_runs: u32,
+    /// How much of a level one compaction takes.
+    pub compaction: CompactionMode,
     /// Percent of the space of logs that leaves point to which may be garbage before it is collected.
     pub garbage_percent: u32,
     /// Percent of what is live in those logs that they may take of the volume: beyond, collection goes before all else,
@@ -180,6 +203,8 @@ impl Default for TableOptions {
             min_in_sync: 2,
             l0_bytes: 4 << 20,
             growth_factor: 8,
+            l1_runs: 4,
+            compaction: CompactionMode::Partial,
             garbage_percent: 10,
             max_space_percent: 130,
             compression: Compression::default(),

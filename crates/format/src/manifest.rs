@@ -265,8 +265,25 @@ pub enum EntryBody {
     Moved,
 }
 
-/// Levels of a region, at most.
-pub const MAX_LEVELS: usize = 16;
+/// Positions of a region's levels, at most.
+pub const MAX_LEVELS: usize = 24;
+
+/// The first positions are the sorted runs of L1, the newest of them first; the others are L2 and so on, a run each. A position
+/// whose predecessors are newer holds what is older; any may be empty.
+pub const L1_RUNS: usize = 8;
+
+/// Position of L1's only run, where it has no more.
+pub const L1: usize = L1_RUNS - 1;
+
+/// The level of a position: 1 for L1.
+pub fn level_at(position: usize) -> usize {
+    if position < L1_RUNS { 1 } else { position - L1_RUNS + 2 }
+}
+
+/// What a person calls a position: `L1.0` is the newest run that L1 has room for.
+pub fn level_name(position: usize) -> String {
+    if position < L1_RUNS { format!("L1.{position}") } else { format!("L{}", level_at(position)) }
+}
 
 impl VolumeState {
     /// Carries out `change`, or nothing of it.

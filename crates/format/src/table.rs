@@ -21,6 +21,8 @@ pub const MAX_NEW_REGIONS: usize = 1024;
 pub const L0_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 /// What a table's `growth_factor` may be.
 pub const GROWTH_FACTOR: RangeInclusive<u32> = 2..=64;
+/// What a table's `l1_runs` may be: fewer than there is room for, so that new ones come while others are merged.
+pub const RUNS_OF_L1: RangeInclusive<u32> = 1..=6;
 /// What a table's `garbage_percent` may be.
 pub const GARBAGE_PERCENT: RangeInclusive<u32> = 1..=90;
 /// What a table's `max_space_percent` may be.
@@ -128,10 +130,12 @@ impl NewTable {
             min_in_sync,
             l0_bytes,
             growth_factor,
+            l1_runs,
             garbage_percent,
             max_space_percent,
             // Every one is possible.
             compression: _,
+            compaction: _,
         } = &self.options;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);
@@ -150,6 +154,7 @@ impl NewTable {
         within("min_in_sync", *min_in_sync, &(1..=*replicas))?;
         within("l0_bytes", *l0_bytes, &L0_BYTES)?;
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;
+        within("l1_runs", *l1_runs, &RUNS_OF_L1)?;
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
         within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;
         within("medium_from", placement.medium_from, &(0..=placement.large_from))

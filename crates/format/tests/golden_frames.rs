@@ -2,7 +2,7 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{
@@ -39,6 +39,8 @@ fn options() -> TableOptions {
         min_in_sync: 2,
         l0_bytes: 1 << 20,
         growth_factor: 8,
+        l1_runs: 4,
+        compaction: CompactionMode::WholeLevel,
         garbage_percent: 10,
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },

@@ -5,7 +5,7 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_platform::{Nanos, Rng};
 
@@ -157,8 +157,19 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
         4 => Compression { upper: Codec::Lz4, last: Codec::Zstd },
         _ => Compression { upper: Codec::None, last: Codec::Lz4 },
     };
-    let replicas = nodes as u32;
-    TableOptions { placement, replicas, min_in_sync, l0_bytes, growth_factor, compression, ..TableOptions::default() }
+    let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
+    let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
+    TableOptions {
+        l1_runs,
+        compaction,
+        placement,
+        replicas,
+        min_in_sync,
+        l0_bytes,
+        growth_factor,
+        compression,
+        ..TableOptions::default()
+    }
 }
 
 /// A few kinds of fault a seed: a mixture of all of them would be the same mixture every time.

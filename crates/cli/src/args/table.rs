@@ -2,7 +2,7 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::table::{NewTable, TableName};
 
 #[derive(Args, Debug)]
@@ -28,18 +28,22 @@ pub(crate) enum Preset {
     Default,
     /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log
     Anthus,
-    /// Every value in the large log
+    /// Every value in the large log; whole levels are merged, from L0 on
     #[value(alias = "talos")]
     Tebis,
 }
 
 impl Preset {
     /// The one place that says what a preset is.
-    fn placement(self) -> Placement {
+    fn options(self) -> TableOptions {
+        let default = TableOptions::default();
         match self {
-            Preset::Default => TableOptions::default().placement,
-            Preset::Anthus => Placement::HYBRID,
-            Preset::Tebis => Placement::SEPARATED,
+            Preset::Default => default,
+            Preset::Anthus => TableOptions { placement: Placement::HYBRID, ..default },
+            Preset::Tebis => {
+                let compaction = CompactionMode::WholeLevel;
+                TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..default }
+            }
         }
     }
 }
@@ -93,10 +97,9 @@ impl CreateTableArgs {
         let replicas = self.replicas.unwrap_or(replicas);
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),
-            placement: self.preset.placement(),
             replicas,
             min_in_sync: self.min_in_sync.unwrap_or(replicas / 2 + 1),
-            ..TableOptions::default()
+            ..self.preset.options()
         });
         let splits = match self.regions {
             Some(regions) => even_splits(regions),

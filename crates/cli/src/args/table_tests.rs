@@ -20,6 +20,11 @@ fn options_win_over_the_preset() {
     assert_eq!(create("a --preset tebis").options.placement, create("a --preset talos").options.placement);
     let mixed = create("a --preset tebis --placement in-place --replicas 5 --l0-kib 128 --growth-factor 4").options;
     assert_eq!(mixed.placement, create("a --placement in-place").options.placement);
+    assert_eq!((mixed.l1_runs, mixed.compaction), (1, CompactionMode::WholeLevel));
+    let given = create("a --preset tebis --l1-runs 6 --compaction partial").options;
+    assert_eq!((given.l1_runs, given.compaction), (6, CompactionMode::Partial));
+    let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--compaction", "some"]).unwrap_err();
+    assert!(refused.to_string().contains("it is partial or whole-level"), "{refused}");
     assert_eq!((mixed.replicas, mixed.min_in_sync, mixed.l0_bytes, mixed.growth_factor), (5, 3, 128 << 10, 4));
 }
 

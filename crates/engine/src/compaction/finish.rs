@@ -1,13 +1,14 @@
 //! After the merge: the levels that changed, the index above each, one index segment a step, and the edit.
 
-use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_segments};
+use super::claims::Claim;
+use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_ranges, source_segments};
 use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Ingested, Source, Swept};
 use crate::error::Result;
 use crate::memory::Purpose;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
-use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind};
+use leeward_format::manifest::{InstallEdit, L1, LevelState, SegmentKind};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,13 +44,17 @@ impl Finish {
                 return Ok(finish);
             }
         }
+        if let Source::Segments { swept: Some(next), .. } = &context.source {
+            finish.swept = Some(Swept { level: L1, next: (!next.is_empty()).then(|| next.clone()) });
+        }
         let target = context.source.target();
         let merged = &context.levels[target].segments()[plan.below.clone()];
-        let gone = merged.iter().chain(source_segments(context)).filter(|leaf| !is_kept(leaf));
+        let source = source_segments(context).flat_map(|(_, segments)| segments);
+        let gone = merged.iter().chain(source).filter(|leaf| !is_kept(leaf));
         finish.removed.extend(gone.map(|leaf| leaf.id()));
         let mut pending = Vec::new();
-        if let Source::Level { level, first, end } = context.source {
-            pending.extend(finish.replace(context, level, first..end, &[])?);
+        for (position, range) in source_ranges(context) {
+            pending.extend(finish.replace(context, *position, range.clone(), &[])?);
         }
         pending.extend(finish.replace(context, target, plan.below.clone(), &outputs.leaves)?);
         finish.pending = pending.into_iter();
@@ -108,7 +113,7 @@ impl Finish {
         Ok(Some(built))
     }
 
-    pub(super) fn done(self, context: &Context, counters: &Counters) -> CompactionDone {
+    pub(super) fn done(self, context: &Context, counters: &Counters, claim: Claim) -> CompactionDone {
         let mut levels = context.levels.clone();
         let mut edit = InstallEdit {
             added: self.added.iter().map(|(id, kind, ..)| (*id, *kind)).collect(),
@@ -117,13 +122,18 @@ impl Finish {
             ..InstallEdit::default()
         };
         for (position, level) in self.changed {
-            edit.levels.push((position as u8, level.state().clone()));
             levels[position] = level;
         }
+        let both = context.base.iter().zip(levels).enumerate();
+        let changed = both.filter(|(_, (before, after))| !Arc::ptr_eq(before, after));
+        let changed: Vec<_> =
+            changed.map(|(position, (before, after))| (position, Arc::clone(before), after)).collect();
+        let states = changed.iter().map(|(position, _, after)| (*position as u8, after.state().clone()));
+        edit.levels = states.collect();
         let mut l0s = Vec::new();
-        if let Source::L0(tables, logs) = &context.source {
+        if let Source::L0 { tables, extents, .. } = &context.source {
             edit.replay_from = tables.last().expect("an L0 is compacted").last_lsn().next();
-            edit.logs.clone_from(logs);
+            edit.logs.clone_from(extents);
             l0s.clone_from(tables);
         }
         let ingested = match &context.source {
@@ -143,8 +153,8 @@ impl Finish {
             run_bytes_written: counters.run_bytes_written,
             entries_read: counters.entries_read,
             entries_written: counters.entries_written,
-            base: context.base.clone(),
-            levels,
+            changed,
+            claim,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Reading consecutive leaf segments for a merge: leaves one after the other, in large sequential chunks that do not pass
 //! through the cache; and ahead of them the values in logs that the merge moves.
 
+use super::newest::Input;
 use super::placing::{Move, Placing};
 use super::plan::Counters;
 use crate::cache::Leaf;
@@ -28,6 +29,8 @@ pub(super) struct Run {
     segments: VecDeque<Arc<LeafSegment>>,
     /// The segment that is being read, its leaves, and the position of the next one.
     open: Option<(Arc<LeafSegment>, Arc<[LeafPlace]>, usize)>,
+    /// Bytes of a chunk, at most; a jumbo leaf may be more.
+    most_chunk_bytes: usize,
     /// Where the chunk begins in that segment.
     chunk_at: u32,
     chunk: Bytes,
@@ -43,11 +46,47 @@ pub(super) struct Run {
     lease: Lease,
 }
 
+impl Input for Run {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.here.is_some().then_some(&self.key[..])
+    }
+
+    #[inline]
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
+        let (leaf, slot) = self.here.as_ref()?;
+        let (stamp, entry) = leaf.entry(*slot);
+        Some((&self.key, stamp, entry))
+    }
+
+    #[inline]
+    fn step(&mut self, counters: &mut Counters) -> Result<()> {
+        let Some((leaf, slot)) = &mut self.here else { return Ok(()) };
+        *slot += 1;
+        if *slot < leaf.len() {
+            leaf.key_into(*slot, &mut self.key);
+            return Ok(());
+        }
+        self.next_leaf(counters)
+    }
+}
+
 impl Run {
     /// Stands on the first entry of `segments`.
     pub(super) fn new(reads: &Arc<Reads>, segments: &[Arc<LeafSegment>], counters: &mut Counters) -> Result<Run> {
+        Run::of_several(reads, segments, 1, counters)
+    }
+
+    /// [`Run::new`] for one of so many that share the memory of one.
+    pub(super) fn of_several(
+        reads: &Arc<Reads>,
+        segments: &[Arc<LeafSegment>],
+        runs: usize,
+        counters: &mut Counters,
+    ) -> Result<Run> {
         let mut run = Run {
             reads: Arc::clone(reads),
+            most_chunk_bytes: chunk_bytes_of(reads) / runs,
             segments: segments.iter().cloned().collect(),
             open: None,
             chunk_at: 0,
@@ -61,28 +100,6 @@ impl Run {
         };
         run.next_leaf(counters)?;
         Ok(run)
-    }
-
-    #[inline]
-    pub(super) fn key(&self) -> Option<&[u8]> {
-        self.here.is_some().then_some(&self.key[..])
-    }
-
-    #[inline]
-    pub(super) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
-        let (leaf, slot) = self.here.as_ref()?;
-        let (stamp, entry) = leaf.entry(*slot);
-        Some((&self.key, stamp, entry))
-    }
-
-    pub(super) fn step(&mut self, counters: &mut Counters) -> Result<()> {
-        let Some((leaf, slot)) = &mut self.here else { return Ok(()) };
-        *slot += 1;
-        if *slot < leaf.len() {
-            leaf.key_into(*slot, &mut self.key);
-            return Ok(());
-        }
-        self.next_leaf(counters)
     }
 
     /// The value of the current entry, which `placing` takes from its log.
@@ -158,7 +175,7 @@ impl Run {
         let (segment, places, next) = self.open.as_mut().expect("a segment is open");
         let place = places[*next];
         if !is_in_chunk {
-            let (volume, most) = (&self.reads.volume, chunk_bytes_of(&self.reads));
+            let (volume, most) = (&self.reads.volume, self.most_chunk_bytes);
             // The old one must not be there beside two new ones.
             self.chunk = Bytes::new();
             let begin = |places: &[LeafPlace]| {

@@ -1,15 +1,16 @@
 //! The merge: the source and what overlaps it below, into leaf segments and sorted runs, one a step.
 
 use super::input::Run;
-use super::l0s::L0s;
+use super::newest::{Input, Newest, of_l0s};
 use super::output::{Built, Outbox};
 use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_segments};
 use super::ranges::Ranges;
+use super::runs::Ends;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::Purpose;
-use crate::memtable::Entry;
+use crate::memtable::{Entry, MemCursor};
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
 use bytes::Bytes;
@@ -20,21 +21,29 @@ use leeward_format::{Pointer, SegmentId, Stamp};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Two sorted inputs; the upper one is newer throughout.
+/// The source and what it is merged with; the upper one is newer throughout.
 pub(super) struct Merge {
     upper: Upper,
     lower: Run,
     placing: Placing,
     /// No level below the target holds anything that a tombstone could hide.
     drop_tombstones: bool,
+    out: Out,
+}
+
+/// What comes out.
+struct Out {
     ranges: Ranges,
+    /// Where leaf segments end: see [`super::runs`].
+    guards: Vec<Bytes>,
+    most_bytes: usize,
     filling: Option<Filling>,
     outbox: Outbox,
 }
 
 enum Upper {
-    L0(L0s),
-    Segments(Box<Run>),
+    L0(Newest<MemCursor>),
+    Runs(Newest<Run>),
 }
 
 impl Upper {
@@ -42,7 +51,7 @@ impl Upper {
     fn key(&self) -> Option<&[u8]> {
         match self {
             Upper::L0(l0s) => l0s.key(),
-            Upper::Segments(run) => run.key(),
+            Upper::Runs(runs) => runs.key(),
         }
     }
 
@@ -50,23 +59,22 @@ impl Upper {
     fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         match self {
             Upper::L0(l0s) => l0s.current(),
-            Upper::Segments(run) => run.current(),
+            Upper::Runs(runs) => runs.current(),
         }
     }
 
     fn step(&mut self, counters: &mut Counters) -> Result<()> {
         match self {
             Upper::L0(l0s) => l0s.step(counters),
-            Upper::Segments(run) => run.step(counters)?,
+            Upper::Runs(runs) => runs.step(counters),
         }
-        Ok(())
     }
 
     /// What [`Placing`] moves.
     fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
         match self {
             Upper::L0(_) => unreachable!("what an L0 has in a log stays there"),
-            Upper::Segments(run) => run.moved(placing, counters),
+            Upper::Runs(runs) => runs.moved(placing, counters),
         }
     }
 }
@@ -86,20 +94,27 @@ impl Merge {
         }
         let target = context.source.target();
         let upper = match &context.source {
-            Source::L0(l0s, _) => {
-                for l0 in l0s {
+            Source::L0 { tables, .. } => {
+                for l0 in tables {
                     counters.entries_read += l0.entries();
                     l0.overwritten(&mut |key, stamp, entry| counters.drop_entry(key, stamp, &entry));
                 }
-                Upper::L0(L0s::new(l0s))
+                Upper::L0(of_l0s(tables))
             }
             Source::Sorted { sorted, .. } => {
                 let leaves: Vec<_> = sorted.leaves.iter().map(|output| Arc::clone(&output.leaf)).collect();
-                Upper::Segments(Box::new(Run::new(&context.reads, &leaves, counters)?))
+                Upper::Runs(Newest::new(vec![Run::new(&context.reads, &leaves, counters)?]))
             }
-            Source::Level { .. } | Source::Rewrite { .. } => {
-                Upper::Segments(Box::new(Run::new(&context.reads, source_segments(context), counters)?))
+            Source::Segments { .. } | Source::Rewrite { .. } => {
+                let count = source_segments(context).count();
+                let run = |(_, leaves)| Run::of_several(&context.reads, leaves, count, counters);
+                let runs = source_segments(context).map(run);
+                Upper::Runs(Newest::new(runs.collect::<Result<_>>()?))
             }
+        };
+        let ends = match &context.source {
+            Source::L0 { ends, .. } => ends,
+            _ => &Ends::FULL,
         };
         let ranges = Ranges::new(context, plan)?;
         let below = &context.levels[target].segments()[plan.below.clone()];
@@ -110,26 +125,25 @@ impl Merge {
             lower,
             placing: Placing::new(context),
             drop_tombstones: context.is_into_last(),
-            ranges,
-            filling: None,
-            outbox: Outbox::default(),
+            out: Out {
+                ranges,
+                guards: ends.guards.clone(),
+                most_bytes: ends.most_bytes,
+                filling: None,
+                outbox: Outbox::default(),
+            },
         }))
     }
 
     /// Writes the next segment; `None` when both inputs are at their end.
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<Built>> {
-        while self.outbox.is_empty() {
+        while self.out.outbox.is_empty() {
             if !self.take(context, counters)? {
-                self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), None)?;
-                if let Some(filling) = self.filling.take() {
-                    let (output, built) = filling.finish(context, counters)?;
-                    self.outbox.leaf(context, counters, output, built)?;
-                }
-                self.outbox.end_runs(context, counters)?;
+                self.out.finish(context, counters)?;
                 break;
             }
         }
-        Ok(self.outbox.pop())
+        Ok(self.out.outbox.pop())
     }
 
     /// Takes the next key of the inputs; `false` at their end.
@@ -149,7 +163,7 @@ impl Merge {
         let (key, stamp, entry) = newest.expect("the order says which one is there");
         let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
         let place = self.placing.of(key.len(), stamp, &entry, from_l0);
-        if self.ranges.hide(key, stamp.lsn)
+        if self.out.ranges.hide(key, stamp.lsn)
             || (self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Bury))
         {
             counters.drop_entry(key, stamp, &entry);
@@ -186,22 +200,42 @@ impl Merge {
         let placed = match (place, &moved, entry) {
             (Move::Bury, ..) => Entry::Tombstone,
             (Move::InPlace, Some(value), _) => Entry::InPlace(value),
-            (Move::Run(log), Some(value), _) => self.outbox.run(context, counters, log, (key, stamp, value))?,
+            (Move::Run(log), Some(value), _) => self.out.outbox.run(context, counters, log, (key, stamp, value))?,
             (Move::Run(log), None, Entry::InPlace(value)) => {
-                self.outbox.run(context, counters, log, (key, stamp, value))?
+                self.out.outbox.run(context, counters, log, (key, stamp, value))?
             }
             _ => entry,
         };
+        let is_medium = matches!(placed, Entry::InLog { value_bytes, .. } if self.placing.is_medium(key.len(), value_bytes as usize));
+        self.out.push(context, counters, (key, stamp, placed), is_medium)
+    }
+}
+
+impl Out {
+    /// Puts an entry into the leaf segment that is being filled, or the next.
+    fn push(
+        &mut self,
+        context: &Context,
+        counters: &mut Counters,
+        (key, stamp, entry): (&[u8], Stamp, Entry<'_>),
+        is_medium: bool,
+    ) -> Result<()> {
+        while let Some(guard) = self.guards.pop_if(|guard| &guard[..] <= key) {
+            self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), Some(&guard))?;
+            if let Some(mut full) = self.filling.take() {
+                self.ranges.cut_at(&mut full, &guard);
+                self.end(context, counters, full)?;
+            }
+        }
         loop {
             self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), Some(key))?;
             let filling = match &mut self.filling {
                 Some(filling) => filling,
                 None => self.filling.insert(Filling::start(context)?),
             };
-            if filling.builder.push(key, stamp, placed) {
-                if let Entry::InLog { value_bytes, .. } = placed
-                    && self.placing.is_medium(key.len(), value_bytes as usize)
-                {
+            let has_room = filling.builder.is_empty() || filling.builder.bytes() < self.most_bytes;
+            if has_room && filling.builder.push(key, stamp, entry) {
+                if let (Entry::InLog { value_bytes, .. }, true) = (entry, is_medium) {
                     filling.builder.count_medium(value_bytes);
                 }
                 return Ok(());
@@ -212,13 +246,28 @@ impl Merge {
             }
             let mut full = self.filling.take().expect("it was just filled");
             self.ranges.cut(&mut full, key);
-            if full.builder.is_empty() && full.builder.has_no_ranges() {
-                self.filling = Some(full);
-                continue;
-            }
-            let (output, built) = full.finish(context, counters)?;
+            self.end(context, counters, full)?;
+        }
+    }
+
+    /// Nothing more will come.
+    fn finish(&mut self, context: &Context, counters: &mut Counters) -> Result<()> {
+        self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), None)?;
+        if let Some(filling) = self.filling.take() {
+            let (output, built) = filling.finish(context, counters)?;
             self.outbox.leaf(context, counters, output, built)?;
         }
+        self.outbox.end_runs(context, counters)
+    }
+
+    /// Writes a leaf segment that takes no more, unless nothing is left in it.
+    fn end(&mut self, context: &Context, counters: &mut Counters, full: Filling) -> Result<()> {
+        if full.builder.is_empty() && full.builder.has_no_ranges() {
+            self.filling = Some(full);
+            return Ok(());
+        }
+        let (output, built) = full.finish(context, counters)?;
+        self.outbox.leaf(context, counters, output, built)
     }
 }
 

@@ -1,11 +1,14 @@
 //! What to compact next. Memory only.
 
+use super::claims::Claims;
+use super::runs::{self, Ends};
 use super::sweep::{Accounts, Sweep, Victims};
 use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
+use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::{Reads, Version};
-use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::manifest::LogExtent;
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::manifest::{L1, L1_RUNS, LevelState, LogExtent};
 use leeward_format::packed::Compression;
 use leeward_format::{Lsn, SegmentId, UnixMs};
 use parking_lot::Mutex;
@@ -16,29 +19,67 @@ use std::sync::Arc;
 const MAX_INPUT_SEGMENTS: usize = 4;
 /// Most L0s that one compaction takes: each rewrites what of L1 it overlaps, whether it is one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
-/// Size of L1, in L0s: what a compaction of L0s rewrites is L1. Measured against 8.
+/// Size of L1, in L0s, where it is one run: what a compaction of L0s rewrites is L1. Measured against 8.
 const L1_L0S: u64 = 4;
 /// A level goes before the frozen L0s, which writers may be waiting for, when it is over its size by more than this for each
 /// of them.
 const L0_WEIGHT: f64 = 0.5;
+
+/// Part of an L0's size that each run of L1 should have: three L0s make one, about half of them is data, and half of what is in
+/// the runs was merged already.
+const RUN_SHARE: f64 = 0.75;
+/// Runs of L1 from which on they are merged however small they are: there is room for one more.
+const MOST_RUNS: usize = L1_RUNS - 1;
 
 /// Parts of a sweep for each other compaction while the large log is beyond its limit.
 const TURNS_BEYOND_LIMIT: u32 = 2;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
-    l1_bytes: u64,
+    claims: Arc<Claims>,
+    l0_bytes: u64,
     growth_factor: u32,
+    l1_runs: usize,
+    mode: CompactionMode,
+    /// When it had L0s compacted last.
+    had_l0s_at: UnixMs,
     placement: Placement,
     compression: Compression,
     ids: SegmentIds,
-    /// Key that the next compaction of each level starts from, so that all of a level gets its turn.
+    /// Key that the next compaction of each position starts from, so that all of a level gets its turn; all runs of L1 have
+    /// the first.
     resume: Vec<Vec<u8>>,
     sweep: Sweep,
     /// So many of the last compactions were parts of a sweep.
     swept_last: u32,
     garbage_percent: u32,
     max_space_percent: u32,
+}
+
+/// Which compactions one asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// The most urgent.
+    Any,
+    /// Of L0s, which writers may wait for.
+    L0s,
+    /// Of levels, and parts of a sweep.
+    Levels,
+}
+
+/// Frozen L0s that may be compacted, oldest first, and how far the logs had reached when each froze.
+#[derive(Clone)]
+struct L0s<'a> {
+    tables: Vec<Arc<MemTable>>,
+    extents: &'a [Vec<LogExtent>],
+    /// Fewer can wait.
+    least: usize,
+}
+
+impl L0s<'_> {
+    fn are_enough(&self) -> bool {
+        !self.tables.is_empty() && self.tables.len() >= self.least
+    }
 }
 
 /// What a picker must know of the logs that leaves point to.
@@ -52,12 +93,24 @@ impl Picker {
     /// For levels of a table with these options.
     pub fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
         let &TableOptions {
-            l0_bytes, growth_factor, placement, compression, garbage_percent, max_space_percent, ..
+            l0_bytes,
+            growth_factor,
+            l1_runs,
+            compaction: mode,
+            placement,
+            compression,
+            garbage_percent,
+            max_space_percent,
+            ..
         } = options;
         let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), 0);
         Picker {
-            l1_bytes: l0_bytes.saturating_mul(L1_L0S),
+            claims: Arc::default(),
+            l0_bytes: l0_bytes.max(1),
             growth_factor,
+            l1_runs: l1_runs as usize,
+            mode,
+            had_l0s_at: UnixMs(0),
             placement,
             compression,
             ids,
@@ -82,8 +135,18 @@ impl Picker {
         commit: Lsn,
         extents: &[Vec<LogExtent>],
         logs: &Logs<'_>,
-        (least, now): (usize, UnixMs),
+        (lane, least, now): (Lane, usize, UnixMs),
     ) -> Option<Compaction> {
+        let l0s = L0s { least, ..self.ready(version, commit, extents) };
+        let source = match lane {
+            Lane::L0s => self.pick_l0s(version, &l0s),
+            Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, lane),
+        }?;
+        Some(self.compaction(version, source, now))
+    }
+
+    /// The most urgent of all, or of all but L0s.
+    fn pick_any(&mut self, version: &Version, l0s: &L0s<'_>, logs: &Logs<'_>, lane: Lane) -> Option<Source> {
         let accounts = &logs.accounts;
         let turns = match accounts.is_beyond(self.max_space_percent) {
             true => TURNS_BEYOND_LIMIT,
@@ -94,30 +157,62 @@ impl Picker {
             Some(swept) if self.swept_last < turns => Some(swept),
             swept => {
                 // Writers that wait for space get no second L0.
-                let least = if accounts.is_beyond(self.max_space_percent) { 1 } else { least };
-                self.pick_merge(version, commit, extents, least).or(swept)
+                let least = if accounts.is_beyond(self.max_space_percent) { 1 } else { l0s.least };
+                self.pick_merge(version, &L0s { least, ..l0s.clone() }, lane).or(swept)
             }
         };
-        let source = source.or_else(|| pick_ranged(version))?;
-        self.swept_last = if matches!(source, Source::Rewrite { .. }) { self.swept_last + 1 } else { 0 };
-        let mut levels = version.levels().to_vec();
-        if levels.len() == source.target() {
-            levels.push(Arc::new(Level::empty()));
+        let source = source.or_else(|| self.pick_ranged(version))?;
+        self.swept_last = if source.sweeps() { self.swept_last + 1 } else { 0 };
+        Some(source)
+    }
+
+    fn compaction(&mut self, version: &Version, source: Source, now: UnixMs) -> Compaction {
+        let base = padded(version, source.target());
+        let levels = match &source {
+            Source::L0 { closes_ranks: true, .. } => runs::close_ranks(&base),
+            _ => base.clone(),
+        };
+        if matches!(source, Source::L0 { .. }) {
+            self.had_l0s_at = now;
         }
+        let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
-        let (placement, compression, base) = (self.placement, self.compression, version.levels().to_vec());
+        let (placement, compression, mode) = (self.placement, self.compression, self.mode);
         let victims = Arc::clone(self.sweep.numbers());
         let output_bytes = output_bytes(&reads, &source, &levels);
         let writing = Mutex::default();
-        let context =
-            Context { reads, ids, placement, compression, now, victims, source, levels, base, output_bytes, writing };
-        Some(Compaction::new(context))
+        let context = Context {
+            reads,
+            ids,
+            placement,
+            compression,
+            mode,
+            now,
+            victims,
+            source,
+            levels,
+            base,
+            output_bytes,
+            writing,
+        };
+        Compaction::new(context, claim)
+    }
+
+    /// It had L0s compacted within a second, as far as the clock can be trusted.
+    pub(crate) fn had_l0s_lately(&self, now: UnixMs) -> bool {
+        now.0.wrapping_sub(self.had_l0s_at.0) < 1000
     }
 
     /// What is compacted from now on is compressed so.
     #[cfg(test)]
     pub(crate) fn compress(&mut self, compression: Compression) {
         self.compression = compression;
+    }
+
+    /// L1 has so many runs, and levels are merged so.
+    #[cfg(test)]
+    pub(crate) fn merge_as(&mut self, l1_runs: u32, mode: CompactionMode) {
+        (self.l1_runs, self.mode) = (l1_runs as usize, mode);
     }
 
     /// What [`Picker::reset`] brings back.
@@ -143,87 +238,185 @@ impl Picker {
             self.sweep.begin((logs.choose)(goal), &logs.accounts, segment_bytes);
         }
         loop {
-            let (level, resume) = self.sweep.place()?;
-            match version.levels().get(level) {
-                Some(contents) if !contents.is_empty() => {
-                    let first = contents.segment_of(resume);
-                    let most = self.sweep.part(contents.segments().len(), segment_bytes);
-                    return Some(Source::Rewrite { level, first, most });
+            let (position, resume) = self.sweep.place()?;
+            let levels = version.levels();
+            let source = match levels.get(position) {
+                _ if position == L1 && self.l1_runs > 1 => {
+                    // On their way into L2, values leave victims; it is read but once.
+                    let segments = levels.iter().take(L1_RUNS + 1).map(|level| level.segments().len()).sum();
+                    let least = self.sweep.part(segments, segment_bytes);
+                    (runs::count(levels) > 0).then(|| {
+                        let runs::Part { from, next } = runs::part(version.reads(), levels, resume, least);
+                        Source::Segments { from, target: L1_RUNS, swept: Some(next) }
+                    })
                 }
-                Some(_) => self.sweep.next_level(),
-                None => self.sweep.end(&logs.accounts, segment_bytes),
+                Some(level) if !level.is_empty() => {
+                    let most = self.sweep.part(level.segments().len(), segment_bytes);
+                    Some(Source::Rewrite { level: position, first: level.segment_of(resume), most })
+                }
+                Some(_) => None,
+                None => {
+                    self.sweep.end(&logs.accounts, segment_bytes);
+                    continue;
+                }
+            };
+            match source {
+                // What others have merged down from here is met again below.
+                Some(source) => return self.claims.is_free(source.claims()).then_some(source),
+                None => self.sweep.next_level(),
             }
         }
     }
 
-    /// The next merge; of L0s if it is `least` at least.
-    fn pick_merge(
-        &mut self,
-        version: &Version,
-        commit: Lsn,
-        extents: &[Vec<LogExtent>],
-        least: usize,
-    ) -> Option<Source> {
-        let frozen = version.frozen().iter().rev();
-        let mut l0s: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
-        if l0s.len() < least {
-            l0s.clear();
-        }
-        let fullest = version
-            .levels()
-            .iter()
-            .enumerate()
-            .map(|(level, contents)| (level, contents.bytes() as f64 / self.target_bytes(version, level) as f64))
-            .filter(|(_, fill)| *fill > 1.0)
-            .max_by(|(_, a), (_, b)| a.total_cmp(b));
-        let source = match fullest {
-            Some((level, fill)) if l0s.is_empty() || fill > l0s.len() as f64 * L0_WEIGHT => {
-                self.take_segments(version, level)
-            }
-            _ if l0s.is_empty() => return None,
-            _ => {
-                let extents = furthest(&extents[..extents.len().min(l0s.len())]);
-                Source::L0(l0s, extents)
-            }
+    /// The next merge, of L0s too if `lane` says so.
+    fn pick_merge(&mut self, version: &Version, l0s: &L0s<'_>, lane: Lane) -> Option<Source> {
+        let into = if lane == Lane::Any { self.pick_l0s(version, l0s) } else { None };
+        let yields = |position: usize| match lane {
+            // L0s must not wait for merges of the one run of L1 that they go into.
+            Lane::Levels => position == L1 && self.l1_runs == 1 && l0s.are_enough(),
+            _ => into.is_some(),
         };
-        Some(source)
+        let least_urgency = l0s.tables.len() as f64 * L0_WEIGHT;
+        let mut full = self.full(version);
+        full.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let urgent = full.into_iter().filter(|(position, fill)| !yields(*position) || *fill > least_urgency);
+        let mut sources = urgent.map(|(position, _)| position).collect::<Vec<_>>().into_iter();
+        sources.find_map(|position| self.take(version, position)).or(into)
     }
 
-    /// Bytes that a level (0 is L1) should have at most: those that it grows to from L1; and above the last level, whose
+    /// Frozen L0s that are committed.
+    fn ready<'a>(&self, version: &Version, commit: Lsn, extents: &'a [Vec<LogExtent>]) -> L0s<'a> {
+        let frozen = version.frozen().iter().rev();
+        let tables: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
+        let extents = &extents[..extents.len().min(tables.len())];
+        L0s { tables, extents, least: 1 }
+    }
+
+    /// L0s into a run of L1, or merged with the only one.
+    fn pick_l0s(&self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
+        if !l0s.are_enough() {
+            return None;
+        }
+        let levels = padded(version, L1);
+        let (mut target, mut closes_ranks, mut ends) = (L1, false, Ends::FULL);
+        if self.l1_runs > 1 {
+            let next = runs::next_position(&levels);
+            closes_ranks = next.is_none();
+            target = next.or_else(|| runs::next_position(&runs::close_ranks(&levels)))?;
+            // Half of an L0 is not data.
+            let bytes = l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2;
+            ends = runs::ends(version.reads(), &levels, bytes);
+        }
+        let (tables, extents) = (l0s.tables.clone(), furthest(l0s.extents));
+        let source = Source::L0 { tables, extents, target, closes_ranks, ends };
+        self.claims.is_free(source.claims()).then_some(source)
+    }
+
+    /// Positions of levels that hold more than they should, and how much more; L1 stands for all of its runs.
+    fn full(&self, version: &Version) -> Vec<(usize, f64)> {
+        let levels = version.levels();
+        let below = levels.iter().enumerate().skip(if self.l1_runs > 1 { L1_RUNS } else { L1 });
+        let fill = |(position, level): (usize, &Arc<Level>)| {
+            (position, level.bytes() as f64 / self.target_bytes(version, position) as f64)
+        };
+        let mut full: Vec<_> = below.map(fill).collect();
+        if self.l1_runs > 1 {
+            full.push((L1, self.fill_of_runs(levels)));
+        }
+        full.retain(|(_, fill)| *fill >= 1.0);
+        full
+    }
+
+    /// By their bytes, by their number, and by what of L2 they may hide, whose garbage is not known before.
+    fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
+        let sum =
+            |of: fn(&LevelState) -> u64| levels.iter().take(L1_RUNS).map(|run| of(run.state())).sum::<u64>() as f64;
+        let (bytes, entries, count) = (sum(|run| run.bytes), sum(|run| run.entries), runs::count(levels));
+        let room = self.l0_bytes as f64 * self.l1_runs as f64 * RUN_SHARE;
+        let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
+        match levels.get(L1_RUNS).map(|l2| l2.state()) {
+            Some(l2) if l2.entries > 0 && count > 1 => {
+                // They are half empty on average, where merging goes round.
+                let may_hide = self.space_share() as f64 / 200.0;
+                own.max(bytes / l2.bytes as f64 / may_hide).max(entries / l2.entries as f64 / may_hide)
+            }
+            _ => own,
+        }
+    }
+
+    /// Percent of a level that the one above may hide.
+    fn space_share(&self) -> u64 {
+        u64::from(self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2)))
+    }
+
+    /// Bytes that the level at a position should have at most: those that it grows to from L1; and above the last level, whose
     /// entries it may hide, as large a part of the level below's as space may be wasted, where that is fewer.
-    fn target_bytes(&self, version: &Version, level: usize) -> u64 {
-        let share = self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2));
-        let growth = u64::from(self.growth_factor.max(2)).saturating_pow(level as u32);
-        let grown = self.l1_bytes.max(1).saturating_mul(growth);
-        let below = version.levels().get(level + 1).map_or(0, |below| below.bytes());
+    fn target_bytes(&self, version: &Version, position: usize) -> u64 {
+        let growth = u64::from(self.growth_factor.max(2)).saturating_pow((position - L1) as u32);
+        let grown = self.l0_bytes.saturating_mul(L1_L0S).saturating_mul(growth);
+        let below = version.levels().get(position + 1).map_or(0, |below| below.bytes());
         match below {
             0 => grown,
-            below => grown.min((below.saturating_mul(u64::from(share)) / 100).max(self.l1_bytes / L1_L0S)),
+            below => grown.min((below.saturating_mul(self.space_share()) / 100).max(self.l0_bytes)),
         }
     }
 
-    fn take_segments(&mut self, version: &Version, level: usize) -> Source {
-        let contents = &version.levels()[level];
-        if self.resume.len() <= level {
-            self.resume.resize(level + 1, Vec::new());
+    /// The next part of a level, into the one below; `None` if others are at it.
+    fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
+        if self.resume.len() <= position {
+            self.resume.resize(position + 1, Vec::new());
         }
-        let first = contents.segment_of(&self.resume[level]);
-        let end = (first + MAX_INPUT_SEGMENTS).min(contents.segments().len());
-        self.resume[level] = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
-        Source::Level { level, first, end }
+        let most = match self.mode {
+            CompactionMode::Partial => MAX_INPUT_SEGMENTS,
+            CompactionMode::WholeLevel => usize::MAX,
+        };
+        let (source, next) = if position == L1 && self.l1_runs > 1 {
+            let runs::Part { from, next } = runs::part(version.reads(), version.levels(), &self.resume[L1], most);
+            (Source::Segments { from, target: L1_RUNS, swept: None }, next)
+        } else {
+            let contents = &version.levels()[position];
+            let first = contents.segment_of(&self.resume[position]);
+            let first = if self.mode == CompactionMode::WholeLevel { 0 } else { first };
+            let end = first.saturating_add(most).min(contents.segments().len());
+            let next = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
+            (Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None }, next)
+        };
+        self.claims.is_free(source.claims()).then(|| {
+            self.resume[position] = next;
+            source
+        })
+    }
+
+    /// Leaf segments with range tombstones above the last level: what they hide takes space until they have met it.
+    fn pick_ranged(&mut self, version: &Version) -> Option<Source> {
+        let last = version.levels().iter().rposition(|level| !level.is_empty())?;
+        version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
+            let ranged = contents.ranged();
+            let first = *ranged.first()?;
+            if position < L1_RUNS && self.l1_runs > 1 {
+                return self.take_from(version, contents.fence(first));
+            }
+            let next_to = |(i, at): &(usize, &usize)| **at == first + i;
+            let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
+            let source = Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None };
+            self.claims.is_free(source.claims()).then_some(source)
+        })
+    }
+
+    /// The part of all runs of L1 that begins at `key`.
+    fn take_from(&self, version: &Version, key: &[u8]) -> Option<Source> {
+        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), key, 1);
+        let source = Source::Segments { from, target: L1_RUNS, swept: None };
+        self.claims.is_free(source.claims()).then_some(source)
     }
 }
 
-/// Leaf segments with range tombstones above the last level: what they hide takes space until they have met it.
-fn pick_ranged(version: &Version) -> Option<Source> {
-    let last = version.levels().iter().rposition(|level| !level.is_empty())?;
-    version.levels()[..last].iter().enumerate().find_map(|(level, contents)| {
-        let ranged = contents.ranged();
-        let first = *ranged.first()?;
-        let next_to = |(i, at): &(usize, &usize)| **at == first + i;
-        let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
-        Some(Source::Level { level, first, end })
-    })
+/// The levels of a version, one at each position up to `least` at least.
+fn padded(version: &Version, least: usize) -> Vec<Arc<Level>> {
+    let mut levels = version.levels().to_vec();
+    let positions = levels.len().max(least + 1).max(L1_RUNS);
+    levels.resize_with(positions, || Arc::new(Level::empty()));
+    levels
 }
 
 /// See [`Context::output_bytes`]: small regions have small segments.
@@ -231,8 +424,10 @@ fn output_bytes(reads: &Reads, source: &Source, levels: &[Arc<Level>]) -> usize 
     const INDEX_BYTES: u64 = 32 << 10;
     let most = reads.volume.segment_bytes();
     let input = match source {
-        Source::L0(l0s, _) => l0s.iter().map(|l0| l0.bytes()).sum::<u64>() + levels[0].bytes(),
-        Source::Level { level, .. } => levels[*level].bytes() + levels[level + 1].bytes(),
+        Source::L0 { tables, target, .. } => tables.iter().map(|l0| l0.bytes()).sum::<u64>() + levels[*target].bytes(),
+        Source::Segments { from, target, .. } => {
+            from.iter().map(|(position, _)| levels[*position].bytes()).sum::<u64>() + levels[*target].bytes()
+        }
         Source::Rewrite { .. } | Source::Sorted { .. } => return most,
     };
     usize::try_from(input + input / 4 + INDEX_BYTES).unwrap_or(most).min(most)
@@ -252,6 +447,6 @@ fn furthest(logs: &[Vec<LogExtent>]) -> Vec<LogExtent> {
 
 impl fmt::Debug for Picker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Picker({} bytes, factor {})", self.l1_bytes, self.growth_factor)
+        write!(f, "Picker({} runs, factor {})", self.l1_runs, self.growth_factor)
     }
 }

@@ -1,13 +1,16 @@
 //! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
 
 use super::input::Run;
-use super::l0s::span;
+use super::newest::{Input, span};
 use super::{AddedSegment, Context, Source};
 use crate::error::Result;
 use crate::memtable::Entry;
 use crate::tree::{IndexRef, LeafSegment, Level};
 use crate::version::{Reach, Reads};
+use bytes::Bytes;
+use leeward_format::cluster::CompactionMode;
 use leeward_format::leaf_segment::{Footer, Span};
+use leeward_format::range::NO_END;
 use leeward_format::record::record_bytes;
 use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo, Stamp};
 use std::collections::BTreeMap;
@@ -74,21 +77,21 @@ impl Plan {
             Source::Rewrite { level, first, most } => {
                 return Plan::of_rewrite(context, *level, *first, *most, counters);
             }
-            Source::L0(l0s, _) => span(l0s),
+            Source::L0 { tables, .. } => span(tables),
             Source::Sorted { sorted, .. } => sorted.span(),
-            Source::Level { level, first, end } => {
-                let segments = context.levels[*level].segments();
-                let first = read_index(context, &segments[*first], counters)?.footer().span.first.clone();
-                Span { first, ..read_index(context, &segments[end - 1], counters)?.footer().span.clone() }
-            }
+            Source::Segments { .. } => span_of_source(context, counters)?,
         };
         let target = &context.levels[context.source.target()];
-        let mut below = overlap(context, target, &span, counters)?;
+        let is_whole = context.mode == CompactionMode::WholeLevel;
+        let mut below = match is_whole {
+            true => 0..target.segments().len(),
+            false => overlap(context, target, &span, counters)?,
+        };
         let moves = below.is_empty()
             && match context.source {
-                Source::Level { .. } => may_move(context)?,
+                Source::Segments { .. } => !is_whole && may_move(context)?,
                 Source::Sorted { .. } => true,
-                Source::L0(..) | Source::Rewrite { .. } => false,
+                Source::L0 { .. } | Source::Rewrite { .. } => false,
             };
         if !moves {
             take_small_neighbour(context, target, &mut below);
@@ -124,15 +127,39 @@ fn leads_to_victims(context: &Context, leaf: &Arc<LeafSegment>, counters: &mut C
     Ok(false)
 }
 
+/// What the leaf segments that are compacted say anything of.
+fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
+    let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
+    for (_, segments) in source_segments(context) {
+        let (Some(first), Some(last)) = (segments.first(), segments.last()) else { continue };
+        all.first = all.first.min(read_index(context, first, counters)?.footer().span.first.clone());
+        let span = read_index(context, last, counters)?.footer().span.clone();
+        if (&span.last, !span.is_open) > (&all.last, !all.is_open) {
+            all = Span { first: all.first, ..span };
+        }
+    }
+    Ok(all)
+}
+
 /// In the last level medium values are in place and nothing is left to hide, so what leads to runs of them, or has range
 /// tombstones, is rewritten on its way there.
+/// Nor may what overlaps.
 fn may_move(context: &Context) -> Result<bool> {
-    let changes = |leaf: &Arc<LeafSegment>| {
-        let footer = footer_of(&context.reads, leaf)?;
-        Ok(footer.medium_bytes > 0 || footer.ranges > 0)
-    };
-    let changes = source_segments(context).iter().map(changes).collect::<Result<Vec<_>>>()?;
-    Ok(!context.is_into_last() || !changes.contains(&true))
+    let leaves = moved_leaves(context)?;
+    let changes = |leaf: &Output| leaf.footer.medium_bytes > 0 || leaf.footer.ranges > 0;
+    let overlap = |pair: &[Output]| !pair[0].footer.span.is_below(&pair[1].footer.span.first);
+    let stays = leaves.windows(2).any(overlap) || context.is_into_last() && leaves.iter().any(changes);
+    Ok(!stays)
+}
+
+/// The source's own segments, by their first keys.
+fn moved_leaves(context: &Context) -> Result<Vec<Output>> {
+    let leaves = source_segments(context).flat_map(|(_, segments)| segments);
+    let output =
+        |leaf: &Arc<LeafSegment>| Ok(Output { leaf: Arc::clone(leaf), footer: footer_of(&context.reads, leaf)? });
+    let mut leaves = leaves.map(output).collect::<Result<Vec<_>>>()?;
+    leaves.sort_by(|a, b| a.footer.span.first.cmp(&b.footer.span.first));
+    Ok(leaves)
 }
 
 /// A segment's index, its bytes counted if they come from the device.
@@ -194,26 +221,23 @@ impl Outputs {
         if let Source::Sorted { sorted, .. } = &context.source {
             return Ok(Outputs { leaves: sorted.leaves.clone(), added: sorted.added(true).collect() });
         }
-        let leaves = source_segments(context)
-            .iter()
-            .map(|leaf| Ok(Output { leaf: Arc::clone(leaf), footer: footer_of(&context.reads, leaf)? }));
-        Ok(Outputs { leaves: leaves.collect::<Result<_>>()?, added: Vec::new() })
+        Ok(Outputs { leaves: moved_leaves(context)?, added: Vec::new() })
     }
 }
 
-/// The leaf segments of a level that are compacted; none for an L0, or ingested pairs.
-pub(super) fn source_segments(context: &Context) -> &[Arc<LeafSegment>] {
-    match context.source {
-        Source::L0(..) | Source::Rewrite { .. } | Source::Sorted { .. } => &[],
-        Source::Level { level, .. } => &context.levels[level].segments()[source_positions(context)],
-    }
+/// The leaf segments of levels that are compacted, with the positions of their levels, the newest first; none for L0s, or
+/// ingested pairs.
+pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = (usize, &[Arc<LeafSegment>])> {
+    source_ranges(context)
+        .iter()
+        .map(|(position, range)| (*position, &context.levels[*position].segments()[range.clone()]))
 }
 
-/// Their positions in their level.
-pub(super) fn source_positions(context: &Context) -> Range<usize> {
-    match context.source {
-        Source::L0(..) | Source::Rewrite { .. } | Source::Sorted { .. } => 0..0,
-        Source::Level { first, end, .. } => first..end,
+/// Where they are.
+pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
+    match &context.source {
+        Source::Segments { from, .. } => from,
+        Source::L0 { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => &[],
     }
 }
 

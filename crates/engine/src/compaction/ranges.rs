@@ -6,7 +6,7 @@
 
 use super::merge::Filling;
 use super::output::Outbox;
-use super::plan::{Counters, Plan, source_positions};
+use super::plan::{Counters, Plan, source_ranges};
 use super::{Context, Source};
 use crate::error::Result;
 use crate::tree::{LeafSegment, Level};
@@ -30,11 +30,17 @@ pub(super) struct Ranges {
 impl Ranges {
     pub(super) fn new(context: &Context, plan: &Plan) -> Result<Ranges> {
         let upper = match &context.source {
-            Source::L0(l0s, _) => l0s
+            Source::L0 { tables, .. } => tables
                 .iter()
                 .filter(|l0| l0.has_ranges())
                 .fold(RangeTombstones::default(), |older, l0| older.under(&l0.ranges(Lsn(u64::MAX)))),
-            Source::Level { level, .. } => of_segments(context, &context.levels[*level], &source_positions(context))?,
+            Source::Segments { .. } => {
+                let mut all = RangeTombstones::default();
+                for (position, segments) in source_ranges(context).iter().rev() {
+                    all = all.under(&of_segments(context, &context.levels[*position], segments)?);
+                }
+                all
+            }
             Source::Rewrite { .. } | Source::Sorted { .. } => RangeTombstones::default(),
         };
         let lower = of_segments(context, &context.levels[context.source.target()], &plan.below)?;
@@ -128,6 +134,13 @@ impl Ranges {
         let Some(mut rest) = full.builder.cut(key) else { return };
         if let Some(start) = after(key).filter(|start| *start < rest.end) {
             rest.start = start.into();
+            self.pending.push_front(rest);
+        }
+    }
+
+    /// Nothing of `full` lies at or above `bound`: what goes on there comes into the next segment.
+    pub(super) fn cut_at(&mut self, full: &mut Filling, bound: &[u8]) {
+        if let Some(rest) = full.builder.cut(bound) {
             self.pending.push_front(rest);
         }
     }

@@ -8,6 +8,7 @@
 //!
 //! Values below the large size are in place, wherever they go. One thread at a time.
 
+use super::claims::Claim;
 use super::merge::Filling;
 use super::output::{Built, Outbox};
 use super::plan::{Counters, Output, overlap};
@@ -15,9 +16,9 @@ use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
 use crate::error::{Error, Result};
 use crate::tree::Level;
 use crate::version::{Reads, Version};
-use leeward_format::cluster::{SizeClass, TableOptions};
+use leeward_format::cluster::{CompactionMode, SizeClass, TableOptions};
 use leeward_format::leaf_segment::Span;
-use leeward_format::manifest::SegmentKind;
+use leeward_format::manifest::{L1, L1_RUNS, SegmentKind};
 use leeward_format::node::Entry;
 use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, UnixMs};
 use parking_lot::Mutex;
@@ -187,22 +188,21 @@ pub(crate) fn ingest(
     sorted: &Arc<Sorted>,
     now: UnixMs,
 ) -> Result<Compaction> {
-    let base = version.levels().to_vec();
-    let mut levels = base.clone();
-    if levels.is_empty() {
-        levels.push(Arc::new(Level::empty()));
-    }
-    let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
+    let mut levels = version.levels().to_vec();
+    levels.resize_with(levels.len().max(L1_RUNS + 1), || Arc::new(Level::empty()));
+    // A table whose L1 is one run has it in the last position.
+    let top = if options.l1_runs > 1 { 0 } else { L1 };
+    let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0).max(L1_RUNS);
     let source = Source::Sorted { sorted: Arc::clone(sorted), target: deepest };
-    let mut context = Context { base, ..context(Arc::clone(version.reads()), ids, options, now, source, levels) };
+    let mut context = context(Arc::clone(version.reads()), ids, options, now, source, levels);
     let span = sorted.span();
-    for at in 0..=deepest {
+    for at in top..=deepest {
         if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
-            context.source = Source::Sorted { sorted: Arc::clone(sorted), target: at.saturating_sub(1) };
+            context.source = Source::Sorted { sorted: Arc::clone(sorted), target: at.saturating_sub(1).max(top) };
             break;
         }
     }
-    Ok(Compaction::new(context))
+    Ok(Compaction::new(context, Claim::default()))
 }
 
 fn context(
@@ -214,7 +214,9 @@ fn context(
     levels: Vec<Arc<Level>>,
 ) -> Context {
     let &TableOptions { placement, compression, .. } = options;
-    let (victims, base, output_bytes) = (Arc::default(), Vec::new(), reads.volume.segment_bytes());
+    let (victims, base, output_bytes) = (Arc::default(), levels.clone(), reads.volume.segment_bytes());
+    // What it is merged with is what it overlaps.
+    let mode = CompactionMode::Partial;
     let writing = Mutex::default();
-    Context { reads, ids, placement, compression, now, victims, source, levels, base, output_bytes, writing }
+    Context { reads, ids, placement, compression, mode, now, victims, source, levels, base, output_bytes, writing }
 }

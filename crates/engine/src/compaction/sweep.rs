@@ -6,10 +6,11 @@
 //! segment; so no pointer ever leads to a segment that is gone, nothing competes with writers, and backups need to know
 //! nothing of it.
 //!
-//! From the top: what is compacted during a sweep goes down, and is met by it or was already.
+//! From the top: what is compacted during a sweep goes down, and is met by it or was already. The runs of L1, where there are
+//! several, are merged into L2 once round, which reads that no more often than it is rewritten anyway.
 
 use super::Swept;
-use leeward_format::manifest::{RegionState, SegmentState};
+use leeward_format::manifest::{L1, RegionState, SegmentState};
 use leeward_format::{LogKind, SegmentId, SegmentNo};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -126,7 +127,7 @@ impl Sweep {
         let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
         let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
         let numbers = numbers(&victims);
-        *self = Sweep { victims, numbers, level: 0, resume: Vec::new(), began_with, expected, moving, stuck };
+        *self = Sweep { victims, numbers, level: L1, resume: Vec::new(), began_with, expected, moving, stuck };
     }
 
     /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs.

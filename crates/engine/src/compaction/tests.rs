@@ -4,7 +4,7 @@ use super::*;
 use crate::scan::ScanBounds;
 use crate::version::tests::{SEGMENT_BYTES, Store, key};
 use leeward_format::Lsn;
-use leeward_format::manifest::LevelState;
+use leeward_format::manifest::{L1, LevelState};
 use leeward_platform::disk::FaultPlan;
 
 fn fill(store: &mut Store, keys: impl Iterator<Item = u32>, bytes: usize) {
@@ -40,9 +40,9 @@ fn frozen_l0s_go_together_as_far_as_they_are_committed() {
     assert_eq!((done.entries_read, done.entries_written), (20, 15));
     assert_eq!(store.version.frozen().len(), 1);
     // The newer version of keys 5 to 9 won.
-    assert_eq!(store.version.levels()[0].bytes(), 5 * 14 + 10 * 24);
+    assert_eq!(store.version.levels()[L1].bytes(), 5 * 14 + 10 * 24);
     assert_eq!(store.settle().len(), 1);
-    assert_eq!(store.version.levels()[0].bytes(), 20 * 34);
+    assert_eq!(store.version.levels()[L1].bytes(), 20 * 34);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn only_the_newest_version_survives_and_tombstones_end_at_the_bottom() {
     store.freeze();
     let done = store.settle().pop().expect("the L0 was compacted");
     assert_eq!((done.entries_read, done.entries_written), (250, 25));
-    assert_eq!(store.version.levels()[0].state().entries, 25);
+    assert_eq!(store.version.levels()[L1].state().entries, 25);
     for n in (0..50u32).step_by(2) {
         store.write(&n.to_be_bytes(), None);
     }
@@ -71,7 +71,7 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
     let mut store = Store::new(0, 16 << 10);
     fill(&mut store, 0..1000, 60);
     store.settle();
-    assert!(store.version.levels().len() >= 2, "the first keys have moved down");
+    assert!(store.version.levels().len() >= L1 + 2, "the first keys have moved down");
     store.write(&0u32.to_be_bytes(), None);
     store.freeze();
     store.settle();
@@ -98,7 +98,7 @@ fn what_has_expired_is_dropped_like_what_was_deleted() {
 
     fill(&mut store, 0..1000, 60);
     store.settle();
-    assert!(store.version.levels().len() >= 2, "the first keys have moved down");
+    assert!(store.version.levels().len() >= L1 + 2, "the first keys have moved down");
     store.write_until(&0u32.to_be_bytes(), Some(&[2; 90]), leeward_format::Expiry::from_ms(20));
     store.freeze();
     store.now = 20;
@@ -129,7 +129,7 @@ fn segments_that_nothing_overlaps_move_as_they_are() {
         }
     }
     assert!(moved > 10, "{moved}");
-    assert!(store.version.levels().len() >= 3);
+    assert!(store.version.levels().len() >= L1 + 3);
     let mut cursor = store.snapshot().cursor(ScanBounds::default());
     for n in (0..20u32).flat_map(|round| round * 1000..round * 1000 + 400) {
         assert_eq!(cursor.next().expect("a sound disk").expect("every key is there").key[..], n.to_be_bytes());
@@ -289,7 +289,7 @@ fn a_range_tombstone_is_cut_at_segments_and_moves_with_them() {
     store.freeze();
     let compaction = store.pick().expect("an L0");
     store.finish(compaction);
-    let level = &store.version.levels()[0];
+    let level = &store.version.levels()[L1];
     assert!(level.ranged().is_empty(), "L1 is the last level");
     let mut cursor = store.snapshot().cursor(ScanBounds::default());
     for n in (0..3000u32).filter(|n| n % 3 == 0 || *n >= 2000) {
@@ -319,7 +319,7 @@ fn a_pair_that_has_no_room_beside_a_range_is_written_in_a_hole_of_it() {
     store.freeze();
     let compaction = store.pick().expect("an L0");
     store.finish(compaction);
-    assert!(!store.version.levels()[0].ranged().is_empty());
+    assert!(!store.version.levels()[L1].ranged().is_empty());
     for _ in 0..2 {
         let snapshot = store.snapshot();
         let mut cursor = snapshot.cursor(ScanBounds { start: "a".into(), ..ScanBounds::default() });

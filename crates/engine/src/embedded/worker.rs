@@ -1,15 +1,16 @@
-//! The two threads of a [`super::Db`]: one flushes tails and syncs, one compacts.
+//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side where they
+//! are about other levels.
 //!
 //! They sleep until a write, or the time of a sync, gives them something to do. What they finish is *progress*, which a
 //! writer that was refused waits for.
 
 use super::SyncMode;
-use crate::compaction::Step;
+use crate::compaction::{Lane, Step};
 use crate::error::{Error, Result};
 use crate::region::Region;
 use leeward_format::{LogKind, UnixMs};
 use leeward_platform::Clock;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ struct Shared {
     work: Condvar,
     /// A worker has done or failed something.
     progress: Condvar,
-    /// Held from the choice of a compaction to its install.
-    turn: Mutex<()>,
+    /// Held from the choice of a compaction to its install; whole by an ingest, beside which none goes on.
+    turn: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
@@ -45,14 +46,25 @@ struct State {
     /// Counts what the workers finished.
     progress: u64,
     /// Why the worker of that number cannot go on; cleared when it can again.
-    trouble: [Option<Error>; 2],
+    trouble: [Option<Error>; 4],
 }
 
 /// Position of a worker in [`State::trouble`].
 #[derive(Clone, Copy)]
 enum Worker {
     Flusher,
-    Compactor,
+    OfL0s,
+    OfLevels,
+    OfOtherLevels,
+}
+
+impl Worker {
+    const COMPACTORS: [Worker; 3] = [Worker::OfL0s, Worker::OfLevels, Worker::OfOtherLevels];
+
+    /// What a compactor compacts.
+    fn lane(self) -> Lane {
+        if matches!(self, Worker::OfL0s) { Lane::L0s } else { Lane::Levels }
+    }
 }
 
 impl Workers {
@@ -62,23 +74,23 @@ impl Workers {
             let (shared, region) = (shared.clone(), region.clone());
             move || run_flusher(&shared, &region, sync)
         };
-        let compactor = {
+        let compactor = |worker| {
             let (shared, region, clock) = (shared.clone(), region.clone(), clock.clone());
-            move || run_compactor(&shared, &region, &*clock)
+            std::thread::spawn(move || run_compactor(worker, &shared, &region, &*clock))
         };
-        let threads = vec![std::thread::spawn(flusher), std::thread::spawn(compactor)];
+        let mut threads: Vec<_> = Worker::COMPACTORS.into_iter().map(compactor).collect();
+        threads.push(std::thread::spawn(flusher));
         Workers { shared, threads }
     }
 
     /// Calls the workers: there is something to do.
     pub(super) fn call(&self) {
-        self.shared.state.lock().calls += 1;
-        self.shared.work.notify_all();
+        self.shared.call();
     }
 
-    /// Keeps the compactor from choosing a compaction until the answer is dropped; waits for the one under way.
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.shared.turn.lock()
+    /// Keeps the compactors from choosing compactions until the answer is dropped; waits for those under way.
+    pub(super) fn turn(&self) -> RwLockWriteGuard<'_, ()> {
+        self.shared.turn.write()
     }
 
     /// Something was installed that writers may have waited for.
@@ -117,6 +129,11 @@ impl Workers {
 }
 
 impl Shared {
+    fn call(&self) {
+        self.state.lock().calls += 1;
+        self.work.notify_all();
+    }
+
     /// Sleeps until there was a call after `seen`, or for `at_most`. Answers the calls so far; `None` to stop.
     fn sleep(&self, seen: u64, at_most: Option<Duration>) -> Option<u64> {
         let mut state = self.state.lock();
@@ -182,28 +199,31 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     Ok(did)
 }
 
-fn run_compactor(shared: &Shared, region: &Region, clock: &dyn Clock) {
+fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
     let mut seen = 0;
     let mut pause = None;
     while let Some(calls) = shared.sleep(seen, pause) {
         seen = calls;
         pause = None;
-        while let Some(result) = compact(shared, region, clock) {
-            if !shared.note(Worker::Compactor, result.map(|()| true)) {
+        while let Some(result) = compact(worker.lane(), shared, region, clock) {
+            let is_ok = shared.note(worker, result.map(|()| true));
+            // Another may have waited for what this one had to itself, or made.
+            shared.call();
+            if !is_ok {
                 pause = Some(RETRY);
                 break;
             }
         }
-        if pause.is_none() && region.has_frozen_l0s() {
+        if pause.is_none() && worker.lane() == Lane::L0s && region.has_frozen_l0s() {
             pause = Some(LOOK);
         }
     }
 }
 
 /// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
-fn compact(shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
-    let _turn = shared.turn.lock();
-    let mut compaction = region.next_compaction(UnixMs(clock.unix_ms()))?;
+fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
+    let _turn = shared.turn.read();
+    let mut compaction = region.next_compaction_in(lane, UnixMs(clock.unix_ms()))?;
     loop {
         if shared.state.lock().stop {
             return None;

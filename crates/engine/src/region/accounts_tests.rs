@@ -244,24 +244,26 @@ fn runs_that_nothing_points_to_are_given_back() {
     let (disk, mut rng) = (SimDisk::new(1, u64::MAX), Rng::new(1));
     let region = open(&disk, Placement { medium_from: 60, large_from: 10_000 });
     let mut model = Model::new();
-    let mut used = Vec::new();
+    let (mut used, mut most_in_runs) = (Vec::new(), 0);
     for _ in 0..6 {
         for _ in 0..2500 {
             random_write(&region, &mut rng, &mut model);
             while compact(&region) {}
+            most_in_runs = most_in_runs.max(region.stats().medium_log_bytes);
         }
         used.push(region.volume.usage().0);
     }
     check(&region, &model, "at the end");
-    assert!(region.stats().medium_log_bytes > 0, "there are runs");
+    assert!(most_in_runs > 0, "there were runs");
     assert!(used[5] <= used[2] * 3 / 2, "{used:?}");
 }
 
 /// What the volume takes beside the large log: manifest, recovery log, tails, levels of keys and pointers, and what a
 /// sweep moves before it gives anything back.
 const BESIDE_BYTES: u64 = (9 + 30) * SEGMENT_BYTES as u64;
-/// Values that four L0s of pointers lead to: until they are compacted, nobody knows what they overwrite.
-const UNCOMPACTED_BYTES: u64 = 4 * (24 << 10) / 48 * 1034;
+/// Values that four L0s of pointers lead to, and the run of L1 that three make: until they are merged with L2, nobody knows what
+/// they overwrite.
+const UNCOMPACTED_BYTES: u64 = 7 * (24 << 10) / 48 * 1034;
 
 #[test]
 fn a_volume_stays_within_its_limit_however_often_all_is_overwritten() {

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Frozen L0s that slow nobody down.
-const FREE_L0S: usize = 2;
+const FREE_L0S: usize = 3;
 /// Bytes of L0 after which a writer may have to rest; an eighth of an L0 where that is less. Few enough operations rest that
 /// their 99.9th percentile is not such a rest.
 const PAUSE_BYTES: u64 = 512 << 10;

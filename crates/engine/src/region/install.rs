@@ -1,7 +1,7 @@
 //! Compactions: which one is next, and the atomic install of its result.
 
-use super::{Region, View};
-use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, choose};
+use super::{MAX_FROZEN_L0S, Region, View};
+use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, choose};
 use crate::error::Result;
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
@@ -11,23 +11,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// The most urgent compaction, if any is and there is memory for it. Of an L0 only if all of it is committed. One at a
-    /// time: the next is asked for after the last one was installed or dropped. It drops what has expired by `now`. Freezes
+    /// The most urgent compaction, if any is that changes nothing that others which go on do, and there is memory for it. Of an L0
+    /// only if all of it is committed. It drops what has expired by `now`. Freezes
     /// the L0 first, if another region needs its memory.
     ///
     /// While the region is being written to, one frozen L0 waits for a second: L1 is rewritten half as often. It is quiet
     /// when all that was written is durable. Nothing waits while L0s have more memory than their share.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
-        let may_wait = self.is_unsynced() && self.volume.memory().l0_debt() == 0.0;
-        self.pick_compaction(if may_wait { 2 } else { 1 }, now)
+        self.next_compaction_in(Lane::Any, now)
+    }
+
+    /// [`Region::next_compaction`] of those of `lane`: others may go on meanwhile.
+    pub fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
+        let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
+        let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0;
+        self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.
     pub fn next_compaction_at_once(&self, now: UnixMs) -> Option<Compaction> {
-        self.pick_compaction(1, now)
+        self.pick_compaction(Lane::Any, 1, now)
     }
 
-    fn pick_compaction(&self, least: usize, now: UnixMs) -> Option<Compaction> {
+    fn pick_compaction(&self, lane: Lane, least: usize, now: UnixMs) -> Option<Compaction> {
         self.freeze_if_asked();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
@@ -39,7 +45,7 @@ impl Region {
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
         let mut picker = self.picker.lock();
         let mark = picker.mark();
-        let picked = picker.pick(&version, self.commit(), &extents, &logs, (least, now));
+        let picked = picker.pick(&version, self.commit(), &extents, &logs, (lane, least, now));
         let (memory, owner) = (self.volume.memory(), version.reads().owner);
         let Some(mut compaction) = picked else {
             memory.leave(owner);
@@ -89,6 +95,7 @@ impl Region {
         let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
         *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
         self.picker.lock().installed(done, &trimmed);
+        done.claim.release();
         self.volume.release_space();
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::compaction::Picker;
-use crate::version::tests::{Store, any_codec, any_ops, apply, key};
+use crate::version::tests::{Store, any_codec, any_merging, any_ops, apply, key};
 use leeward_format::SegmentId;
 use leeward_format::cluster::TableOptions;
+use leeward_format::manifest::L1;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,8 +34,10 @@ proptest! {
         seeks in proptest::collection::vec(any::<u8>(), 3),
         memory_budget in prop_oneof![Just(0u64), Just(4 << 20)],
         (upper, last) in (any_codec(), any_codec()),
+        merging in any_merging(),
     ) {
         let mut store = Store::new(memory_budget, 8 << 10);
+        store.merge_as(merging);
         store.compress(upper, last);
         let (before, after) = ops.split_at(ops.len() / 2);
         before.iter().for_each(|op| apply(&mut store, op));
@@ -116,7 +119,7 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     store.write(b"c", Some(b"above"));
     store.freeze();
     store.settle();
-    assert!(store.version.levels().len() > 1 && store.version.levels()[0].is_empty());
+    assert!(store.version.levels().len() > L1 + 1 && store.version.levels()[L1].is_empty());
     // From here on levels are large, so that the tombstones stay above the others.
     let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
     store.picker = Picker::new(&options, {
@@ -131,7 +134,7 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     }
     store.freeze();
     store.settle();
-    assert_eq!(store.version.levels()[0].state().entries, 100_001);
+    assert_eq!(store.version.levels()[L1].state().entries, 100_001);
     for reverse in [false, true] {
         let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });
         let mut found = Vec::new();

@@ -8,6 +8,7 @@ use crate::version::tests::{REGION, SEGMENT_BYTES, Store};
 use crate::version::{Snapshot, Version};
 use crate::volume::{Volume, VolumeOptions};
 use leeward_format::leaf_segment::translate;
+use leeward_format::manifest::L1;
 use leeward_format::{Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, SimDisk};
 use proptest::prelude::*;
@@ -42,7 +43,7 @@ proptest! {
         }
         store.freeze();
         store.settle();
-        let level = Arc::clone(&store.version.levels()[0]);
+        let level = Arc::clone(&store.version.levels()[L1]);
         let mut cursor = LevelCursor::new(Arc::clone(store.version.reads()), level);
         let here = |cursor: &LevelCursor| cursor.current().map(|(key, ..)| key.to_vec());
         for probe in probes {
@@ -137,5 +138,5 @@ fn a_jumbo_leaf_is_read_whole() {
             assert!(entry.key[..] == [n] && entry.value[..] == vec![n; 100_000 * usize::from(n)]);
         }
     }
-    assert_eq!(store.version.levels()[0].segments().len(), 2);
+    assert_eq!(store.version.levels()[L1].segments().len(), 2);
 }

@@ -2,10 +2,10 @@
 //! reads, scans and compactions share; and the tests of reads.
 
 use super::*;
-use crate::compaction::{Accounts, Compaction, CompactionDone, Logs, Picker, Step};
+use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, Picker, Step};
 use crate::volume::{Segment, VolumeOptions};
-use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::manifest::{LevelState, LogExtent, SegmentKind};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::manifest::{L1, LevelState, LogExtent, SegmentKind};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::range::RangeTombstone;
 use leeward_format::record::{RecordSeed, read_record, record_bytes};
@@ -153,10 +153,16 @@ impl Store {
         let ids = AtomicU64::new(1);
         let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
         let placement = Placement { medium_from: MEDIUM_BYTES, large_from: LARGE_BYTES as u32 };
-        let options = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
+        let table = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
+        let options = TableOptions { l1_runs: 1, ..table };
         let picker = Picker::new(&options, ids);
         let (live, runs) = (BTreeMap::new(), BTreeMap::new());
         Store { disk, volume, log, version, model: Model::default(), lsn: 0, now: 1, picker, live, runs }
+    }
+
+    /// L1 has so many runs from now on, before anything is compacted, and levels are merged so.
+    pub(crate) fn merge_as(&mut self, (l1_runs, mode): (u32, CompactionMode)) {
+        self.picker.merge_as(l1_runs, mode);
     }
 
     /// What is compacted from now on is compressed so.
@@ -202,7 +208,7 @@ impl Store {
 
     pub(crate) fn pick_at(&mut self, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Compaction> {
         let logs = Logs { accounts: Accounts::default(), choose: &|_| BTreeMap::new() };
-        self.picker.pick(&self.version, commit, extents, &logs, (1, UnixMs(self.now)))
+        self.picker.pick(&self.version, commit, extents, &logs, (Lane::Any, 1, UnixMs(self.now)))
     }
 
     /// Steps a compaction to its end, and installs it.
@@ -239,6 +245,7 @@ impl Store {
         }
         let retired = self.runs.extract_if(.., |_, run| run.live_bytes == 0).map(|(_, run)| run.segment).collect();
         self.version = Arc::new(self.version.install(&done, retired));
+        done.claim.release();
         self.check_levels();
         self.check_runs();
         *done
@@ -347,6 +354,7 @@ pub(crate) enum Op {
     /// Steps that the next compaction takes before it is dropped.
     Abandon(usize),
     Compact,
+    CompactTwo,
     Settle,
     Reopen,
 }
@@ -379,10 +387,16 @@ pub(crate) fn any_ops() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(Op::Freeze),
         1 => (0usize..4).prop_map(Op::Abandon),
         2 => Just(Op::Compact),
+        2 => Just(Op::CompactTwo),
         1 => Just(Op::Settle),
         1 => Just(Op::Reopen),
     ];
     proptest::collection::vec(op, 1..400)
+}
+
+pub(crate) fn any_merging() -> impl Strategy<Value = (u32, CompactionMode)> {
+    let mode = prop_oneof![3 => Just(CompactionMode::Partial), 1 => Just(CompactionMode::WholeLevel)];
+    (1u32..=6, mode)
 }
 
 pub(crate) fn apply(store: &mut Store, op: &Op) {
@@ -410,6 +424,13 @@ pub(crate) fn apply(store: &mut Store, op: &Op) {
                 store.finish(compaction);
             }
         }
+        Op::CompactTwo => {
+            // The second is installed first.
+            let both = [store.pick(), store.pick()];
+            for compaction in both.into_iter().rev().flatten() {
+                store.finish(compaction);
+            }
+        }
         Op::Settle => {
             store.settle();
         }
@@ -424,8 +445,10 @@ proptest! {
         ops in any_ops(),
         memory_budget in prop_oneof![Just(0u64), Just(64 << 10), Just(4 << 20)],
         (upper, last) in (any_codec(), any_codec()),
+        merging in any_merging(),
     ) {
         let mut store = Store::new(memory_budget, 8 << 10);
+        store.merge_as(merging);
         store.compress(upper, last);
         let free_at_start = store.volume.usage();
         let mut snapshots = Vec::new();
@@ -544,7 +567,7 @@ fn an_approximation_is_near_and_reads_few_leaves() {
             store.settle();
         }
     }
-    assert!(store.version.levels().len() >= 3 && !store.version.active().is_empty());
+    assert!(store.version.levels().len() >= L1 + 3 && !store.version.active().is_empty());
     let (bytes_read, levels) = (|| store.volume.counters().bytes_read, store.version.levels().len() as u64);
     let mut measured = 0;
     for (from, to) in

@@ -4,7 +4,7 @@ use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
     Write,
 };
-use leeward_format::cluster::{Placement, TableOptions};
+use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
@@ -21,6 +21,7 @@ thread_local! {
     /// Memory of volumes that are opened, in bytes.
     static BUDGET: Cell<u64> = const { Cell::new(1 << 20) };
     /// Of regions that are made.
+    static MERGING: Cell<(u32, CompactionMode)> = const { Cell::new((4, CompactionMode::Partial)) };
     static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
 }
 
@@ -28,6 +29,10 @@ thread_local! {
 /// `rng` says.
 pub(crate) fn choose_options(rng: &mut Rng) {
     BUDGET.set([16 << 10, 64 << 10, 256 << 10, 4 << 20][rng.below(4) as usize]);
+    MERGING.set((
+        rng.between(1, 6) as u32,
+        if rng.one_in(4) { CompactionMode::WholeLevel } else { CompactionMode::Partial },
+    ));
     COMPRESSION.set(Compression { upper: Codec::ALL[rng.index(3)], last: Codec::ALL[rng.index(3)] });
 }
 
@@ -40,6 +45,8 @@ pub(crate) fn table_options() -> TableOptions {
         placement: Placement { medium_from: 60, large_from: 200 },
         l0_bytes: 12 << 10,
         growth_factor: 2,
+        l1_runs: MERGING.get().0,
+        compaction: MERGING.get().1,
         compression: COMPRESSION.get(),
         ..TableOptions::default()
     }

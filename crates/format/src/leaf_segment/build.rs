@@ -98,6 +98,12 @@ impl LeafSegmentBuilder {
         self.ranges.is_empty()
     }
 
+    /// Bytes of the leaves that are full.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// Takes an entry, whose key must be above the last one, unless the segment has no room for it: then answers
     /// `false`, and the segment is to be finished. An empty segment has room for any pair of at most
     /// [`max_pair_bytes`](super::max_pair_bytes).

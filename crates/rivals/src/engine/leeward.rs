@@ -39,9 +39,7 @@ impl Engine for Leeward {
     }
 
     fn levels(&self) -> Result<u32, Failure> {
-        // A level that was just merged down is there, and empty.
-        let deepest = self.0.stats().data.levels.iter().rposition(|level| level.entries > 0);
-        Ok(1 + deepest.map_or(0, |deepest| deepest as u32 + 1))
+        Ok(1 + self.0.stats().data.depth() as u32)
     }
 
     fn device_bytes(&self) -> Option<DeviceBytes> {

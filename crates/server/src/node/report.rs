@@ -8,6 +8,7 @@ use super::status::{
     RegionStatus, Role,
 };
 use leeward_engine::MemoryStats;
+use leeward_format::manifest::{LevelState, level_at};
 use leeward_replication::peer::{Peer, PeerState};
 
 impl Node {
@@ -83,20 +84,29 @@ impl Slot {
     }
 }
 
+/// What each level has, all runs of L1 together.
+fn levels(positions: &[LevelState]) -> Vec<LevelStatus> {
+    let mut levels: Vec<LevelStatus> = Vec::new();
+    for (position, state) in positions.iter().enumerate() {
+        let level = level_at(position) as u32;
+        if levels.last().is_none_or(|last| last.level != level) {
+            levels.push(LevelStatus { level, ..LevelStatus::default() });
+        }
+        if let Some(last) = levels.last_mut() {
+            last.leaf_segments += u64::from(state.leaf_segments);
+            last.bytes += state.bytes;
+        }
+    }
+    levels
+}
+
 impl Serving {
     fn describe(&self, status: &mut RegionStatus) {
         let stats = self.region.stats();
         status.last_lsn = self.region.last_lsn();
         status.commit_lsn = self.region.commit();
         status.l0_bytes = stats.l0_bytes;
-        let levels = stats.levels.iter().zip(1..);
-        status.levels = levels
-            .map(|(level, number)| LevelStatus {
-                level: number,
-                leaf_segments: u64::from(level.leaf_segments),
-                bytes: level.bytes,
-            })
-            .collect();
+        status.levels = levels(&stats.levels);
         status.logs = LogStatus {
             large_bytes: stats.large_log.space_bytes,
             large_live_bytes: stats.large_log.live_bytes,

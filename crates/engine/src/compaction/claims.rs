@@ -1,0 +1,73 @@
+//! What each compaction under way has to itself: the positions of the levels that it changes, the frozen L0s, the sweep. Two
+//! that share nothing are carried out side by side, and installed in either order.
+//!
+//! Any thread.
+
+use leeward_format::manifest::MAX_LEVELS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A set of positions of levels, and the two below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct What(u32);
+
+impl What {
+    /// The frozen L0s: they are compacted in order.
+    pub(crate) const L0S: What = What(1 << 31);
+    /// The sweep: it goes from part to part.
+    pub(crate) const SWEEP: What = What(1 << 30);
+
+    /// The levels at these positions.
+    pub(crate) fn levels(positions: impl IntoIterator<Item = usize>) -> What {
+        positions.into_iter().fold(What::default(), |all, position| {
+            assert!(position < MAX_LEVELS, "no level has position {position}");
+            all.and(What(1 << position))
+        })
+    }
+
+    /// Both.
+    #[must_use]
+    pub(crate) fn and(self, other: What) -> What {
+        What(self.0 | other.0)
+    }
+}
+
+const _: () = assert!(MAX_LEVELS <= 30);
+
+/// All that is claimed in one region.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(AtomicU32);
+
+impl Claims {
+    /// Nobody else has any of it.
+    pub(crate) fn is_free(&self, what: What) -> bool {
+        self.0.load(Ordering::Acquire) & what.0 == 0
+    }
+
+    /// Takes what is free. Under the lock of the picker: nobody else takes anything meanwhile.
+    pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
+        let before = self.0.fetch_or(what.0, Ordering::AcqRel);
+        assert_eq!(before & what.0, 0, "two compactions want the same");
+        Claim { claims: Arc::clone(self), what: AtomicU32::new(what.0) }
+    }
+}
+
+/// Held until the compaction is installed or dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    claims: Arc<Claims>,
+    what: AtomicU32,
+}
+
+impl Claim {
+    /// Lets it go, before it is dropped.
+    pub(crate) fn release(&self) {
+        self.claims.0.fetch_and(!self.what.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

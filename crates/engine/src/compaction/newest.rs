@@ -1,0 +1,157 @@
+//! Several sorted inputs as one: of each key the version of the newest input that has one.
+
+use super::input::Run;
+use super::placing::Placing;
+use super::plan::Counters;
+use crate::error::Result;
+use crate::memtable::{Entry, MemCursor, MemTable};
+use bytes::Bytes;
+use leeward_format::leaf_segment::Span;
+use leeward_format::range::NO_END;
+use leeward_format::{Lsn, Stamp};
+use std::sync::Arc;
+
+/// A sorted input, which stands on a key or at its end.
+pub(super) trait Input {
+    /// The key; `None` at the end.
+    fn key(&self) -> Option<&[u8]>;
+    /// Key, stamp and contents; `None` at the end.
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)>;
+    /// Moves to the next key.
+    fn step(&mut self, counters: &mut Counters) -> Result<()>;
+}
+
+impl Input for MemCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        MemCursor::key(self)
+    }
+
+    #[inline]
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
+        MemCursor::current(self)
+    }
+
+    #[inline]
+    fn step(&mut self, _: &mut Counters) -> Result<()> {
+        MemCursor::step(self);
+        Ok(())
+    }
+}
+
+/// Stands on one key of its inputs at a time.
+pub(super) struct Newest<I> {
+    /// Newest first.
+    inputs: Vec<I>,
+    /// The one with the lowest key, the newest of those.
+    lowest: usize,
+    /// The one with the lowest key of the others, the newest of those.
+    second: Option<usize>,
+}
+
+impl<I: Input> Newest<I> {
+    /// Of inputs that stand on their first keys, the newest first.
+    pub(super) fn new(inputs: Vec<I>) -> Newest<I> {
+        let mut merged = Newest { inputs, lowest: 0, second: None };
+        merged.rank();
+        merged
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        self.inputs.get(self.lowest)?.key()
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
+        self.inputs.get(self.lowest)?.current()
+    }
+
+    /// Moves to the next key; older inputs' versions of this one are dropped.
+    pub(super) fn step(&mut self, counters: &mut Counters) -> Result<()> {
+        let Some(second) = self.second else {
+            return self.inputs.get_mut(self.lowest).map_or(Ok(()), |only| only.step(counters));
+        };
+        if self.inputs[second].key() == self.inputs[self.lowest].key() {
+            self.step_over_older(counters)?;
+            self.inputs[self.lowest].step(counters)?;
+        } else {
+            self.inputs[self.lowest].step(counters)?;
+            if let (Some(here), Some(next)) = (self.inputs[self.lowest].key(), self.inputs[second].key())
+                && here < next
+            {
+                return Ok(());
+            }
+        }
+        self.rank();
+        Ok(())
+    }
+
+    fn step_over_older(&mut self, counters: &mut Counters) -> Result<()> {
+        let (newer, rest) = self.inputs.split_at_mut(self.lowest);
+        let (lowest, older) = rest.split_first_mut().expect("it stands on a key");
+        let Some(key) = lowest.key() else { return Ok(()) };
+        debug_assert!(newer.iter().all(|input| input.key().is_none_or(|other| other > key)));
+        for input in older.iter_mut().filter(|input| input.key() == Some(key)) {
+            let (_, stamp, entry) = input.current().expect("it has a key");
+            counters.drop_entry(key, stamp, &entry);
+            input.step(counters)?;
+        }
+        Ok(())
+    }
+
+    fn rank(&mut self) {
+        let mut lowest: Option<(usize, &[u8])> = None;
+        let mut second = lowest;
+        for (at, input) in self.inputs.iter().enumerate() {
+            let Some(key) = input.key() else { continue };
+            if lowest.is_none_or(|(_, known)| key < known) {
+                second = lowest.replace((at, key));
+            } else if second.is_none_or(|(_, known)| key < known) {
+                second = Some((at, key));
+            }
+        }
+        (self.lowest, self.second) = (lowest.map_or(0, |(at, _)| at), second.map(|(at, _)| at));
+    }
+}
+
+impl Newest<Run> {
+    /// See [`Run::moved`].
+    pub(super) fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
+        self.inputs[self.lowest].moved(placing, counters)
+    }
+}
+
+/// What `l0s`, which are in order, the oldest first, have.
+pub(super) fn of_l0s(l0s: &[Arc<MemTable>]) -> Newest<MemCursor> {
+    let start = |l0: &Arc<MemTable>| {
+        let mut cursor = l0.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        cursor
+    };
+    Newest::new(l0s.iter().rev().map(start).collect())
+}
+
+/// What `l0s` say anything of.
+pub(super) fn span(l0s: &[Arc<MemTable>]) -> Span {
+    let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
+    for l0 in l0s {
+        let mut cursor = l0.cursor(Lsn(u64::MAX));
+        cursor.seek(&[]);
+        if let Some(key) = cursor.key().filter(|key| *key < &all.first[..]) {
+            all.first = Bytes::copy_from_slice(key);
+        }
+        cursor.seek_before(None);
+        if let Some(key) = cursor.key().filter(|key| all.is_below(key)) {
+            (all.last, all.is_open) = (Bytes::copy_from_slice(key), false);
+        }
+        let ranges = l0.ranges(Lsn(u64::MAX));
+        if let [first, .., last] | [first @ last] = ranges.as_slice() {
+            all.first = all.first.min(first.start.clone());
+            if last.end > all.last {
+                (all.last, all.is_open) = (last.end.clone(), true);
+            }
+        }
+    }
+    all
+}

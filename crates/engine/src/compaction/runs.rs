@@ -1,0 +1,131 @@
+//! L1 as several sorted runs: where a new one goes, where its leaf segments end, and which part of all is merged next.
+//!
+//! L0s become a run of their own, without any other being read. A run's leaf segments end at *guards*: keys at which those of
+//! all runs that are there end. So between two guards all runs can be merged into L2 without a segment being cut, and each
+//! compaction is bounded although runs overlap. The merging goes round the key space; a run is gone when it was passed
+//! everywhere, the oldest first. Where there is no guard, more is merged at once.
+//!
+//! Memory only: a segment whose index is not in memory makes no guard.
+
+use crate::tree::Level;
+use crate::version::{Reach, Reads};
+use bytes::Bytes;
+use leeward_format::manifest::L1_RUNS;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A new run's leaf segments end at so much of a full one where there are no guards yet: later runs may be a little larger.
+const FOUNDING_FILL: f64 = 0.75;
+/// Guards are passed over where segments between them would be smaller than this part of a full one.
+const LEAST_FILL: u64 = 16;
+
+/// Where the leaf segments of a new run end.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// Keys that are in no segment together with lower ones; descending.
+    pub(super) guards: Vec<Bytes>,
+    /// Bytes at which a segment ends that meets no guard.
+    pub(super) most_bytes: usize,
+}
+
+impl Ends {
+    /// Only where they are full.
+    pub(super) const FULL: Ends = Ends { guards: Vec::new(), most_bytes: usize::MAX };
+}
+
+/// The runs that are there.
+fn runs(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc<Level>)> {
+    levels.iter().take(L1_RUNS).enumerate().filter(|(_, run)| !run.is_empty())
+}
+
+/// How many there are.
+pub(super) fn count(levels: &[Arc<Level>]) -> usize {
+    runs(levels).count()
+}
+
+/// Their positions.
+pub(super) fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
+    runs(levels).map(|(position, _)| position)
+}
+
+/// The position of a new run, before all others; `None` if they must be moved up first: see [`close_ranks`].
+pub(super) fn next_position(levels: &[Arc<Level>]) -> Option<usize> {
+    positions(levels).next().unwrap_or(L1_RUNS).checked_sub(1)
+}
+
+/// The levels after the runs took the last of their positions, in their order.
+pub(super) fn close_ranks(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
+    let mut closed = levels.to_vec();
+    closed[..L1_RUNS].sort_by_key(|run| !run.is_empty());
+    closed
+}
+
+/// Where the leaf segments of a new run of about `bytes` end.
+pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
+    let segment_bytes = reads.volume.segment_bytes();
+    let mut guards = guards(reads, levels);
+    if guards.is_empty() {
+        return Ends { guards, most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
+    }
+    let most = (bytes * LEAST_FILL / segment_bytes as u64).max(1) as usize;
+    let every = guards.len().div_ceil(most);
+    guards = guards.into_iter().step_by(every).collect();
+    guards.reverse();
+    Ends { guards, most_bytes: segment_bytes }
+}
+
+/// Ascending.
+fn guards(reads: &Reads, levels: &[Arc<Level>]) -> Vec<Bytes> {
+    let mut all: Vec<&[u8]> =
+        runs(levels).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.retain(|key| runs(levels).all(|(_, run)| cut(reads, run, key).is_some()));
+    all.into_iter().map(Bytes::copy_from_slice).collect()
+}
+
+/// The first leaf segment of `run` above `key`; `None` if one is on both sides of it, or may be.
+fn cut(reads: &Reads, run: &Level, key: &[u8]) -> Option<usize> {
+    let at = run.segment_of(key);
+    if run.fence(at) == key {
+        return Some(at);
+    }
+    let index = run.segments()[at].index(reads, Reach::Memory).ok()??;
+    let span = &index.footer().span;
+    match span.is_below(key) {
+        true => Some(at + 1),
+        false => (&span.first[..] >= key).then_some(at),
+    }
+}
+
+/// A part of all runs that can be merged.
+pub(super) struct Part {
+    /// Positions of runs, the newest first, and of leaf segments of each.
+    pub(super) from: Vec<(usize, Range<usize>)>,
+    /// Where the next part begins; empty: from the start.
+    pub(super) next: Vec<u8>,
+}
+
+/// The part from `resume` on, or from the guard before it, that has at least so many leaf segments if there are. There must
+/// be runs.
+pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], resume: &[u8], least_segments: usize) -> Part {
+    let guards = guards(reads, levels);
+    // Of each run the first segment behind each bound: its start, each guard, its end.
+    let cuts: Vec<(usize, Vec<usize>)> = runs(levels)
+        .map(|(position, run)| {
+            let inner = guards.iter().map(|key| cut(reads, run, key).unwrap_or(run.segments().len()));
+            (position, std::iter::once(0).chain(inner).chain([run.segments().len()]).collect())
+        })
+        .collect();
+    let between =
+        |first: usize, end: usize| cuts.iter().map(|(_, cuts)| cuts[end].saturating_sub(cuts[first])).sum::<usize>();
+    let last = guards.len() + 1;
+    let mut first = guards.partition_point(|guard| &guard[..] <= resume);
+    if between(first, last) == 0 {
+        first = 0;
+    }
+    let end = (first + 1..last).find(|end| between(first, *end) >= least_segments).unwrap_or(last);
+    let from = cuts.iter().map(|(position, cuts)| (*position, cuts[first]..cuts[end].max(cuts[first])));
+    let from = from.filter(|(_, segments)| !segments.is_empty()).collect();
+    Part { from, next: guards.get(end - 1).map_or_else(Vec::new, |guard| guard.to_vec()) }
+}
