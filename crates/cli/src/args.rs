@@ -7,8 +7,10 @@ use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
 
+mod operators;
 mod pairs;
 mod table;
+pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use table::{CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
 
@@ -59,6 +61,10 @@ pub(crate) enum Command {
     Count(CountArgs),
     /// Make tables, and show those there are
     Table(TableCommands),
+    /// Copy regions to stores of their own, while they are served
+    Checkpoint(CheckpointArgs),
+    /// Put sorted pairs of a file, or of a store, into a table or an embedded store
+    Ingest(IngestArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it

@@ -37,6 +37,8 @@ Commands:
   scan    Print keys and values in order
   count   Estimate how many keys and bytes a range has
   table   Make tables, and show those there are
+  checkpoint  Copy regions to stores of their own, while they are served
+  ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum

@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`], [`table`]: small
+//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`], [`table`], [`ingest`]: small
 //!   clients. - [`inspect`]: a volume that nothing runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -13,6 +13,7 @@ mod bench;
 mod claim;
 mod data;
 mod dev;
+mod ingest;
 mod inspect;
 mod ports;
 mod serve;
@@ -54,6 +55,8 @@ fn main() -> ExitCode {
         Command::Scan(args) => data::scan(&args),
         Command::Count(args) => data::count(&args),
         Command::Table(args) => table::run(&args.command),
+        Command::Checkpoint(args) => ingest::checkpoint(&args),
+        Command::Ingest(args) => ingest::ingest(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => inspect::verify(&args),

@@ -3,8 +3,11 @@
 use crate::args::{Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text};
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
+use leeward_bench::fetch_status;
 use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, introduce};
+use leeward_format::RegionId;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -81,10 +84,49 @@ fn list(connect: &Connect) -> Outcome {
 }
 
 fn describe(args: &DescribeTableArgs) -> Outcome {
-    let map = data::connect(&args.connect)?.region_map()?;
+    let client = data::connect(&args.connect)?;
+    let map = client.region_map()?;
     let Some(options) = map.table(&args.name) else { return Err(unknown_table(&args.name).into()) };
-    show(&format!("{}\n{}", table_of_tables(&map, std::iter::once(options)), table_of_regions(&map, &options.name)))?;
+    let contents = contents(&client.table(args.name.clone()), &map, &args.name)?;
+    let known = || contents.values().filter_map(|content| content.approximate);
+    let (pairs, size) = known().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+    let total = match known().count() == contents.len() {
+        true => format!("about {pairs} pairs, {} of keys and values", bytes(size)),
+        false => format!("about {pairs} pairs, {} of keys and values in the regions that answer", bytes(size)),
+    };
+    let tables = table_of_tables(&map, std::iter::once(options));
+    show(&format!("{tables}\n{total}\n\n{}", table_of_regions(&map, &options.name, &contents)))?;
     Ok(true)
+}
+
+/// What a region holds, as far as its primary tells.
+#[derive(Default)]
+struct Content {
+    /// Pairs, and bytes of keys and values.
+    approximate: Option<(u64, u64)>,
+    /// Bytes of each level, from L1 on.
+    levels: Vec<u64>,
+}
+
+/// Asks the primaries what the regions of a table hold.
+fn contents(client: &Client, map: &RegionMap, name: &str) -> Result<BTreeMap<RegionId, Content>, ClientError> {
+    let groups = map.regions_of(name);
+    let approximate = |group: &GroupConfig| Op::Approximate { start: group.start.clone(), end: group.end.clone() };
+    let answers = client.execute(groups.iter().map(approximate).collect())?;
+    let mut contents = BTreeMap::<RegionId, Content>::new();
+    for (group, answer) in groups.iter().zip(answers) {
+        let content = contents.entry(group.region).or_default();
+        if let OpResult::Approximation { pairs, bytes, .. } = answer {
+            content.approximate = Some((pairs, bytes));
+        }
+    }
+    let statuses = map.servers.iter().filter_map(|server| fetch_status(&server.admin_address, PATIENCE).ok());
+    for region in statuses.flat_map(|status| status.regions) {
+        if let Some(content) = contents.get_mut(&region.region).filter(|_| region.role == "primary") {
+            content.levels = region.levels.iter().map(|level| level.bytes).collect();
+        }
+    }
+    Ok(contents)
 }
 
 fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOptions>) -> String {
@@ -121,7 +163,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
     table(&head, tables.map(row).collect())
 }
 
-fn table_of_regions(map: &RegionMap, name: &str) -> String {
+fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, Content>) -> String {
     let row = |group: &GroupConfig| {
         let numbers = |members: &[leeward_format::cluster::Member]| {
             let numbers: Vec<String> = members.iter().map(|member| member.server.to_string()).collect();
@@ -130,8 +172,16 @@ fn table_of_regions(map: &RegionMap, name: &str) -> String {
         let end = group.end.as_ref().map_or_else(|| "last".into(), |end| end.escape_ascii().to_string());
         let start = if group.start.is_empty() { "first".into() } else { group.start.escape_ascii().to_string() };
         let primary = group.primary.map_or_else(|| "-".into(), |primary| primary.server.to_string());
-        vec![group.region.to_string(), start, end, primary, numbers(&group.backups), numbers(&group.learners)]
+        let content = contents.get(&group.region);
+        let approximate = content.and_then(|content| content.approximate);
+        let (pairs, size) =
+            approximate.map_or_else(|| ("-".into(), "-".into()), |(pairs, size)| (pairs.to_string(), bytes(size)));
+        let levels: Vec<String> =
+            content.map_or(&[][..], |content| &content.levels).iter().map(|l| bytes(*l)).collect();
+        let levels = if levels.is_empty() { "-".into() } else { levels.join(" ") };
+        let (backups, learners) = (numbers(&group.backups), numbers(&group.learners));
+        vec![group.region.to_string(), start, end, primary, backups, learners, pairs, size, levels]
     };
-    let head = ["region", "first key", "up to", "primary", "in sync", "building"];
+    let head = ["region", "first key", "up to", "primary", "in sync", "building", "about pairs", "bytes", "levels"];
     table(&head, map.regions_of(name).iter().map(row).collect())
 }

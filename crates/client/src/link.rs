@@ -286,6 +286,7 @@ fn op_bytes(op: &Op) -> usize {
             start.len() + end.as_ref().map_or(0, |end| end.len())
         }
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),
+        Op::Checkpoint { name, .. } => name.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } => 0,
     }
 }

@@ -155,8 +155,15 @@ impl Agent {
         }
     }
 
-    /// Takes what the coordinator said.
+    /// Takes what the coordinator said, and does what follows from it.
     pub fn handle(&mut self, now: Nanos, event: CoordinatorEvent) {
+        self.hear(now, event);
+        self.advance(now);
+    }
+
+    /// Takes one of several things that the coordinator said; [`Agent::tick`] does what follows from all of them, which costs as
+    /// much as what follows from one.
+    pub fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
         self.view.handle(&event);
         match event {
             CoordinatorEvent::Up { .. } | CoordinatorEvent::Down | CoordinatorEvent::Expired => {
@@ -170,7 +177,6 @@ impl Agent {
             }
             CoordinatorEvent::Reply { id, result } => self.answered(now, id, result),
         }
-        self.advance(now);
     }
 
     /// Does what only waited for time to pass. Call it every 100 ms or so.

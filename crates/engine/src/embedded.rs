@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use worker::Workers;
 
-/// The one region of a [`Db`].
+/// The one region of a [`Db`] that was made as one.
 const REGION: RegionId = RegionId(1);
 
 /// When writes become durable against a power loss. Against `kill -9` they always are before they are answered.
@@ -159,7 +159,9 @@ impl Db {
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let lock = lock(disk, name)?;
         let (volume, replicas) = open_volume(disk, name, options.volume)?;
-        let replica = match replicas.into_iter().find(|replica| replica.region() == REGION) {
+        // A checkpoint of a node's region is the only one of its volume, and keeps its number.
+        let is_alone = replicas.len() == 1;
+        let replica = match replicas.into_iter().find(|replica| is_alone || replica.region() == REGION) {
             Some(replica) => replica,
             None => Replica::create(&volume, REGION, table_options(&options)?)?,
         };

@@ -28,8 +28,10 @@ pub mod volume;
 
 pub use error::{Error, Result};
 pub use log::Tail;
-pub use memory::{Memory, MemoryStats};
-pub use region::{AppendError, Appended, Checkpoint, CheckpointInfo, Moment, PinnedBase, Region, RegionStats, Write};
+pub use memory::{Lease, Memory, MemoryStats, Purpose};
+pub use region::{
+    AppendError, Appended, Checkpoint, CheckpointInfo, Export, Moment, PinnedBase, Region, RegionStats, Write,
+};
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use version::{Approximation, Lookup, Reach, Snapshot};

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  0                                                                                    budget
-//!  | levels | tails | reads | compactions | L0s of all regions |     cache: what is left     |
-//!                                   a quarter   frozen from a quarter on,
-//!                                   admits new  3/8 make writers wait
+//!  | levels | tails | mirrors | reads | compactions | L0s of all regions |     cache: what is left     |
+//!                                             a quarter   frozen from a quarter on,
+//!                                             admits new  3/8 make writers wait
 //! ```
 //! Everything but the cache takes a lease, whose bytes are what it holds at the moment; the cache gives way at once
 //! and takes what is given back. Each purpose has a share that it respects as it can:
@@ -13,6 +13,7 @@
 //!   fit; near the limit writers rest, and at it a region with a frozen L0 waits for its compaction.
 //! - *Compactions*: another begins only where its buffers fit, or none is under way. Regions take turns.
 //! - *Tails*, *reads*: windows and read-ahead become small.
+//! - *Mirrors*: what is on the volume is given back at once, where otherwise it stays to be written again.
 //!
 //! So the sum stays within the budget but for what a snapshot pins, and what is needed to get on at all: one compaction, and for
 //! each region an L0 and the windows of its tails. Any thread may call anything.
@@ -41,9 +42,11 @@ pub enum Purpose {
     Tails,
     /// Fences of levels, and what is known of each of their leaf segments.
     Levels,
+    /// What primaries have written into a backup's memory.
+    Mirrors,
 }
 
-const PURPOSES: usize = 5;
+const PURPOSES: usize = 6;
 
 /// How a budget is divided at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +65,14 @@ pub struct MemoryStats {
     pub tails: u64,
     /// See [`Purpose::Levels`].
     pub levels: u64,
+    /// See [`Purpose::Mirrors`].
+    pub mirrors: u64,
 }
 
 impl MemoryStats {
     /// All that is in use.
     pub fn used(&self) -> u64 {
-        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels
+        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors
     }
 }
 
@@ -148,35 +153,36 @@ impl Memory {
             reads: of(Purpose::Reads),
             tails: of(Purpose::Tails),
             levels: of(Purpose::Levels),
+            mirrors: of(Purpose::Mirrors),
         }
     }
 
     /// Memory for a purpose; nothing at first.
-    pub(crate) fn lease(&self, purpose: Purpose) -> Lease {
+    pub fn lease(&self, purpose: Purpose) -> Lease {
         Lease { accounts: Arc::clone(&self.accounts), cache: self.cache.clone(), purpose, bytes: AtomicU64::new(0) }
     }
 
     /// [`Memory::lease`] of so many bytes.
-    pub(crate) fn take(&self, purpose: Purpose, bytes: usize) -> Lease {
+    pub fn take(&self, purpose: Purpose, bytes: usize) -> Lease {
         let lease = self.lease(purpose);
         lease.set(bytes as u64);
         lease
     }
 
     /// Bytes that a purpose should have at most.
-    pub(crate) fn share(&self, purpose: Purpose) -> u64 {
+    pub fn share(&self, purpose: Purpose) -> u64 {
         let budget = self.accounts.budget;
         match purpose {
             Purpose::L0s => budget / 3,
             Purpose::Compactions => budget / 4,
-            Purpose::Reads => budget / 8,
+            Purpose::Reads | Purpose::Mirrors => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,
         }
     }
 
     /// A purpose has more than its share.
-    pub(crate) fn is_short(&self, purpose: Purpose) -> bool {
+    pub fn is_short(&self, purpose: Purpose) -> bool {
         self.accounts.of(purpose) > self.share(purpose)
     }
 
@@ -287,7 +293,7 @@ impl fmt::Debug for Memory {
 }
 
 /// Memory that something has until this is dropped.
-pub(crate) struct Lease {
+pub struct Lease {
     accounts: Arc<Accounts>,
     cache: Cache,
     purpose: Purpose,
@@ -296,7 +302,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// It has so many bytes from now on.
-    pub(crate) fn set(&self, bytes: u64) {
+    pub fn set(&self, bytes: u64) {
         let before = self.bytes.swap(bytes, Relaxed);
         let (taken, purpose) = (&self.accounts.taken, &self.accounts.by_purpose[self.purpose as usize]);
         if bytes > before {
@@ -309,8 +315,9 @@ impl Lease {
         }
     }
 
+    /// How many it has.
     #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 

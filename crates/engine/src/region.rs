@@ -7,13 +7,14 @@
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
 //! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
-//! backup is synchronised from; `checkpoint` is a copy by reference; `open` is recovery.
+//! backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes; `open` is recovery.
 
 #[cfg(test)]
 mod accounts_tests;
 mod append;
 mod base;
 mod checkpoint;
+mod export;
 mod ingest;
 mod install;
 mod open;
@@ -22,6 +23,7 @@ mod tails;
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
+pub use export::Export;
 pub(crate) use open::cut;
 
 use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};

@@ -45,6 +45,8 @@ pub struct Replica {
     /// Segments that were shipped for a compaction that is not installed yet.
     shipments: HashMap<SegmentId, Shipment>,
     pending: Option<PendingBase>,
+    /// Bytes of tails were written and not synced.
+    unsynced: bool,
 }
 
 /// A tail of the primary.
@@ -67,7 +69,7 @@ struct Shipment {
 }
 
 impl Replica {
-    /// Makes an empty copy of `region`, durably.
+    /// Makes an empty copy of `region`; durable with the next sync, and so before anything builds on it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the volume has the region already.
@@ -100,6 +102,7 @@ impl Replica {
             tails: BTreeMap::new(),
             shipments: HashMap::new(),
             pending: None,
+            unsynced: false,
         }
     }
 

@@ -215,12 +215,6 @@ impl Volume {
         self.device.sync()
     }
 
-    /// Options that make a volume like this one.
-    pub(crate) fn options(&self) -> VolumeOptions {
-        let &Volume { segment_bytes, capacity_bytes, .. } = self;
-        VolumeOptions { segment_bytes, capacity_bytes, ..VolumeOptions::default() }
-    }
-
     /// Segment size in bytes.
     pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
@@ -318,7 +312,7 @@ impl Volume {
         Some(registry.take(region))
     }
 
-    /// Creates a region without data, durably.
+    /// Creates a region without data; durable with the next sync.
     pub(crate) fn create_region(&self, state: RegionState) -> Result<Owner> {
         let region = state.region;
         let owner = {
@@ -328,7 +322,7 @@ impl Volume {
             }
             registry.take(region)
         };
-        self.commit(&owner, vec![Change::Region(Box::new(state))], &[], Durability::Synced)?;
+        self.commit(&owner, vec![Change::Region(Box::new(state))], &[], Durability::Lazy)?;
         Ok(owner)
     }
 

@@ -30,6 +30,7 @@
 mod memory;
 mod shm;
 mod sim;
+mod sparse;
 mod stream;
 mod tcp;
 mod words;
@@ -39,7 +40,10 @@ pub use sim::{SimFabric, SimNetwork, SimOptions};
 pub use stream::LinkOptions;
 pub use tcp::TcpFabric;
 
-use std::{fmt, io, sync::Arc};
+use std::{fmt, io, ops::Range, sync::Arc};
+
+/// What registered memory is taken and given back by, in bytes.
+pub const PAGE_BYTES: usize = 4096;
 
 /// Longest control message, in bytes: 32 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 32 << 20;
@@ -108,7 +112,8 @@ pub struct FabricCounters {
 }
 
 /// Memory that peers write and read. Zeroed when allocated; deregistered when dropped. The owner's threads may use it
-/// while peers do: every access is a copy, as untorn as the aligned 8-byte words it consists of.
+/// while peers do: every access is a copy, as untorn as the aligned 8-byte words it consists of. The system is asked for
+/// memory page by page, when something is written there first.
 ///
 /// Offsets and lengths are bytes. A range outside of the memory is a bug of the caller and panics.
 pub trait Memory: Send + Sync {
@@ -129,6 +134,9 @@ pub trait Memory: Send + Sync {
     fn load_u64(&self, offset: usize) -> u64;
     /// Stores the little-endian word at `offset` (a multiple of 8), with release ordering.
     fn store_u64(&self, offset: usize, value: u64);
+    /// Gives back the pages ([`PAGE_BYTES`]) that lie whole in `range`: they read as zeroes, and take memory again when they are
+    /// written again. No peer may write to them meanwhile, nor the owner.
+    fn release(&self, range: Range<usize>);
     /// Ends remote access: once this returns, no peer's write changes what the owner reads, and peers are refused.
     fn revoke(&self);
 }

@@ -3,11 +3,12 @@
 //! Used by the transports whose remote side is a thread or a simulator of this process. The only lock is held for the
 //! length of one copy by a remote access and by [`Memory::revoke`], so that no copy is under way once it returns.
 
-use crate::{Descriptor, Memory, words};
+use crate::{Descriptor, Memory, sparse::Sparse, words};
 use leeward_platform::Rng;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -109,10 +110,14 @@ impl<M> Registry<M> {
 pub(crate) struct HeapMemory {
     handle: Handle,
     transport: Transport,
-    words: Box<[AtomicU64]>,
-    /// Held shared during a remote copy.
-    revoked: RwLock<bool>,
+    /// Held shared during a copy.
+    state: RwLock<State>,
     registry: Arc<Registry<HeapMemory>>,
+}
+
+struct State {
+    pages: Sparse,
+    revoked: bool,
 }
 
 impl HeapMemory {
@@ -122,8 +127,7 @@ impl HeapMemory {
         let memory = Arc::new(HeapMemory {
             handle,
             transport,
-            words: words::zeroed(len),
-            revoked: RwLock::new(false),
+            state: RwLock::new(State { pages: Sparse::new(len), revoked: false }),
             registry: Arc::clone(registry),
         });
         registry.insert(handle, &memory);
@@ -132,25 +136,37 @@ impl HeapMemory {
 
     /// Whether a peer may use `len` bytes at `offset`.
     pub(crate) fn admits(&self, offset: u64, len: u64) -> bool {
-        words::within(offset, len, self.len()) && !*self.revoked.read()
+        words::within(offset, len, self.len()) && !self.state.read().revoked
     }
 
     /// A peer's bytes for a range that is within the memory. False, and nothing written, if the memory is revoked.
     pub(crate) fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
-        let revoked = self.revoked.read();
-        if !*revoked {
-            words::copy_in(&self.words, offset as usize, bytes);
+        let state = self.present(offset as usize, bytes.len());
+        if !state.revoked {
+            state.pages.copy_in(offset as usize, bytes);
         }
-        !*revoked
+        !state.revoked
     }
 
     /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
     pub(crate) fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool {
-        let revoked = self.revoked.read();
-        if !*revoked {
-            words::copy_out(&self.words, offset as usize, bytes);
+        let state = self.state.read();
+        if !state.revoked {
+            state.pages.copy_out(offset as usize, bytes);
         }
-        !*revoked
+        !state.revoked
+    }
+
+    /// The memory with every page of a range, for writing there.
+    fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, State> {
+        let state = self.state.read();
+        if state.pages.has(offset, len) {
+            return state;
+        }
+        drop(state);
+        let mut state = self.state.write();
+        state.pages.take(offset, len);
+        RwLockWriteGuard::downgrade(state)
     }
 }
 
@@ -163,22 +179,26 @@ impl Memory for HeapMemory {
     }
     fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert_range(self.len(), offset, bytes.len());
-        words::copy_out(&self.words, offset, bytes);
+        self.state.read().pages.copy_out(offset, bytes);
     }
     fn write(&self, offset: usize, bytes: &[u8]) {
         assert_range(self.len(), offset, bytes.len());
-        words::copy_in(&self.words, offset, bytes);
+        self.present(offset, bytes.len()).pages.copy_in(offset, bytes);
     }
     fn load_u64(&self, offset: usize) -> u64 {
         assert_range(self.len(), offset, words::WORD);
-        words::load(&self.words, offset)
+        self.state.read().pages.load(offset)
     }
     fn store_u64(&self, offset: usize, value: u64) {
         assert_range(self.len(), offset, words::WORD);
-        words::store(&self.words, offset, value);
+        self.present(offset, words::WORD).pages.store(offset, value);
+    }
+    fn release(&self, range: Range<usize>) {
+        assert_range(self.len(), range.start, range.len());
+        self.state.write().pages.release(range);
     }
     fn revoke(&self) {
-        *self.revoked.write() = true;
+        self.state.write().revoked = true;
     }
 }
 

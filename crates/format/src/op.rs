@@ -254,6 +254,14 @@ pub enum Op {
         /// Key after the last, exclusive; `None` for no bound.
         end: Option<Bytes>,
     },
+    /// An operator's: the region's primary copies it, as of one instant, to a store of its own. Answers
+    /// [`OpResult::Checkpoint`] at once; to be asked again until nothing is left. [`OpError::Invalid`] if there is one of that name.
+    Checkpoint {
+        /// The region.
+        region: RegionId,
+        /// Name of the checkpoint: 1 to 64 letters, digits, `-`, `_` and `.`.
+        name: String,
+    },
 }
 
 impl Op {
@@ -262,7 +270,7 @@ impl Op {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
-            Op::DeleteRange { .. } => true,
+            Op::DeleteRange { .. } | Op::Checkpoint { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
@@ -278,7 +286,7 @@ impl Op {
             | Op::Add { key, .. }
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
-            Op::AcceptLoss { .. } | Op::CreateTable { .. } => None,
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::Checkpoint { .. } => None,
         }
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
@@ -295,14 +303,16 @@ impl Op {
                 let below = regions.partition_point(|region| region.start < *end);
                 regions[..below].last().or(regions.first())
             }
-            Op::Count { region } => map.regions.iter().find(|config| config.region == *region),
+            Op::Count { region } | Op::Checkpoint { region, .. } => {
+                map.regions.iter().find(|config| config.region == *region)
+            }
             op => map.region_of(table, op.key()?),
         }
     }
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
-        !is_read && !matches!(self, Op::Approximate { .. })
+        !is_read && !matches!(self, Op::Approximate { .. } | Op::Checkpoint { .. })
     }
 }
 
@@ -357,6 +367,15 @@ pub enum OpResult {
         bytes: u64,
         /// Where to go on: the new `start`. `None`: it is complete.
         resume: Option<Bytes>,
+    },
+    /// How far a checkpoint is.
+    Checkpoint {
+        /// Segments that are not copied yet; 0: it is complete and durable.
+        left: u64,
+        /// Its directory on the primary's machine.
+        path: String,
+        /// Last LSN in it, once something was copied.
+        last: Lsn,
     },
 }
 

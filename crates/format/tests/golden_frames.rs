@@ -82,6 +82,7 @@ fn requests() {
         },
         Op::Delete { key: key.clone(), when: Condition::Version(Lsn(300)) },
         Op::Approximate { start: key, end: None },
+        Op::Checkpoint { region: RegionId(7), name: "monday".into() },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -102,6 +103,7 @@ fn replies() {
         OpResult::Done,
         OpResult::Approximation { pairs: 300, bytes: 7, resume: None },
         OpResult::Pair(Some(Pair { version: Lsn(300), expires: Some(expiry()), now: UnixMs(300), value: None })),
+        OpResult::Checkpoint { left: 300, path: "dir".into(), last: Lsn(300) },
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };

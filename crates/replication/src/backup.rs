@@ -5,9 +5,11 @@
 //! to an older one has run out ([`crate::lease::Grants`]). Joining gives up the buffers that the old primary wrote into,
 //! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device.
 
+mod mounted;
 mod work;
 
-pub use work::{Done, Mounted, Work};
+pub use mounted::Mounted;
+pub use work::{Done, Work};
 
 use crate::lease::Grants;
 use leeward_format::cluster::{Member, TableOptions};
@@ -108,11 +110,16 @@ impl Backup {
 
     fn enqueue(&mut self, message: ToBackup) {
         self.queue.push_back(match message {
-            ToBackup::Open { .. } => Work::Join,
+            ToBackup::Open { options } => Work::Join { options },
             ToBackup::Base(base) => Work::BeginBase(base),
             ToBackup::OpenTail { log, index, id, segment } => Work::OpenTail { log, index, id, segment },
             ToBackup::Flush { log, index, id, bytes, last_lsn } => Work::Flush { log, index, id, bytes, last_lsn },
-            ToBackup::Ship { slot, shipped, bytes } => Work::Store { slot, shipped, bytes },
+            ToBackup::Ship { slot, shipped, bytes } => {
+                if let Some(mounted) = &self.mounted {
+                    mounted.shipped(slot, bytes);
+                }
+                Work::Store { slot, shipped, bytes }
+            }
             ToBackup::InstallBase => Work::InstallBase,
             ToBackup::Install(edit) => Work::Install(edit),
             ToBackup::Discard(ids) => Work::Discard(ids),
@@ -133,10 +140,11 @@ impl Backup {
         self.enqueue(ToBackup::Open { options });
     }
 
-    /// Persists what the mirror buffers hold, if nothing else is going on: so that quiet tails do not stay in memory.
-    pub fn save_tails(&mut self) {
-        if self.in_sync && self.busy.is_none() && self.queue.is_empty() {
-            self.queue.push_back(Work::SaveTails);
+    /// Persists what the mirror buffers hold, if nothing else is going on: so that tails do not stay in memory.
+    pub fn save_tails(&mut self, durably: bool) {
+        let is_idle = self.in_sync && self.busy.is_none() && self.queue.is_empty();
+        if is_idle && self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save()) {
+            self.queue.push_back(Work::SaveTails { durably });
             self.start_next();
         }
     }
@@ -204,12 +212,13 @@ impl Backup {
         self.waiting.is_none() && self.joined.is_some_and(|office| office.primary == primary && office.term == term)
     }
 
-    /// Follows nobody any more: what was queued is void. The buffers are handed over once no work is running.
-    pub fn retire(&mut self) {
+    /// Follows nobody any more: what was queued is void. Hands the buffers over; no work may be running.
+    pub fn retire(&mut self) -> Option<Arc<Mounted>> {
         self.queue.clear();
         self.waiting = None;
         self.joined = None;
         self.in_sync = false;
+        self.mounted.take()
     }
 
     /// No work is running.

@@ -25,7 +25,7 @@ fn work_is_done_one_piece_at_a_time_in_order() {
     let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
     let now = Nanos::from_secs(1);
     backup.message(now, office(1, 5, 1), open(), &grants);
-    assert!(matches!(started(&mut backup)[..], [Work::Join]));
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]));
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
     assert!(started(&mut backup).is_empty());
     backup.done(Ok(Done::Quiet));
@@ -81,5 +81,5 @@ fn a_failure_is_told_and_ends_the_session() {
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
     assert!(started(&mut backup).is_empty(), "what follows builds on what failed");
     backup.message(now, office(1, 5, 2), open(), &grants);
-    assert!(matches!(started(&mut backup)[..], [Work::Join]), "a new session starts afresh");
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]), "a new session starts afresh");
 }

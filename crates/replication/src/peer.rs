@@ -74,6 +74,8 @@ pub struct Peer {
     based: bool,
     heard: Nanos,
     away_since: Nanos,
+    /// No session begins before that.
+    rest_until: Nanos,
     failures: u32,
 }
 
@@ -90,14 +92,20 @@ impl Peer {
             based: false,
             heard: now,
             away_since: now,
+            rest_until: now,
             failures: 0,
         }
     }
 
-    /// The link to it came up: begins session `number`.
-    pub fn link_up(&mut self, now: Nanos, number: u64, options: &TableOptions, out: &mut Vec<PeerAction>) {
+    /// The link to it came up: a session may begin.
+    pub fn link_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
         self.link_up = true;
+        self.rest_until = now;
+    }
+
+    /// Begins session `number`.
+    pub fn begin(&mut self, now: Nanos, number: u64, options: &TableOptions, out: &mut Vec<PeerAction>) {
         self.session_number = number;
         self.state = PeerState::Opening;
         self.heard = now;
@@ -116,6 +124,8 @@ impl Peer {
         if self.state != PeerState::Away {
             self.state = PeerState::Away;
             self.away_since = now;
+            let rest = Nanos(FIRST_REST.0 << self.failures.min(MAX_REST_DOUBLINGS));
+            self.rest_until = now + rest;
             self.failures += 1;
             self.session = None;
             self.based = false;
@@ -231,8 +241,16 @@ impl Peer {
     /// It is away while its link is up, and has rested after its failures: a session may begin. Each attempt costs the
     /// primary a seal of its tails, so one that fails again and again is tried less and less often.
     pub fn may_begin(&self, now: Nanos) -> bool {
-        let rest = Nanos(FIRST_REST.0 << self.failures.saturating_sub(1).min(MAX_REST_DOUBLINGS));
-        self.state == PeerState::Away && self.link_up && now - self.away_since >= rest
+        self.state == PeerState::Away && self.link_up && now >= self.rest_until
+    }
+    /// A session may begin, but others go first with its server, which answered one of them at `heard`: that counts as if it had
+    /// answered this one.
+    pub fn wait(&mut self, heard: Nanos) {
+        self.away_since = self.away_since.max(heard);
+    }
+    /// A session has begun, and it is not in sync yet.
+    pub fn is_joining(&self) -> bool {
+        !matches!(self.state, PeerState::Away | PeerState::InSync)
     }
 
     /// Ships a segment that a compaction built.

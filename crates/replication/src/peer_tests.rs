@@ -29,7 +29,8 @@ fn message(peer: &mut Peer, session: u64, message: ToPrimary, out: &mut Vec<Peer
 #[test]
 fn a_session_goes_from_contact_to_in_sync() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
-    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    peer.link_up(NOW, &mut out);
+    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
     assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Open { .. }))));
     message(&mut peer, 1, opened(), &mut out).unwrap();
     assert!(peer.wants_base() && !peer.is_based());
@@ -43,7 +44,8 @@ fn a_session_goes_from_contact_to_in_sync() {
 #[test]
 fn messages_of_another_session_are_void_and_nonsense_is_an_error() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
-    peer.link_up(NOW, 7, &TableOptions::default(), &mut out);
+    peer.link_up(NOW, &mut out);
+    peer.begin(NOW, 7, &TableOptions::default(), &mut out);
     message(&mut peer, 6, ToPrimary::BaseInstalled, &mut out).unwrap();
     assert!(message(&mut peer, 7, ToPrimary::BaseInstalled, &mut out).is_err());
     message(&mut peer, 7, opened(), &mut out).unwrap();
@@ -55,7 +57,8 @@ fn messages_of_another_session_are_void_and_nonsense_is_an_error() {
 #[test]
 fn a_base_for_a_session_that_ended_is_let_go() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
-    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    peer.link_up(NOW, &mut out);
+    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.link_down(NOW, &mut out);
     out.clear();
@@ -67,7 +70,8 @@ fn a_base_for_a_session_that_ended_is_let_go() {
 #[test]
 fn a_refused_write_of_this_session_ends_it() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
-    peer.link_up(NOW, 1, &TableOptions::default(), &mut out);
+    peer.link_up(NOW, &mut out);
+    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     let id = SegmentId(1);

@@ -150,12 +150,32 @@ impl Primary {
 
     /// The outgoing link to `server` came up or went down.
     pub fn link(&mut self, now: Nanos, server: ServerId, up: bool) {
-        let session = self.next_session;
-        self.next_session += 1;
-        self.with_peer(server, |peer, options, out| match up {
-            true => peer.link_up(now, session, options, out),
+        self.with_peer(server, |peer, _, out| match up {
+            true => peer.link_up(now, out),
             false => peer.link_down(now, out),
         });
+    }
+
+    /// Begins the sessions that may begin, as far as `admit` lets them; it answers when the server was heard of, where others go
+    /// first.
+    pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId) -> Result<(), Nanos>) {
+        let mut admitted = Vec::new();
+        for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
+            match admit(*server) {
+                Ok(()) => admitted.push(*server),
+                Err(heard) => peer.wait(heard),
+            }
+        }
+        for server in admitted {
+            let session = self.next_session;
+            self.next_session += 1;
+            self.with_peer(server, |peer, options, out| peer.begin(now, session, options, out));
+        }
+    }
+
+    /// Servers with which a session has begun that is not in sync yet.
+    pub fn joining(&self) -> Vec<ServerId> {
+        self.peers.iter().filter(|(_, peer)| peer.is_joining()).map(|(server, _)| *server).collect()
     }
 
     /// A message of a peer.
@@ -244,7 +264,7 @@ impl Primary {
         }
     }
 
-    /// Time passed: begins sessions, gives up silent ones, proposes changes.
+    /// Time passed: gives up silent sessions, proposes changes.
     pub fn tick(&mut self, now: Nanos) {
         let mut remove = None;
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
@@ -258,9 +278,6 @@ impl Primary {
             if silence > patience && peer.state() != PeerState::Away {
                 tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
                 self.with_peer(server, |peer, _, out| peer.fail(now, out));
-            }
-            if self.peers[&server].may_begin(now) {
-                self.link(now, server, true);
             }
         }
         match remove {

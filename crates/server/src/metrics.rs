@@ -311,7 +311,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
     let family = Family::<PurposeLabel, Gauge>::default();
-    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels } = memory;
+    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors } = memory;
     let by_purpose = [
         ("cache", cache),
         ("l0s", l0s),
@@ -319,6 +319,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
         ("reads", reads),
         ("tails", tails),
         ("levels", levels),
+        ("mirrors", mirrors),
     ];
     for (purpose, bytes) in by_purpose {
         family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -17,7 +17,7 @@ pub(crate) enum TableCommand {
     Create(Box<CreateTableArgs>),
     /// Show all tables
     List(ListTablesArgs),
-    /// Show the options and regions of a table
+    /// Show the options and regions of a table, and about what they hold
     Describe(DescribeTableArgs),
 }
 

@@ -1,6 +1,8 @@
 //! `leeward dev` with real processes: writes over RESP survive the `kill -9` of a node, the node comes back in sync, and
 //! nothing is left running.
 
+mod copies;
+mod many;
 mod running;
 mod tables;
 

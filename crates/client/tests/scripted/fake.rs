@@ -5,7 +5,7 @@ use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
-use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -182,5 +182,6 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
         Op::AcceptLoss { .. } | Op::CreateTable { .. } => OpResult::Done,
+        Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },
     }
 }

@@ -1,10 +1,10 @@
 //! What a store takes in and gives away as a whole: sorted pairs, and checkpoints. Any thread.
 
-use super::{Db, REGION, lock, open_volume};
+use super::Db;
 use crate::error::{Error, Result};
 use crate::region::{Checkpoint, CheckpointInfo};
-use crate::volume::VOLUME_NAME;
-use leeward_platform::{Disk, RealDisk};
+use leeward_format::VolumeId;
+use leeward_platform::{Disk, RealDisk, Rng};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -118,19 +118,6 @@ impl Db {
     /// # Errors
     /// As [`Db::export_checkpoint`].
     pub fn export_checkpoint_to(&self, name: &str, disk: &dyn Disk, at: &str) -> Result<()> {
-        let checkpoint = self.open_checkpoint(name)?;
-        let _lock = lock(disk, at)?;
-        let (volume, regions) = open_volume(disk, at, self.volume.options())?;
-        if !regions.is_empty() {
-            return Err(Error::Invalid(format!("{at}: there is a store already; export to an empty directory")));
-        }
-        let copied = checkpoint.copy_to(&volume, REGION);
-        drop(volume);
-        if copied.is_err()
-            && let Err(error) = disk.remove(VOLUME_NAME)
-        {
-            tracing::warn!(at, %error, "what was exported in part is left there");
-        }
-        copied
+        self.open_checkpoint(name)?.copy_to(VolumeId(Rng::from_entropy().u64()), disk, at)
     }
 }

@@ -9,14 +9,14 @@
 
 use super::open::{open_view, replay, value_reader};
 use super::tails::seal;
-use super::{PinnedBase, Region};
+use super::{Export, PinnedBase, Region};
 use crate::error::{Error, RESTORE, Result};
 use crate::log::Tails;
-use crate::replica::Replica;
 use crate::version::Snapshot;
-use crate::volume::{Durability, Volume};
-use leeward_format::manifest::{Base, Change, RegionState, SegmentKind, Shipped};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, UnixMs};
+use crate::volume::Durability;
+use leeward_format::manifest::{Base, Change, RegionState, SegmentKind};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, UnixMs, VolumeId};
+use leeward_platform::Disk;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ pub struct CheckpointInfo {
 
 /// An open checkpoint: what the region held when it was made. Stays readable when it is dropped meanwhile.
 pub struct Checkpoint {
-    pinned: PinnedBase,
+    region: RegionId,
+    pinned: Arc<PinnedBase>,
     snapshot: Snapshot,
 }
 
@@ -149,7 +150,7 @@ impl Checkpoint {
         // Whoever reads on holds the log segments, as those of levels.
         view.version.keep(pinned.segments().values().cloned().collect());
         let snapshot = Snapshot::new(view.version, last, now);
-        Ok(Checkpoint { pinned, snapshot })
+        Ok(Checkpoint { region, pinned: Arc::new(pinned), snapshot })
     }
 
     /// Everything in it, to be read.
@@ -157,24 +158,22 @@ impl Checkpoint {
         &self.snapshot
     }
 
-    /// Copies it to an empty volume, where it is a region of its own.
+    /// Copies it to a volume called `new`, drawn at random, on `disk`, which messages call `at`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if that volume has the region; those of reading here and of writing there.
-    pub(crate) fn copy_to(&self, volume: &Arc<Volume>, region: RegionId) -> Result<()> {
-        copy(&self.pinned, volume, region)
+    /// As [`Export::begin`] and [`Export::step`]; nothing is left there then.
+    pub(crate) fn copy_to(&self, new: VolumeId, disk: &dyn Disk, at: &str) -> Result<()> {
+        let mut export = Export::begin(Arc::clone(&self.pinned), self.region, new, disk, at)?;
+        let copied = loop {
+            match export.step() {
+                Ok(0) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        drop(export);
+        copied.inspect_err(|_| Export::remove(disk, at))
     }
-}
-
-/// Copies all of `pinned` to another volume.
-fn copy(pinned: &PinnedBase, volume: &Arc<Volume>, region: RegionId) -> Result<()> {
-    let mut replica = Replica::create(volume, region, pinned.base.options.clone())?;
-    for id in replica.begin_base(&pinned.base)? {
-        let found = pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
-        let shipped = Shipped { id, kind: found.kind, primary: found.primary };
-        replica.store(&shipped, &pinned.read_segment(id)?)?;
-    }
-    replica.install_base()
 }
 
 impl std::fmt::Debug for Checkpoint {

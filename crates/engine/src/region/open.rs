@@ -37,9 +37,14 @@ impl Region {
         let tails = Arc::new(Tails::new());
         let reader = value_reader(&volume, &state, &tails);
         let view = open_view(&volume, volume.segments(owner.region), &state, reader.clone(), l0s)?;
-        // What was replayed may be in the page cache only; from here on it is relied on.
-        volume.sync()?;
-        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], Durability::Synced)?;
+        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
+        // sync of a record is soon enough.
+        let is_new = state.segments.is_empty();
+        let durability = if is_new { Durability::Lazy } else { Durability::Synced };
+        if !is_new {
+            volume.sync()?;
+        }
+        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], durability)?;
         let frozen = view.version.frozen().len();
         let ids = segment_ids(term);
         let accounts = Accounts::of(&state, volume.segment_bytes());

@@ -123,7 +123,7 @@ impl Replica {
         Ok(translated.len() as u64)
     }
 
-    /// Makes the base the region's state, atomically and durably; drops every segment that is not part of it. Tails
+    /// Makes the base the region's state, atomically and, if it holds anything, durably; drops every segment that is not part of it. Tails
     /// that were opened since [`Replica::begin_base`] go on behind it.
     ///
     /// # Errors
@@ -134,10 +134,15 @@ impl Replica {
         };
         let (mut state, held) = self.state_after(pending)?;
         state.checkpoints = self.state()?.checkpoints;
-        self.volume.sync()?;
+        // A base that holds nothing is durable with the first sync of a record behind it.
+        let is_new = state.segments.is_empty();
+        let durability = if is_new { Durability::Lazy } else { Durability::Synced };
+        if !is_new {
+            self.volume.sync()?;
+        }
         let options = state.options.clone();
         let position = (state.term, pending.base.last_lsn);
-        self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, Durability::Synced)?;
+        self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, durability)?;
         (self.options, self.position, self.pending) = (options, position, None);
         self.tails.retain(|_, tail| tail.sealed.is_none());
         self.volume.release_space();

@@ -49,16 +49,30 @@ impl Replica {
         if new < bytes.len() {
             self.volume.write_buffered(tail.segment.no(), tail.persisted, &bytes[new..])?;
             tail.persisted = end as u32;
+            self.unsynced = true;
         }
         Ok(())
     }
 
-    /// Makes everything durable that was written.
+    /// Reads the first bytes of an open tail, which were persisted. Answers whether the tail is open: one that was adopted or
+    /// sealed is part of the copy.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn read_tail(&self, id: SegmentId, bytes: &mut [u8]) -> Result<bool> {
+        let tail = self.tails.get(&id).filter(|tail| bytes.len() <= tail.persisted as usize);
+        tail.map_or(Ok(false), |tail| self.volume.read(tail.segment.no(), 0, bytes).map(|()| true))
+    }
+
+    /// Makes the bytes of tails durable that were persisted since the last time.
     ///
     /// # Errors
     /// Those of writing.
     pub fn sync(&mut self) -> Result<()> {
-        self.volume.sync()
+        if std::mem::take(&mut self.unsynced) {
+            self.volume.sync()?;
+        }
+        Ok(())
     }
 
     /// An open tail is complete, persisted up to `bytes`: makes it durable and records its end. The record of the end

@@ -6,12 +6,14 @@
 
 use crate::words::WORD;
 use rustix::{
-    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom},
+    io::Errno,
     mm::{MapFlags, ProtFlags},
 };
 use std::{
     ffi::c_void,
     io,
+    ops::Range,
     os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
     slice,
@@ -21,13 +23,30 @@ use std::{
 /// Seals without which a file is not mapped: nobody can shrink it under its users.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A new memory file of `bytes` zeroed bytes, all of them allocated, its size sealed.
+/// A new memory file of `bytes` zeroed bytes, its size sealed. Its pages are taken when they are written first: as everywhere
+/// else, memory that has run out by then ends a process.
 pub(super) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("leeward-fabric", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    // Allocated now, so that memory that runs out is an error here and not a signal at some later access.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+    rustix::fs::ftruncate(&file, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&file, SEALS)?;
     Ok(file)
+}
+
+/// Gives back the pages of `range` of a memory file, whole pages: it reads as zeroes, for all who have it mapped.
+pub(super) fn release(file: &OwnedFd, range: Range<usize>) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64)?)
+}
+
+/// The next range of a memory file from `from` on that has pages; `None`: there is none.
+pub(super) fn next_taken(file: &OwnedFd, from: usize) -> io::Result<Option<Range<usize>>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(from as u64)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+    Ok(Some(start as usize..end as usize))
 }
 
 /// A whole memory file in this process's address space, until dropped.

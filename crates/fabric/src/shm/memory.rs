@@ -13,14 +13,17 @@
 //! the peer sees `revoked`, or its fence came first and the owner's copy holds its bytes. Hence: what was completed is
 //! in the copy, and what comes later lands in memory that nobody looks at.
 
-use super::mapping::{Mapping, create_file};
+use super::mapping::{Mapping, create_file, next_taken, release};
 use crate::{
-    Descriptor, Memory,
+    Descriptor, Memory, PAGE_BYTES,
     memory::{Counters, Handle, Registry, Transport, assert_range},
+    sparse::Sparse,
     words::{self, WORD},
 };
+use parking_lot::Mutex;
 use std::{
     io,
+    ops::Range,
     os::fd::OwnedFd,
     sync::{
         Arc, OnceLock,
@@ -45,7 +48,7 @@ pub(super) struct ShmMemory {
     file: OwnedFd,
     mapping: Mapping,
     /// The bytes, once access was revoked.
-    settled: OnceLock<Box<[AtomicU64]>>,
+    settled: OnceLock<Mutex<Sparse>>,
     registry: Arc<Registry<ShmMemory>>,
     /// Takes over what peers moved when the memory is dropped.
     counters: Arc<Counters>,
@@ -83,12 +86,49 @@ impl ShmMemory {
         (header[WRITTEN].load(Ordering::Relaxed), header[READ].load(Ordering::Relaxed))
     }
 
-    /// The bytes to look at.
+    /// The bytes that peers write.
     fn words(&self) -> &[AtomicU64] {
-        match self.settled.get() {
-            Some(settled) => settled,
-            None => &self.mapping.words()[HEADER / WORD..],
+        &self.mapping.words()[HEADER / WORD..]
+    }
+
+    /// Calls `with` with each part of a range of the memory that lies on pages which are taken: to look at others would take
+    /// them.
+    fn taken(&self, range: Range<usize>, mut with: impl FnMut(Range<usize>)) {
+        let (mut from, end) = (HEADER + range.start, HEADER + range.end);
+        while from < end {
+            let taken = match next_taken(&self.file, from) {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "memory is looked at whole");
+                    from..end
+                }
+            };
+            if taken.start < end {
+                with(taken.start - HEADER..taken.end.min(end) - HEADER);
+            }
+            from = taken.end;
         }
+    }
+
+    /// Copies what peers have written.
+    fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        bytes.fill(0);
+        self.taken(offset..offset + bytes.len(), |part| {
+            words::copy_out(self.words(), part.start, &mut bytes[part.start - offset..part.end - offset]);
+        });
+    }
+
+    /// A copy of all of it.
+    fn copy(&self) -> Sparse {
+        let mut copy = Sparse::new(self.len());
+        self.taken(0..self.len(), |part| {
+            let mut bytes = vec![0; part.len()];
+            words::copy_out(self.words(), part.start, &mut bytes);
+            copy.take(part.start, bytes.len());
+            copy.copy_in(part.start, &bytes);
+        });
+        copy
     }
 }
 
@@ -101,26 +141,54 @@ impl Memory for ShmMemory {
     }
     fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert_range(self.len(), offset, bytes.len());
-        words::copy_out(self.words(), offset, bytes);
+        match self.settled.get() {
+            Some(settled) => settled.lock().copy_out(offset, bytes),
+            None => self.copy_out(offset, bytes),
+        }
     }
     fn write(&self, offset: usize, bytes: &[u8]) {
         assert_range(self.len(), offset, bytes.len());
-        words::copy_in(self.words(), offset, bytes);
+        match self.settled.get() {
+            Some(settled) => {
+                let mut settled = settled.lock();
+                settled.take(offset, bytes.len());
+                settled.copy_in(offset, bytes);
+            }
+            None => words::copy_in(self.words(), offset, bytes),
+        }
     }
     fn load_u64(&self, offset: usize) -> u64 {
         assert_range(self.len(), offset, WORD);
-        words::load(self.words(), offset)
+        match self.settled.get() {
+            Some(settled) => settled.lock().load(offset),
+            None => words::load(self.words(), offset),
+        }
     }
     fn store_u64(&self, offset: usize, value: u64) {
         assert_range(self.len(), offset, WORD);
-        words::store(self.words(), offset, value);
+        match self.settled.get() {
+            Some(_) => self.write(offset, &value.to_le_bytes()),
+            None => words::store(self.words(), offset, value),
+        }
+    }
+    fn release(&self, range: Range<usize>) {
+        assert_range(self.len(), range.start, range.len());
+        let first = HEADER + range.start.next_multiple_of(PAGE_BYTES);
+        let last = match range.end == self.len() {
+            true => file_bytes(self.handle.len).expect("it was made with so many"),
+            false => HEADER + range.end / PAGE_BYTES * PAGE_BYTES,
+        };
+        if first < last
+            && let Err(error) = release(&self.file, first..last)
+        {
+            tracing::warn!(%error, "memory is not given back");
+        }
     }
     fn revoke(&self) {
         self.settled.get_or_init(|| {
-            let (header, data) = self.mapping.words().split_at(HEADER / WORD);
-            header[REVOKED].store(1, Ordering::Relaxed);
+            self.mapping.words()[REVOKED].store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            data.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))).collect()
+            Mutex::new(self.copy())
         });
     }
 }

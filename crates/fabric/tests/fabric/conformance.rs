@@ -1,7 +1,7 @@
 //! What every transport promises, tried on each of them.
 
 use crate::common::{Harness, Node, bytes_of, pattern, recorder};
-use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId};
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, PAGE_BYTES, PeerId};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Every case, for one harness.
@@ -22,6 +22,7 @@ macro_rules! on_every_transport {
 on_every_transport!(
     a_write_lands_and_completes,
     memory_begins_zeroed_and_odd_ranges_are_exact,
+    what_was_given_back_reads_as_zeroes_and_is_written_again,
     many_writes_in_flight_all_complete_once,
     a_read_brings_the_bytes,
     a_flag_is_seen_after_its_data,
@@ -69,6 +70,26 @@ fn memory_begins_zeroed_and_odd_ranges_are_exact(h: &mut dyn Harness) {
     }
     memory.write(5, b"own");
     assert_eq!(bytes_of(&*memory, 5, 3), b"own");
+}
+
+fn what_was_given_back_reads_as_zeroes_and_is_written_again(h: &mut dyn Harness) {
+    const BYTES: usize = 5 * PAGE_BYTES + 100;
+    let (a, b) = h.pair();
+    let memory = b.fabric.allocate(BYTES).unwrap();
+    let mut model = pattern(BYTES, 1);
+    a.write(&b, &memory.descriptor(), 0, &model, 1);
+    h.until("the write completes", &mut || a.completed(&b, 1));
+    memory.release(1..3 * PAGE_BYTES + 1);
+    model[PAGE_BYTES..3 * PAGE_BYTES].fill(0);
+    assert!(bytes_of(&*memory, 0, BYTES) == model);
+    memory.release(5 * PAGE_BYTES..BYTES);
+    model[5 * PAGE_BYTES..].fill(0);
+    assert!(bytes_of(&*memory, 0, BYTES) == model);
+    a.write(&b, &memory.descriptor(), 2 * PAGE_BYTES as u64 - 3, b"again", 2);
+    h.until("the write completes", &mut || a.completed(&b, 2));
+    model[2 * PAGE_BYTES - 3..][..5].copy_from_slice(b"again");
+    memory.revoke();
+    assert!(bytes_of(&*memory, 0, BYTES) == model);
 }
 
 fn many_writes_in_flight_all_complete_once(h: &mut dyn Harness) {

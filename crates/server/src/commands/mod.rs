@@ -150,7 +150,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         }
         Op::DeleteRange { start, end } => check_range(start, end.as_deref()),
         Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
-        Op::Count { .. } | Op::AcceptLoss { .. } => Ok(()),
+        Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
     }
 }
 

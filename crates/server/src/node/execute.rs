@@ -119,6 +119,7 @@ impl Serving {
                 let (start, end) = (start.clone(), end.clone());
                 self.start_approximation(now, to, op, start, end);
             }
+            Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
             Op::Count { .. } => {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));

@@ -3,9 +3,10 @@
 
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::version::Lookup;
-use leeward_engine::{Error, Region, Replica};
+use leeward_engine::{Error, Export, Region, Replica};
 use leeward_format::op::OpResult;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
+use leeward_platform::Disk;
 use leeward_replication::backup::Done;
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(super) enum Outcome {
     /// A region that lost its office is a copy again.
     Retired(Result<Box<Replica>, Error>),
     /// A piece of a backup's work.
-    Followed { replica: Box<Replica>, result: Result<Done, String> },
+    Followed { replica: Option<Box<Replica>>, result: Result<Done, String> },
     /// A compaction built a segment, or is complete.
     Stepped { compaction: Box<Compaction>, step: Result<Step, Error> },
     /// A compaction was installed at the primary.
@@ -63,6 +64,8 @@ pub(super) enum Outcome {
     Synced(Result<Lsn, Error>),
     /// A segment of a pinned base was read.
     Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
+    /// A segment of a checkpoint was copied; so many are left.
+    Exported { name: String, left: Result<usize, Error>, export: Option<Box<(Export, Box<dyn Disk>)>> },
     /// Keys were looked up on the device, each for the operation with that ticket.
     LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
     /// A scan ended, for operation `ticket`.

@@ -78,7 +78,10 @@ impl Node {
             if named || self.slots.contains_key(&config.region) {
                 let slot = self.slots.entry(config.region);
                 let slot = slot.or_insert_with(|| Slot::new(config.region, None, &self.context));
-                slot.configure(now, config, &mut self.context, &mut self.answers);
+                if slot.config.as_ref().is_none_or(|known| known.epoch < config.epoch) {
+                    slot.configure(now, config, &mut self.context, &mut self.answers);
+                    self.touched.insert(config.region);
+                }
             }
         }
     }

@@ -7,8 +7,9 @@
 //!
 //! - `slot`: one region here, whatever this node is to it.
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
+//! - `export`: checkpoints of regions that it serves.
 //! - `forward`: operations for other nodes' regions.
-//! - `job`: what touches the device.
+//! - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
 //! - `wall`: what time it is for pairs that expire.
@@ -17,8 +18,10 @@
 
 pub(crate) mod decide;
 mod execute;
+mod export;
 mod forward;
 mod job;
+mod joining;
 pub mod link;
 mod membership;
 mod presence;
@@ -28,10 +31,13 @@ mod slot;
 pub mod status;
 mod wall;
 
+pub use export::{CheckpointPlace, Checkpoints};
 use forward::{Forwarding, Next};
+use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
+use joining::Joining;
 use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
-use leeward_engine::{Replica, Volume};
+use leeward_engine::{Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
 use leeward_format::cluster::{CopyFound, GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
@@ -49,7 +55,7 @@ use membership::Proposer;
 use presence::Presence;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wall::Wall;
 
@@ -120,6 +126,8 @@ pub struct NodeParts {
     pub cluster: ClusterOptions,
     /// Timing.
     pub timing: NodeTiming,
+    /// Where checkpoints go; `None`: none are made.
+    pub checkpoints: Option<Checkpoints>,
 }
 
 /// What the regions of a node share.
@@ -131,12 +139,14 @@ struct Context {
     links: BTreeMap<ServerId, Link>,
     grants: Grants,
     ops: Ops,
+    joining: Joining,
     timing: Timing,
     now: Nanos,
     wall: Wall,
     jobs: Vec<Job>,
     /// Proposals under way.
     proposals: BTreeMap<ProposalId, Proposer>,
+    checkpoints: Option<Checkpoints>,
     frame: Vec<u8>,
 }
 
@@ -170,7 +180,15 @@ pub struct Node {
     flush_interval: Nanos,
     leases_asked: Nanos,
     tails_saved: Nanos,
+    /// Bytes that had come over the fabric then.
+    received_at_save: u64,
     answers: Vec<Answer>,
+    /// Regions to which something has happened in this turn.
+    touched: BTreeSet<RegionId>,
+    /// Something has happened that may concern every region.
+    look_at_all: bool,
+    /// What the coordinator said in this turn is not followed yet.
+    has_heard_coordinator: bool,
     withdrawn: bool,
     presence: Presence,
     /// It has been registered in this life, so that its number on the fabric is its own.
@@ -193,11 +211,13 @@ impl Node {
             links: BTreeMap::new(),
             grants: Grants::default(),
             ops: Ops::default(),
+            joining: Joining::default(),
             timing: parts.timing.replication,
             now,
             wall: Wall::default(),
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
+            checkpoints: parts.checkpoints,
             frame: Vec::new(),
         };
         let copies = parts.copies.into_iter().map(Box::new);
@@ -212,7 +232,11 @@ impl Node {
             flush_interval: parts.timing.flush_interval,
             leases_asked: Nanos::ZERO,
             tails_saved: Nanos::ZERO,
+            received_at_save: 0,
             answers: Vec::new(),
+            touched: BTreeSet::new(),
+            look_at_all: true,
+            has_heard_coordinator: false,
             withdrawn: false,
             presence: Presence::new(now),
             has_joined: false,
@@ -233,10 +257,13 @@ impl Node {
             Input::Submit { token, table, op, direct } => self.submit(now, ReplyTo::Client(token), table, op, direct),
             Input::Link(from, event) => self.link_event(now, from, event),
             Input::Coordinator(event) => {
-                self.context.agent.handle(now, event);
-                self.follow_cluster(now);
+                self.context.agent.hear(now, event);
+                self.has_heard_coordinator = true;
             }
             Input::Job(done) => {
+                // Other regions may have waited for the memory of its compaction.
+                self.look_at_all |= matches!(done.outcome, Outcome::Installed { .. });
+                self.touched.insert(done.region);
                 let slot = self.slots.get_mut(&done.region).expect("slots are never removed");
                 slot.job_done(now, done.outcome, &mut self.context, &mut self.answers);
             }
@@ -246,10 +273,23 @@ impl Node {
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
         self.context.now = now;
-        for slot in self.slots.values_mut() {
+        if std::mem::take(&mut self.has_heard_coordinator) {
+            self.context.agent.tick(now);
+            self.follow_cluster(now);
+        }
+        let touched = std::mem::take(&mut self.touched);
+        let regions: Vec<RegionId> = match std::mem::take(&mut self.look_at_all) {
+            true => self.slots.keys().copied().collect(),
+            false => touched.into_iter().collect(),
+        };
+        for region in regions {
+            let Some(slot) = self.slots.get_mut(&region) else { continue };
             if let Some(serving) = slot.serving() {
                 serving.resume(now);
                 serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+                if serving.is_restless(now) {
+                    self.touched.insert(region);
+                }
                 slot.act_as_primary(&mut self.context);
             }
         }
@@ -269,10 +309,11 @@ impl Node {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn tick(&mut self, now: Nanos) {
+        self.look_at_all = true;
         self.context.agent.tick(now);
         self.follow_cluster(now);
         self.look_for_absence(now);
-        let save_tails = now - self.tails_saved >= self.flush_interval;
+        let save_tails = self.is_time_to_save(now);
         for slot in self.slots.values_mut() {
             if let Some(serving) = slot.serving() {
                 serving.primary.tick(now);
@@ -280,14 +321,11 @@ impl Node {
                 slot.act_as_primary(&mut self.context);
             }
             slot.backup.join_when_allowed(now, &self.context.grants);
-            if save_tails {
-                slot.backup.save_tails();
+            if let Some(durably) = save_tails {
+                slot.backup.save_tails(durably);
             }
             slot.act_as_backup(&mut self.context);
             slot.reconcile(now, &mut self.context, &mut self.answers);
-        }
-        if save_tails {
-            self.tails_saved = now;
         }
         self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
@@ -298,6 +336,22 @@ impl Node {
         for forwarded in std::mem::take(&mut self.again) {
             self.route(now, forwarded.since, forwarded.to, forwarded.table, forwarded.op, false);
         }
+    }
+
+    /// Whether backups should save what is in their mirror buffers, and if so whether durably: in time, and before more has come
+    /// in than mirrors may have of the memory.
+    fn is_time_to_save(&mut self, now: Nanos) -> Option<bool> {
+        let received = self.context.fabric.counters().bytes_received;
+        let durably = now - self.tails_saved >= self.flush_interval;
+        if durably {
+            self.tails_saved = now;
+        } else if received.saturating_sub(self.received_at_save)
+            <= self.context.volume.memory().share(Purpose::Mirrors) / 4
+        {
+            return None;
+        }
+        self.received_at_save = received;
+        Some(durably)
     }
 
     fn ask_for_leases(&mut self, now: Nanos) {
@@ -322,6 +376,7 @@ impl Node {
         match event {
             LinkEvent::Up | LinkEvent::Down => {
                 let up = event == LinkEvent::Up;
+                self.look_at_all = true;
                 self.context.links.entry(from).or_default().up = up;
                 for slot in self.slots.values_mut() {
                     if let Some(serving) = slot.serving() {
@@ -336,6 +391,7 @@ impl Node {
                 }
             }
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
+                self.touched.insert(Ops::region_of(op));
                 let slot = self.slots.get_mut(&Ops::region_of(op));
                 if let Some(slot) = slot
                     && let Some(serving) = slot.serving()
@@ -364,6 +420,7 @@ impl Node {
                     let serving = self.slots.get_mut(&region).and_then(Slot::serving);
                     if let Some(serving) = serving.filter(|serving| serving.term == term) {
                         serving.primary.lease_granted(from, Nanos(sent));
+                        self.touched.insert(region);
                     }
                 }
             }
@@ -379,6 +436,8 @@ impl Node {
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }
             Control::ToPrimary { region, term, session, body } => {
+                self.context.joining.heard(now, from);
+                self.touched.insert(region);
                 if let Some(slot) = self.slots.get_mut(&region) {
                     slot.hear_backup(now, from, term, session, body, &mut self.context);
                 }
@@ -421,6 +480,7 @@ impl Node {
             return;
         };
         if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
+            self.touched.insert(config.region);
             serving.execute(now, to, op);
             return;
         }

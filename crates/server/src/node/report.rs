@@ -125,8 +125,8 @@ impl Serving {
 }
 
 fn memory_status(stats: &MemoryStats) -> MemoryStatus {
-    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels } = stats;
-    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels }
+    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors } = stats;
+    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors }
 }
 
 fn peer_status(peer: &Peer) -> PeerStatus {

@@ -9,6 +9,8 @@
 //! - Nothing here blocks: what touches the device is a [`Job`], and [`Serving::jobs`] counts them, because a region is
 //!   given up only when none is running.
 
+use super::Context;
+use super::export::{Checkpoints, Exporting};
 use super::job::{Job, JobClass, Outcome};
 use super::status::RegionCounters;
 use super::wall::Wall;
@@ -85,6 +87,9 @@ pub(super) struct Serving {
     pub(super) open: bool,
     pub(super) since: Nanos,
     pub(super) wall: Wall,
+    pub(super) checkpoints: Option<Checkpoints>,
+    /// Checkpoints that were asked for, by name.
+    pub(super) exporting: BTreeMap<String, Exporting>,
     pub(super) recovery: Nanos,
     pub(super) jobs: usize,
     pub(super) counters: RegionCounters,
@@ -121,11 +126,13 @@ pub(super) struct Serving {
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
     next_index: [u64; 2],
     pins: BTreeMap<ServerId, Arc<PinnedBase>>,
+    /// Servers with which a session has begun that is not in sync yet, as counted.
+    pub(super) joining: Vec<ServerId>,
     pub(super) new_jobs: Vec<Job>,
 }
 
 impl Serving {
-    pub(super) fn new(now: Nanos, wall: Wall, region: Arc<Region>, primary: Primary) -> Serving {
+    pub(super) fn new(now: Nanos, context: &Context, region: Arc<Region>, primary: Primary) -> Serving {
         Serving {
             id: primary.config().region,
             term: primary.config().term,
@@ -133,7 +140,9 @@ impl Serving {
             primary,
             open: false,
             since: now,
-            wall,
+            wall: context.wall.clone(),
+            checkpoints: context.checkpoints.clone(),
+            exporting: BTreeMap::new(),
             recovery: Nanos::ZERO,
             jobs: 0,
             counters: RegionCounters::default(),
@@ -158,6 +167,7 @@ impl Serving {
             rest_until: Nanos::ZERO,
             next_index: [0; 2],
             pins: BTreeMap::new(),
+            joining: Vec::new(),
             new_jobs: Vec::new(),
         }
     }
@@ -167,7 +177,7 @@ impl Serving {
         self.new_jobs.push(Job::new(JobClass::Foreground, self.id, work));
     }
 
-    fn spawn_in_background(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+    pub(super) fn spawn_in_background(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
         self.new_jobs.push(Job::new(JobClass::Background, self.id, work));
     }
@@ -229,6 +239,12 @@ impl Serving {
         let pause = Nanos(pause.as_nanos() as u64);
         self.slowed_until = self.slowed_until.max(now) + pause;
         self.counters.stall_slowed_ns += pause.0;
+    }
+
+    /// Time alone will let it go on, soon: it wants each turn.
+    pub(super) fn is_restless(&self, now: Nanos) -> bool {
+        let is_slowed = now < self.slowed_until && !self.held.is_empty();
+        is_slowed || !self.stalled.is_empty() || !self.behind.is_empty()
     }
 
     /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
@@ -379,14 +395,19 @@ impl Serving {
     /// result of a compaction in its base, or all of its segments.
     fn pin_bases(&mut self) {
         for server in self.primary.wants_base() {
-            self.region.seal_tails();
-            for tail in LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)) {
-                self.next_index[tail.log().index()] = tail.index() + 1;
-            }
-            let pinned = self.region.base();
+            let pinned = self.pin();
             self.primary.base(server, pinned.base.clone(), self.region.last_lsn(), self.next_index);
             self.pins.insert(server, Arc::new(pinned));
         }
+    }
+
+    /// Pins all of the region, as it is now.
+    pub(super) fn pin(&mut self) -> PinnedBase {
+        self.region.seal_tails();
+        for tail in LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)) {
+            self.next_index[tail.log().index()] = tail.index() + 1;
+        }
+        self.region.base()
     }
 
     pub(super) fn unpin(&mut self, server: ServerId) {

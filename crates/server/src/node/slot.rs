@@ -71,17 +71,19 @@ impl Slot {
 
     // ---- what may change the office ------------------------------------------------------------------------------
 
-    /// A configuration was read from the coordinator.
+    /// A configuration was read from the coordinator that is newer than what was known.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
-        if self.config.as_ref().is_none_or(|known| known.epoch < config.epoch) {
-            self.config = Some(config.clone());
-        }
+        self.config = Some(config.clone());
         self.reconcile(now, context, out);
     }
 
     /// Brings the office in line with the configuration, as far as that is possible now.
     pub(super) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
-        let Some(config) = self.config.clone() else { return };
+        let Some(config) = &self.config else { return };
+        if matches!(&self.holding, Holding::Serving(serving) if serving.primary.config() == config) {
+            return;
+        }
+        let config = config.clone();
         let mine = config.primary == Some(context.me);
         match &mut self.holding {
             Holding::Serving(serving) if mine && serving.term == config.term => {
@@ -105,10 +107,9 @@ impl Slot {
         else {
             unreachable!("only a copy at rest assumes an office");
         };
-        self.backup.retire();
+        let mounted = self.backup.retire();
         self.work = None;
-        let (id, term, mounted, volume) =
-            (self.id, config.term, self.backup.mounted().cloned(), context.volume.clone());
+        let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, move || {
             let open = || -> Result<Arc<Region>, Error> {
                 let mut copy = match copy {
@@ -116,7 +117,7 @@ impl Slot {
                     None => Replica::create(&volume, id, options)?,
                 };
                 if let Some(mounted) = mounted {
-                    copy.adopt_tails(&mounted.give_up())?;
+                    copy.adopt_tails(&mounted.give_up(&copy)?)?;
                 }
                 copy.abandon();
                 copy.serve(term)
@@ -138,7 +139,7 @@ impl Slot {
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
                 let primary = Primary::new(now, config, options, context.timing, &context.links_up());
-                self.holding = Holding::Serving(Box::new(Serving::new(since, context.wall.clone(), region, primary)));
+                self.holding = Holding::Serving(Box::new(Serving::new(since, context, region, primary)));
                 self.act_as_primary(context);
             }
             (Err(error), _) => {
@@ -156,6 +157,7 @@ impl Slot {
         };
         tracing::info!(region = %self.id, term = %serving.term, "no longer the primary");
         serving.abandon(out);
+        context.joining.change(&serving.joining, &[]);
         self.over = self.over.max(serving.term);
         self.holding = Holding::Retiring(serving);
         self.finish_retiring(context);
@@ -183,17 +185,6 @@ impl Slot {
         context: &mut Context,
         out: &mut Vec<Answer>,
     ) {
-        if let ToBackup::Open { options } = &body
-            && matches!(self.holding, Holding::Copy(None))
-        {
-            match Replica::create(&context.volume, self.id, options.clone()) {
-                Ok(copy) => self.holding = Holding::Copy(Some(Box::new(copy))),
-                Err(error) => {
-                    tracing::error!(region = %self.id, %error, "no copy can be made");
-                    return;
-                }
-            }
-        }
         let superseded = match &self.holding {
             Holding::Serving(serving) => serving.term < office.term,
             Holding::Assuming { term, .. } => *term >= office.term,
@@ -228,17 +219,17 @@ impl Slot {
     }
 
     fn run_work(&mut self, context: &mut Context) {
-        if self.work.is_none() || !matches!(self.holding, Holding::Copy(Some(_))) {
+        if self.work.is_none() || !matches!(self.holding, Holding::Copy(_)) {
             return;
         }
-        let Holding::Copy(Some(mut replica)) = std::mem::replace(&mut self.holding, Holding::Working) else {
+        let Holding::Copy(mut replica) = std::mem::replace(&mut self.holding, Holding::Working) else {
             unreachable!("just seen");
         };
         let work = self.work.take().expect("just seen");
         let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
-        let segment_bytes = context.volume.segment_bytes();
+        let (id, volume) = (self.id, context.volume.clone());
         context.spawn(self.id, move || {
-            let result = work.run(&mut replica, mounted.as_deref(), fabric.as_ref(), segment_bytes);
+            let result = work.run(&volume, id, &mut replica, mounted.as_deref(), fabric.as_ref());
             Outcome::Followed { replica, result }
         });
     }
@@ -265,6 +256,12 @@ impl Slot {
     pub(super) fn act_as_primary(&mut self, context: &mut Context) {
         let Holding::Serving(serving) = &mut self.holding else { return };
         context.jobs.append(&mut serving.new_jobs);
+        let begun = &mut serving.joining;
+        serving.primary.begin_sessions(context.now, |server| {
+            context.joining.admit(server)?;
+            begun.push(server);
+            Ok(())
+        });
         loop {
             let actions = serving.primary.take_actions();
             if actions.is_empty() {
@@ -280,6 +277,9 @@ impl Slot {
             }
         }
         context.jobs.append(&mut serving.new_jobs);
+        let joining = serving.primary.joining();
+        context.joining.change(&serving.joining, &joining);
+        serving.joining = joining;
     }
 
     // ---- jobs ----------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ impl Slot {
                 self.holding = Holding::Broken(error.to_string());
             }
             Outcome::Followed { replica, result } => {
-                self.holding = Holding::Copy(Some(replica));
+                self.holding = Holding::Copy(replica);
                 self.backup.done(result);
             }
             other => self.serving_job_done(now, other, context),
@@ -318,6 +318,7 @@ impl Slot {
                     serving.looked_up(now, ticket, result);
                 }
             }
+            Outcome::Exported { name, left, export } => serving.exported(name, left, export),
             Outcome::Scanned { ticket, at, result } => serving.scanned(now, ticket, at, result),
             upkeep => serving.job_done(now, upkeep, &mut context.ops),
         }

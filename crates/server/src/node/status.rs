@@ -91,6 +91,9 @@ pub struct MemoryStatus {
     pub tails: u64,
     /// What is known of the levels' segments.
     pub levels: u64,
+    /// What primaries have written into this node's memory, as far as it knows.
+    #[serde(default)]
+    pub mirrors: u64,
 }
 
 /// What a node is to a region.

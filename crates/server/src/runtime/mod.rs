@@ -20,7 +20,7 @@ use crate::admin::{self, Admin};
 use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, FabricKind};
 use crate::metrics::Metrics;
-use crate::node::{Node, NodeParts, NodeTiming, link};
+use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
 use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
@@ -108,7 +108,7 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
-    raise_descriptor_limit(u64::from(config.max_connections));
+    raise_descriptor_limit(config);
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
     let server = ServerId(config.server_id);
@@ -133,6 +133,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         coordinator: Arc::new(join_cluster(config, &doorbell)?),
         cluster: ClusterOptions { expected_servers: config.expected_servers, ..ClusterOptions::default() },
         timing: timing(config),
+        checkpoints: Some(checkpoints(config)),
     };
     let admin = Admin::start(listeners.admin, doorbell.clone(), metrics).map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
@@ -198,12 +199,16 @@ impl Drop for Server {
 
 /// Lets the process open as many files as its connections may need, as far as the system lets it; the usual soft limit
 /// of 1,024 is below what a server needs. Beyond it clients wait to be accepted.
-fn raise_descriptor_limit(connections: u64) {
+fn raise_descriptor_limit(config: &NodeConfig) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// For the volume, the fabric, the coordinator, operators.
+    /// For the volume, the fabric's links, the coordinator, operators.
     const OTHERS: u64 = 512;
+    /// For shared memory, six files for each region that is backed up.
+    const SHARED: u64 = 60_000;
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.map_or(connections + OTHERS, |most| most.min(connections + OTHERS));
+    let memories = if config.fabric == FabricKind::Shm { SHARED } else { 0 };
+    let wanted = u64::from(config.max_connections) + OTHERS + memories;
+    let wanted = limit.maximum.map_or(wanted, |most| most.min(wanted));
     if limit.current.is_some_and(|current| current < wanted) {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
         if let Err(error) = raised {
@@ -317,6 +322,16 @@ fn timing(config: &NodeConfig) -> NodeTiming {
         },
         flush_interval: Nanos::from_millis(config.flush_interval_ms),
     }
+}
+
+/// Checkpoints lie beside the volume, a directory each.
+fn checkpoints(config: &NodeConfig) -> Checkpoints {
+    let parent = config.data_dir().join("checkpoints");
+    Arc::new(move |name, region| {
+        let path = parent.join(name).join(format!("region-{region}"));
+        let disk = Box::new(RealDisk::open(&path)?);
+        Ok(CheckpointPlace { disk, path: path.display().to_string(), volume: VolumeId(Rng::from_entropy().u64()) })
+    })
 }
 
 fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc<Metrics>) -> Shared {

@@ -140,6 +140,7 @@ impl World {
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions { expected_servers: self.character.nodes as u32, ..ClusterOptions::default() },
             timing: NodeTiming::default(),
+            checkpoints: None,
         };
         self.machines[node].node = Some(Node::new(now, parts));
         self.push(self.now, Event::Tick { node, life });

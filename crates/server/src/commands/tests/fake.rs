@@ -108,7 +108,9 @@ impl FakeNode {
                 keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
                 OpResult::RangeDeleted { resume: edge }
             }
-            Op::AcceptLoss { .. } | Op::CreateTable { .. } => unreachable!("no Redis command does that"),
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::Checkpoint { .. } => {
+                unreachable!("no Redis command does that")
+            }
             Op::Scan { start, end, reverse, limit, keys_only } => {
                 self.scan(&table, start, end, reverse, limit, keys_only)
             }

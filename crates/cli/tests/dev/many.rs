@@ -1,0 +1,77 @@
+//! Nodes with many regions keep to their budget of memory, mirror buffers and ship slots included: what the processes take is
+//! looked at while all of their regions are written to.
+
+use crate::running::{Dev, Resp};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Keys that one command sets.
+const BATCH: usize = 50;
+
+/// Bytes of a process that are not the page cache's.
+fn memory_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the node runs");
+    let kib = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel tells");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number")
+    };
+    (kib("RssAnon") + kib("RssShmem")) << 10
+}
+
+/// Writes to every region, by way of the node that listens there.
+fn fill(port: u16, regions: usize, batches: usize) {
+    let mut client = Resp::connect(port);
+    assert_eq!(client.call(&["SELECT", "many"]), "+OK");
+    let values = ["x".repeat(20), "y".repeat(500), "z".repeat(2_500)];
+    for batch in 0..batches {
+        let number = |i: usize| batch * BATCH + i;
+        let keys: Vec<String> =
+            (0..BATCH).map(|i| format!("k{:04}-{port}-{:08}", number(i) * 7 % regions, number(i))).collect();
+        let pairs = keys.iter().zip(values.iter().cycle().skip(batch));
+        let args = std::iter::once("MSET").chain(pairs.flat_map(|(key, value)| [key.as_str(), value]));
+        assert_eq!(client.call(&args.collect::<Vec<_>>()), "+OK");
+    }
+}
+
+fn keeps_to_the_budget(regions: usize, budget: u64, batches: usize) {
+    let dev = Dev::start(3, &["--set", &format!("memory_budget={budget}")]);
+    let before: Vec<u64> = dev.pids.iter().map(|pid| memory_bytes(*pid)).collect();
+    let splits: Vec<String> = (1..regions).map(|region| format!("k{region:04}")).collect();
+    let made = dev.leeward(&["table", "create", "many", "--split-at", &splits.join(",")]);
+    assert!(made.contains(&format!("{regions} regions")), "{made}");
+    let pids = &dev.pids;
+    let peaks: Vec<AtomicU64> = pids.iter().map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for ((pid, before), peak) in pids.iter().zip(&before).zip(&peaks) {
+                    peak.fetch_max(memory_bytes(*pid).saturating_sub(*before), Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let ports = (1..=3).map(|node| dev.resp(node));
+        let clients: Vec<_> = ports.map(|port| scope.spawn(move || fill(port, regions, batches))).collect();
+        clients.into_iter().for_each(|client| client.join().expect("every write is answered"));
+        done.store(true, Ordering::Relaxed);
+        watch.join().expect("it ends");
+    });
+    for (node, peak) in peaks.iter().enumerate() {
+        let peak = peak.load(Ordering::Relaxed);
+        println!("node {}: {} KiB of {} KiB", node + 1, peak >> 10, budget >> 10);
+        assert!(peak <= budget / 10 * 11, "node {}: {} KiB of a budget of {} KiB", node + 1, peak >> 10, budget >> 10);
+    }
+    dev.stop();
+}
+
+#[test]
+fn many_regions_keep_to_the_budget_of_memory() {
+    keeps_to_the_budget(200, 32 << 20, 400);
+}
+
+#[test]
+#[ignore = "some minutes; docs/operations.md has the command"]
+fn a_thousand_regions_keep_to_the_budget_of_memory() {
+    keeps_to_the_budget(1000, 128 << 20, 4_000);
+}

@@ -1,0 +1,92 @@
+//! A region as of an instant, on its way to a volume of its own, segment by segment: a copy that `leeward verify`, `inspect` and
+//! [`crate::embedded::Db`] open. The region goes on meanwhile. One thread at a time.
+
+use super::PinnedBase;
+use crate::error::{Error, Result};
+use crate::replica::Replica;
+use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
+use leeward_format::manifest::Shipped;
+use leeward_format::{Lsn, RegionId, SegmentId, VolumeId};
+use leeward_platform::Disk;
+use leeward_platform::disk::DiskLock;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Export {
+    pinned: Arc<PinnedBase>,
+    copy: Replica,
+    volume: Arc<Volume>,
+    missing: VecDeque<SegmentId>,
+    _lock: DiskLock,
+}
+
+impl Export {
+    /// Begins to copy all of `pinned`, which is `region`, to a volume that is called `new`, drawn at random, on `disk`, which messages call `at`. When a step
+    /// fails, [`Export::remove`] takes away what there is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is a store already, [`Error::Locked`] if somebody has it; those of writing.
+    pub fn begin(
+        pinned: Arc<PinnedBase>,
+        region: RegionId,
+        new: VolumeId,
+        disk: &dyn Disk,
+        at: &str,
+    ) -> Result<Export> {
+        let io = |action| {
+            let file = at.to_owned();
+            move |error| Error::Io { file, action, offset: 0, source: Arc::new(error) }
+        };
+        let lock = disk.lock().map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Error::Locked(at.to_owned()),
+            _ => io("lock")(error),
+        })?;
+        if disk.exists(VOLUME_NAME).map_err(io("open"))? {
+            return Err(Error::Invalid(format!("{at}: there is a store already; export to an empty directory")));
+        }
+        let begin = || {
+            let file = disk.open(VOLUME_NAME).map_err(io("open"))?;
+            let options = VolumeOptions { segment_bytes: pinned.volume().segment_bytes(), ..VolumeOptions::default() };
+            let (volume, _) = Volume::open(file, new, options)?;
+            let mut copy = Replica::create(&volume, region, pinned.base.options.clone())?;
+            let missing = copy.begin_base(&pinned.base)?.into();
+            Ok((volume, copy, missing))
+        };
+        let begun = begin().inspect_err(|_| Export::remove(disk, at));
+        let (volume, copy, missing) = begun?;
+        Ok(Export { pinned, copy, volume, missing, _lock: lock })
+    }
+
+    /// Copies one segment, and with the last one makes the copy whole and durable. Answers how many segments are left; 0: it is
+    /// complete.
+    ///
+    /// # Errors
+    /// Those of reading here and of writing there.
+    pub fn step(&mut self) -> Result<usize> {
+        if let Some(id) = self.missing.pop_front() {
+            let found = self.pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
+            let shipped = Shipped { id, kind: found.kind, primary: found.primary };
+            self.copy.store(&shipped, &self.pinned.read_segment(id)?)?;
+        }
+        if self.missing.is_empty() {
+            self.copy.install_base()?;
+            self.volume.sync()?;
+        }
+        Ok(self.missing.len())
+    }
+
+    /// Last LSN of the copy.
+    pub fn last_lsn(&self) -> Lsn {
+        self.pinned.base.last_lsn
+    }
+
+    /// Takes away a copy that did not become whole.
+    pub fn remove(disk: &dyn Disk, at: &str) {
+        if let Err(error) = disk.remove(VOLUME_NAME) {
+            tracing::warn!(at, %error, "what was exported in part is left there");
+        }
+    }
+}

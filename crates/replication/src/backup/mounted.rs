@@ -1,0 +1,286 @@
+//! The registered memory of a backup that its primary writes into: mirror buffers of log tails, and ship slots.
+//!
+//! ```text
+//!   mirror buffer:  | on the volume, given back | pages that are held | not written yet, takes no memory |
+//!                   0                         saved
+//! ```
+//! What it takes is leased from the node's budget, as far as its owner knows of it: the primary writes without asking. While
+//! the node's mirrors have more than their share, pages are given back as soon as their bytes are on the volume; otherwise
+//! when the tail is quiet, or not at all, since to take them anew costs time.
+//!
+//! Invariants:
+//! - What was saved is read from the volume, never from the buffer.
+//! - A buffer or slot is given back whole only before the answer that lets the primary write into it again. Until then only
+//!   the pages below what was saved are, since nothing is written twice.
+
+use crate::mirror::buffer_of;
+use leeward_engine::{Error, Lease, Memory as Budget, Purpose, Replica};
+use leeward_fabric::{Fabric, Memory, PAGE_BYTES};
+use leeward_format::cluster::Member;
+use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
+use leeward_format::record::{RecordSeed, read_record};
+use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Ship slots that a backup offers: one is written while the other is stored.
+const SLOTS: usize = 2;
+/// Mirror buffers, which come before the slots.
+const BUFFERS: usize = LogKind::APPENDED.len() * MIRROR_BUFFERS as usize;
+/// Bytes of a buffer that are looked at first, since most tails have got little since the last time.
+const FIRST_LOOK: usize = 16 << 10;
+
+/// See the module.
+pub struct Mounted {
+    memories: Vec<Arc<dyn Memory>>,
+    /// Of each, the bytes that may take memory, as far as is known.
+    held: Mutex<Vec<Range<usize>>>,
+    open: Mutex<BTreeMap<SegmentId, OpenTail>>,
+    /// The last save found nothing new, and all that was saved before is durable and given back.
+    is_settled: AtomicBool,
+    budget: Budget,
+    lease: Lease,
+}
+
+/// A tail that is being mirrored.
+struct OpenTail {
+    log: LogKind,
+    /// Which of the buffers.
+    buffer: usize,
+    /// Bytes that are on the volume.
+    saved: usize,
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mounted({} memories, {:?})", self.memories.len(), self.lease)
+    }
+}
+
+impl Mounted {
+    /// New memory, none of it taken yet.
+    pub(super) fn allocate(fabric: &dyn Fabric, segment_bytes: usize, budget: &Budget) -> io::Result<Mounted> {
+        let memories = (0..BUFFERS + SLOTS).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>()?;
+        Ok(Mounted {
+            held: Mutex::new(vec![0..0; memories.len()]),
+            memories,
+            open: Mutex::default(),
+            is_settled: AtomicBool::new(false),
+            budget: budget.clone(),
+            lease: budget.lease(Purpose::Mirrors),
+        })
+    }
+
+    pub(super) fn opened(&self, member: Member) -> ToPrimary {
+        let descriptors =
+            |memories: &[Arc<dyn Memory>]| memories.iter().map(|memory| memory.descriptor().0.clone()).collect();
+        let (buffers, slots) = self.memories.split_at(BUFFERS);
+        ToPrimary::Opened { member, buffers: descriptors(buffers), slots: descriptors(slots) }
+    }
+
+    // ---- what it takes -------------------------------------------------------------------------------------------
+
+    fn account(&self, held: &[Range<usize>]) {
+        let pages: usize = held.iter().map(ExactSizeIterator::len).sum();
+        self.lease.set((pages + held.len() * PAGE_BYTES) as u64);
+    }
+
+    /// The first `end` bytes of a memory may be taken.
+    fn hold(&self, which: usize, end: usize) {
+        let mut held = self.held.lock();
+        let end = end.next_multiple_of(PAGE_BYTES).min(self.memories[which].len());
+        held[which].end = held[which].end.max(end);
+        self.account(&held);
+    }
+
+    /// Gives back the pages below `end`, which are read from the volume from now on.
+    fn give_back(&self, which: usize, end: usize) {
+        let mut held = self.held.lock();
+        let range = &mut held[which];
+        let end = end / PAGE_BYTES * PAGE_BYTES;
+        if range.start < end {
+            self.memories[which].release(range.start..end);
+            (range.start, range.end) = (end, range.end.max(end));
+            self.account(&held);
+        }
+    }
+
+    /// A memory is about to be written anew, from its start: gives it back if mirrors are short of memory.
+    fn end(&self, which: usize) {
+        let mut held = self.held.lock();
+        held[which].start = 0;
+        if self.budget.is_short(Purpose::Mirrors) {
+            self.memories[which].release(0..self.memories[which].len());
+            held[which] = 0..0;
+        }
+        self.account(&held);
+    }
+
+    // ---- tails ---------------------------------------------------------------------------------------------------
+
+    /// A tail begins.
+    pub(super) fn open_tail(&self, log: LogKind, index: u64, id: SegmentId) {
+        self.open.lock().insert(id, OpenTail { log, buffer: buffer_of(log, index), saved: 0 });
+    }
+
+    /// Whether a durable save would do anything. Costs a glance at the header of the next record of each tail; while a save is
+    /// under way there is nothing to do.
+    pub(super) fn wants_save(&self) -> bool {
+        let is_quiet = |tail: &OpenTail| !self.has_more(tail.buffer, tail.saved);
+        self.open.try_lock().is_some_and(|open| !self.is_settled.load(Relaxed) || !open.values().all(is_quiet))
+    }
+
+    /// Whether anything lies at `saved` of a buffer.
+    fn has_more(&self, buffer: usize, saved: usize) -> bool {
+        let (buffer, mut glance) = (self.memories[buffer].as_ref(), [0; LOG_HEADER_BYTES]);
+        let glance = &mut glance[..(buffer.len() - saved).min(LOG_HEADER_BYTES)];
+        buffer.read(saved, glance);
+        glance.iter().any(|byte| *byte != 0)
+    }
+
+    /// Persists the valid records of every open tail. Looks only at what came since the last time: a quiet region costs a glance
+    /// at a header. The caller syncs, if it is to be durable.
+    pub(super) fn save(&self, replica: &mut Replica, durably: bool) -> Result<(), Error> {
+        let mut has_saved = false;
+        for (id, tail) in &mut *self.open.lock() {
+            let before = tail.saved;
+            self.save_tail(replica, *id, tail)?;
+            has_saved |= tail.saved > before;
+            if tail.saved == before || self.budget.is_short(Purpose::Mirrors) {
+                self.give_back(tail.buffer, tail.saved);
+            }
+        }
+        self.is_settled.store(durably && !has_saved, Relaxed);
+        Ok(())
+    }
+
+    fn save_tail(&self, replica: &mut Replica, id: SegmentId, tail: &mut OpenTail) -> Result<(), Error> {
+        let buffer = self.memories[tail.buffer].as_ref();
+        let mut look = FIRST_LOOK;
+        while self.has_more(tail.buffer, tail.saved) {
+            let room = buffer.len() - tail.saved;
+            let mut content = vec![0; room.min(look)];
+            buffer.read(tail.saved, &mut content);
+            let written = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            self.hold(tail.buffer, tail.saved + written);
+            let valid = valid_bytes(replica.region(), id, tail.log, &content, tail.saved == 0);
+            if valid > 0 {
+                replica.persist_tail(tail.log, id, tail.saved as u32, &content[..valid])?;
+                tail.saved += valid;
+            } else if content.len() == room {
+                return Ok(());
+            }
+            look = look.saturating_mul(4);
+        }
+        Ok(())
+    }
+
+    /// Persists the rest of a complete tail of `bytes` bytes, and seals it; its buffer may be written again.
+    pub(super) fn flush(
+        &self,
+        replica: &mut Replica,
+        (log, index): (LogKind, u64),
+        id: SegmentId,
+        (bytes, last_lsn): (u32, Lsn),
+    ) -> Result<(), Error> {
+        let which = buffer_of(log, index);
+        let buffer = self.memories[which].as_ref();
+        let end = (bytes as usize).min(buffer.len());
+        let saved = self.open.lock().get(&id).map_or(0, |tail| tail.saved.min(end));
+        self.hold(which, end);
+        let mut content = vec![0; end - saved];
+        buffer.read(saved, &mut content);
+        replica.persist_tail(log, id, saved as u32, &content)?;
+        replica.seal_tail(log, id, bytes, last_lsn)?;
+        self.open.lock().remove(&id);
+        self.end(which);
+        Ok(())
+    }
+
+    // ---- slots ---------------------------------------------------------------------------------------------------
+
+    /// A segment of so many bytes lies in a slot.
+    pub(super) fn shipped(&self, slot: u32, bytes: u32) {
+        if (slot as usize) < SLOTS {
+            self.hold(BUFFERS + slot as usize, bytes as usize);
+        }
+    }
+
+    /// Calls `store` with the first bytes of a slot, which may be written again once this answers.
+    pub(super) fn take_slot<T>(
+        &self,
+        slot: u32,
+        bytes: u32,
+        store: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let which = BUFFERS + slot as usize;
+        let source = self.memories.get(which).ok_or_else(|| format!("no ship slot {slot}"))?;
+        let mut content = vec![0; (bytes as usize).min(source.len())];
+        let _copy = self.budget.take(Purpose::Mirrors, content.len());
+        source.read(0, &mut content);
+        let stored = store(&content)?;
+        self.end(which);
+        Ok(stored)
+    }
+
+    // ---- the end -------------------------------------------------------------------------------------------------
+
+    /// Gives the memory up, so that no old primary writes into it, and answers what each mirror buffer holds that holds
+    /// something, from the start of its tail. A transport that cannot revoke lets the old primary write into memory that nobody
+    /// looks at any more.
+    ///
+    /// # Errors
+    /// Those of reading what was saved.
+    pub fn give_up(&self, replica: &Replica) -> Result<Vec<Vec<u8>>, Error> {
+        let (buffers, slots) = self.memories.split_at(BUFFERS);
+        slots.iter().for_each(|slot| slot.release(0..slot.len()));
+        self.memories.iter().for_each(|memory| memory.revoke());
+        let open = self.open.lock();
+        let mut contents = Vec::new();
+        for (which, buffer) in buffers.iter().enumerate() {
+            let saved = open.iter().find(|(_, tail)| tail.buffer == which && tail.saved > 0);
+            let mut header = [0; LOG_HEADER_BYTES];
+            buffer.read(0, &mut header);
+            if saved.is_none() && header == [0; LOG_HEADER_BYTES] {
+                continue;
+            }
+            let mut content = vec![0; buffer.len()];
+            buffer.read(0, &mut content);
+            let is_whole = match saved {
+                Some((id, tail)) => replica.read_tail(*id, &mut content[..tail.saved])?,
+                None => true,
+            };
+            if is_whole {
+                contents.push(content);
+            }
+        }
+        Ok(contents)
+    }
+}
+
+/// Length of the valid records of log segment `id` at the start of `content`, which begins with the segment's header
+/// if `has_header`.
+fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], has_header: bool) -> usize {
+    let mut end = 0;
+    if has_header {
+        let header = LogHeader::decode(content).ok();
+        if header.is_none_or(|header| header.id != id || header.region != region) {
+            return 0;
+        }
+        end = LOG_HEADER_BYTES;
+    }
+    let seed = RecordSeed::new(region, log, id);
+    while let Ok(Some(record)) = read_record(seed, &content[end..]) {
+        end += record.bytes();
+    }
+    end
+}
+
+#[cfg(test)]
+#[path = "mounted_tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+//! Checkpoints of regions that this node serves: copies on volumes of their own, in its directory of checkpoints. A copy is made
+//! a segment a job, behind the compactions. Whoever wants one asks until it is complete: so no connection has to last as
+//! long, and a region that has another primary meanwhile begins anew there.
+
+use super::job::Outcome;
+use super::serving::{ReplyTo, Serving};
+use leeward_engine::{Error, Export};
+use leeward_format::op::{OpError, OpResult};
+use leeward_format::{Lsn, RegionId, VolumeId};
+use leeward_platform::{Disk, Nanos};
+use std::io;
+use std::sync::Arc;
+
+/// Longest name of a checkpoint, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Where a checkpoint goes.
+pub struct CheckpointPlace {
+    /// An empty directory.
+    pub disk: Box<dyn Disk>,
+    /// Its path.
+    pub path: String,
+    /// Id of the volume there, drawn at random.
+    pub volume: VolumeId,
+}
+
+/// Opens the place for the checkpoint of that name of a region.
+pub type Checkpoints = Arc<dyn Fn(&str, RegionId) -> io::Result<CheckpointPlace> + Send + Sync>;
+
+/// A checkpoint that is being made, or was.
+#[derive(Debug)]
+pub(super) struct Exporting {
+    path: String,
+    last: Lsn,
+    /// Segments that are not copied yet; why it failed.
+    left: Result<u64, Error>,
+}
+
+/// An operation's refusal of a name.
+pub(super) fn check_name(name: &str) -> Result<(), OpError> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_letter) && !name.starts_with('.');
+    let invalid = || {
+        let shown: String = name.chars().take(MAX_NAME_BYTES).collect();
+        OpError::Invalid(format!(
+            "checkpoint {shown:?}: a name has 1 to {MAX_NAME_BYTES} letters, digits, -, _ and ., and does not begin with ."
+        ))
+    };
+    is_name.then_some(()).ok_or_else(invalid)
+}
+
+impl Serving {
+    /// Begins the checkpoint `name`, or answers how far it is.
+    pub(super) fn checkpoint(&mut self, now: Nanos, to: ReplyTo, name: &str) {
+        let Some(exporting) = self.exporting.get(name) else {
+            let begun = self.begin_export(name);
+            return match begun {
+                Ok(path) => self.answers.push((to, OpResult::Checkpoint { left: 1, path, last: Lsn(0) })),
+                Err(error) => self.answers.push((to, OpResult::Error(error))),
+            };
+        };
+        let (path, last) = (exporting.path.clone(), exporting.last);
+        match &exporting.left {
+            // What is in it must not be undone.
+            Ok(0) => self.hold(now, last, to, false, OpResult::Checkpoint { left: 0, path, last }),
+            Ok(left) => self.answers.push((to, OpResult::Checkpoint { left: *left, path, last })),
+            Err(error) => {
+                let error = match error {
+                    Error::Invalid(why) => OpError::Invalid(why.clone()),
+                    error => OpError::Unavailable(format!("checkpoint {path}: {error}")),
+                };
+                // Another attempt may do better.
+                self.exporting.remove(name);
+                self.answers.push((to, OpResult::Error(error)));
+            }
+        }
+    }
+
+    fn begin_export(&mut self, name: &str) -> Result<String, OpError> {
+        check_name(name)?;
+        let Some(open) = &self.checkpoints else {
+            return Err(OpError::Invalid("this node keeps no checkpoints".into()));
+        };
+        let cannot = |error| OpError::Unavailable(format!("checkpoint {name} cannot be made: {error}"));
+        let CheckpointPlace { disk, path, volume } = open(name, self.id).map_err(cannot)?;
+        let pinned = Arc::new(self.pin());
+        self.exporting.insert(name.into(), Exporting { path: path.clone(), last: pinned.base.last_lsn, left: Ok(1) });
+        let (id, at, name) = (self.id, path.clone(), name.to_owned());
+        self.spawn_in_background(move || match Export::begin(pinned, id, volume, &*disk, &at) {
+            Ok(export) => Outcome::Exported { name, left: Ok(1), export: Some(Box::new((export, disk))) },
+            Err(error) => Outcome::Exported { name, left: Err(error), export: None },
+        });
+        Ok(path)
+    }
+
+    /// A segment was copied, or that failed.
+    pub(super) fn exported(
+        &mut self,
+        name: String,
+        left: Result<usize, Error>,
+        export: Option<Box<(Export, Box<dyn Disk>)>>,
+    ) {
+        let Some(exporting) = self.exporting.get_mut(&name) else { return };
+        exporting.left = left.map(|left| left as u64);
+        let Some(mut export) = export.filter(|_| !matches!(exporting.left, Ok(0))) else { return };
+        let at = exporting.path.clone();
+        self.spawn_in_background(move || match export.0.step() {
+            Ok(left) => Outcome::Exported { name, left: Ok(left), export: Some(export) },
+            Err(error) => {
+                let (copy, disk) = *export;
+                drop(copy);
+                Export::remove(&*disk, &at);
+                Outcome::Exported { name, left: Err(error), export: None }
+            }
+        });
+    }
+}
