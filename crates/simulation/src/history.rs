@@ -26,6 +26,8 @@ pub(crate) enum Action {
     WriteIfAbsent(i64, Option<bool>),
     /// It set this value if there was one, and answered whether it did; `None`: it was not answered.
     WriteIfPresent(i64, Option<bool>),
+    /// It set the first value if there was the second, and answered whether it did; `None`: it was not answered.
+    WriteIfValue(i64, i64, Option<bool>),
     /// It added this much, and answered the sum; `None`: it was not answered.
     Add(i64, Option<i64>),
     /// It removed the value, and answered whether there was one; `None`: it was not answered, or does not tell.
@@ -44,6 +46,18 @@ pub(crate) struct Operation {
 }
 
 impl Action {
+    /// The value that it puts, which no other does.
+    pub(crate) fn put(self) -> Option<i64> {
+        match self {
+            Action::Write(new)
+            | Action::Swap(new, _)
+            | Action::WriteIfAbsent(new, _)
+            | Action::WriteIfPresent(new, _)
+            | Action::WriteIfValue(new, _, _) => Some(new),
+            Action::Read(_) | Action::Add(..) | Action::Delete(_) => None,
+        }
+    }
+
     /// The same, as if it had not been answered; `None` for a read, which then says nothing.
     fn unanswered(self) -> Option<Action> {
         match self {
@@ -52,6 +66,7 @@ impl Action {
             Action::Swap(new, _) => Some(Action::Swap(new, None)),
             Action::WriteIfAbsent(new, _) => Some(Action::WriteIfAbsent(new, None)),
             Action::WriteIfPresent(new, _) => Some(Action::WriteIfPresent(new, None)),
+            Action::WriteIfValue(new, old, _) => Some(Action::WriteIfValue(new, old, None)),
             Action::Add(delta, _) => Some(Action::Add(delta, None)),
             Action::Delete(_) => Some(Action::Delete(None)),
         }
@@ -69,6 +84,10 @@ impl Action {
             }
             Action::WriteIfPresent(new, done) => {
                 let does = value.is_some();
+                done.is_none_or(|done| done == does).then_some(if does { Some(new) } else { value })
+            }
+            Action::WriteIfValue(new, old, done) => {
+                let does = value == Some(old);
                 done.is_none_or(|done| done == does).then_some(if does { Some(new) } else { value })
             }
             Action::Add(delta, answered) => {

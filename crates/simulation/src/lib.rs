@@ -21,6 +21,7 @@
 
 mod character;
 mod coordinator;
+mod expiring;
 mod history;
 mod ledger;
 mod load;

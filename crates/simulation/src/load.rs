@@ -5,10 +5,12 @@
 //! give up soon. A client has one operation under way.
 
 use crate::character::Promise;
+use crate::expiring::Expiring;
 use crate::history::{self, Action, MAX_OPS, MAX_UNKNOWN, Operation};
 use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
+use leeward_format::Lsn;
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
@@ -62,6 +64,10 @@ enum Purpose {
     Fill { number: usize },
     /// Reads one, whose value must be there if `must`.
     Look { number: usize, must: bool },
+    /// Writes a key that expires.
+    Expire { number: usize },
+    /// Reads one.
+    LookExpiring { number: usize, called: Nanos },
 }
 
 #[derive(Debug)]
@@ -85,6 +91,8 @@ struct History {
     operations: Vec<Operation>,
     /// Operations whose outcome nobody knows.
     unknown: usize,
+    /// The last put that was answered: its version, and its value, which no other put has.
+    known: Option<(Lsn, i64)>,
     /// The power was lost then, and nothing is done to the key any more.
     lost: Option<Nanos>,
 }
@@ -107,6 +115,7 @@ pub(crate) struct Load {
     /// The last [`KEYS`] are in use.
     histories: Vec<History>,
     pub(crate) ledger: Ledger,
+    expiring: Expiring,
     failures: Vec<String>,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
@@ -144,6 +153,7 @@ impl Load {
             next_value: 1,
             histories: (0..KEYS).map(|_| History::default()).collect(),
             ledger: Ledger::new(window, split),
+            expiring: Expiring::default(),
             failures: Vec::new(),
             answered: 0,
             unknown: 0,
@@ -166,6 +176,7 @@ impl Load {
     /// The newest writes may be gone: no client goes on with the keys that it used.
     pub(crate) fn power_lost(&mut self, now: Nanos) {
         self.ledger.power_lost(now);
+        self.expiring.power_lost();
         for history in &mut self.histories {
             history.lost.get_or_insert(now);
         }
@@ -192,6 +203,15 @@ impl Load {
         {
             return (op, Purpose::Look { number, must });
         }
+        if rng.one_in(16)
+            && let Some((op, number)) = self.expiring.read(rng)
+        {
+            return (op, Purpose::LookExpiring { number, called: now });
+        }
+        if !reads_only && rng.one_in(16) {
+            let (op, number) = self.expiring.write(now, rng);
+            return (op, Purpose::Expire { number });
+        }
         if !reads_only && rng.below(100) < self.habits.fills {
             let (op, number) =
                 self.ledger.write(now, rng.between(self.habits.fill_bytes.0, self.habits.fill_bytes.1) as usize);
@@ -214,6 +234,7 @@ impl Load {
         let is_counter = number.is_multiple_of(3);
         self.next_value += 1;
         let new = self.next_value;
+        let known = self.histories[number].known;
         let mut put = |when, want_old| Op::Put {
             key: key.clone(),
             value: value(new, rng),
@@ -237,6 +258,10 @@ impl Load {
             60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),
             67..70 => (put(Condition::Present, false), Action::WriteIfPresent(new, None)),
             70..75 => (put(Condition::Always, true), Action::Swap(new, None)),
+            75..85 if known.is_some() => {
+                let (version, old) = known.expect("just seen");
+                (put(Condition::Version(version), false), Action::WriteIfValue(new, old, None))
+            }
             _ => (put(Condition::Always, false), Action::Write(new)),
         }
     }
@@ -280,17 +305,27 @@ impl Load {
                 self.histories[key].operations[operation].action = Action::Read(None);
             }
             Purpose::Fill { number } => self.ledger.not_done(number),
-            Purpose::Look { .. } => {}
+            Purpose::Look { .. } | Purpose::Expire { .. } | Purpose::LookExpiring { .. } => {}
         }
     }
 
     fn done(&mut self, now: Nanos, purpose: Purpose, result: &OpResult) {
         match (purpose, result) {
             (Purpose::Shared { key, operation }, result) => {
-                let entry = &mut self.histories[key].operations[operation];
+                let history = &mut self.histories[key];
+                let entry = &mut history.operations[operation];
                 (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
+                if let (Some(value), OpResult::Put { done: true, version: Some(version), .. }) =
+                    (entry.action.put(), result)
+                {
+                    history.known = Some((*version, value));
+                }
             }
             (Purpose::Fill { number }, OpResult::Put { done: true, .. }) => self.ledger.acknowledged(now, number),
+            (Purpose::Expire { number }, OpResult::Put { done: true, .. }) => self.expiring.acknowledged(now, number),
+            (Purpose::LookExpiring { number, called }, OpResult::Value(found)) => {
+                self.failures.extend(self.expiring.check(number, (called, now), found.as_ref()).err());
+            }
             (Purpose::Look { number, must }, OpResult::Value(found)) => {
                 self.failures.extend(self.ledger.check_read(number, must, found.as_ref()).err());
             }
@@ -330,6 +365,7 @@ impl Load {
             return Err(format!("{failure} (and {} more like it)", self.failures.len() - 1));
         }
         self.ledger.check(&mut content)?;
+        self.expiring.check_content(now, &mut content)?;
         for (number, history) in self.histories.iter().enumerate() {
             let found = content.remove(&key(number)).map(|value| number_of(&value));
             let left = Operation { called: now.0, answered: now.0, action: Action::Read(found) };
@@ -375,6 +411,9 @@ fn answered_action(action: Action, result: &OpResult) -> Action {
         }
         (Action::WriteIfAbsent(value, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(value, Some(*done)),
         (Action::WriteIfPresent(value, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(value, Some(*done)),
+        (Action::WriteIfValue(value, old, _), OpResult::Put { done, .. }) => {
+            Action::WriteIfValue(value, old, Some(*done))
+        }
         (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
         (Action::Delete(_), OpResult::Deleted { done, .. }) => Action::Delete(Some(*done)),
         (Action::Delete(_), OpResult::RangeDeleted { resume: None }) => Action::Delete(None),

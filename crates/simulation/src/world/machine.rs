@@ -3,6 +3,7 @@
 use super::{Event, NodeId, World, server_id};
 use crate::HERE;
 use crate::coordinator::SimCoordinator;
+use crate::expiring::SKEW;
 use leeward_cluster::ClusterOptions;
 use leeward_engine::{Error, Volume, VolumeOptions};
 use leeward_fabric::PeerId;
@@ -45,6 +46,8 @@ pub(super) struct Machine {
     inbox: VecDeque<Input>,
     clock_offset: Nanos,
     clock_ppm: u64,
+    /// How far its wall clock is ahead of the last one; another with each life.
+    wall_ahead: Nanos,
 }
 
 impl Machine {
@@ -63,6 +66,7 @@ impl Machine {
             inbox: VecDeque::new(),
             clock_offset: Nanos::from_secs(rng.below(1_000)),
             clock_ppm: rng.between(990_000, 1_010_000),
+            wall_ahead: Nanos(rng.below(SKEW.0)),
         }
     }
 
@@ -91,9 +95,9 @@ impl Machine {
     }
 }
 
-/// The wall clock of every machine.
-pub(super) fn wall(now: Nanos) -> UnixMs {
-    UnixMs(WALL_AT_START_MS + now.as_millis())
+/// The wall clock of a machine that is so far ahead of the last one.
+fn wall(now: Nanos, ahead: Nanos) -> UnixMs {
+    UnixMs(WALL_AT_START_MS + (now + ahead).as_millis())
 }
 
 impl World {
@@ -152,6 +156,7 @@ impl World {
         tracing::info!(power, "the process dies");
         let machine = &mut self.machines[node];
         machine.life += 1;
+        machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
         machine.node = None;
         machine.inbox.clear();
         (machine.paused, machine.dies_with_power) = (false, false);
@@ -188,10 +193,10 @@ impl World {
             machine.inbox.push_back(input);
             return;
         }
-        let now = machine.clock(self.now);
+        let (now, ahead) = (machine.clock(self.now), machine.wall_ahead);
         let Some(running) = &mut machine.node else { return };
         let mut outbox = Outbox::default();
-        running.set_wall(wall(self.now));
+        running.set_wall(wall(self.now, ahead));
         running.handle(now, input);
         running.finish_batch(now, &mut outbox);
         self.after_turn(node, outbox);

@@ -3,6 +3,7 @@
 //! survives a loss of power everywhere.
 
 use super::{NodeId, World, node_of};
+use crate::expiring;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::table::TableName;
@@ -35,6 +36,7 @@ impl World {
         let content = self.content(node)?;
         self.compare_gets(node, &content)?;
         self.load.check(began, content.clone())?;
+        let content = lasting(content);
         for node in self.nodes() {
             self.compare_alone(node, &content)?;
         }
@@ -77,7 +79,7 @@ impl World {
         if !self.advance_until(self.now + HEALING, serves_all) {
             return Err(format!("node {node} does not serve alone: {}", self.describe()));
         }
-        let found = self.content(node)?;
+        let found = lasting(self.content(node)?);
         others.iter().for_each(|other| self.start(*other));
         self.heal("after one node served alone")?;
         same(content, &found).map_err(|failure| format!("node {node}, which served alone: {failure}"))
@@ -94,7 +96,8 @@ impl World {
         }
         self.heal("after the power was lost everywhere")?;
         let node = self.rng.index(self.character.nodes);
-        same(content, &self.content(node)?).map_err(|failure| format!("after a rest and a loss of power: {failure}"))
+        same(content, &lasting(self.content(node)?))
+            .map_err(|failure| format!("after a rest and a loss of power: {failure}"))
     }
 
     /// Keys by key, the store has the same content.
@@ -185,6 +188,11 @@ impl World {
         }
         text
     }
+}
+
+/// All but what expires, which may have done so meanwhile.
+fn lasting(content: Content) -> Content {
+    content.into_iter().filter(|(key, _)| !expiring::is_one(key)).collect()
 }
 
 /// The first difference between what is right and what was found.
