@@ -334,6 +334,14 @@ impl SimFile {
         state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Carries an operation out, unless it fails or the process is dead: nothing comes between that and the operation, so that a
+    /// thread of a dead process changes nothing.
+    fn operate<T>(&self, kind: OpKind, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
+        let mut state = self.state.lock();
+        state.begin(self.life, kind)?;
+        state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     fn put(&self, kind: OpKind, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let fault = state.begin(self.life, kind)?;
@@ -369,8 +377,7 @@ impl File for SimFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.state.lock().begin(self.life, OpKind::Read)?;
-        self.with(|contents| {
+        self.operate(OpKind::Read, |contents| {
             let start = offset as usize;
             let bytes = contents.bytes.get(start..start + buffer.len());
             buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -397,8 +404,7 @@ impl File for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.state.lock().begin(self.life, OpKind::Sync)?;
-        self.with(|contents| {
+        self.operate(OpKind::Sync, |contents| {
             contents.unsynced.clear();
             contents.durable_len = contents.bytes.len();
         })
@@ -419,8 +425,7 @@ impl File for SimFile {
 
     /// What stood there must not be looked at any more: nothing else tells whether the range has space.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        self.state.lock().begin(self.life, OpKind::Allocate)?;
-        self.with(|contents| {
+        self.operate(OpKind::Allocate, |contents| {
             let end = contents.bytes.len().min((offset + bytes) as usize);
             let range = contents.bytes.get_mut(offset as usize..end);
             range.into_iter().for_each(|range| range.fill(RELEASED));
