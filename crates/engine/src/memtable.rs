@@ -6,18 +6,20 @@
 //! [`Arc`] of the table does.
 
 use crate::memory::{L0Lease, Memory};
-use leeward_format::{Lsn, Stamp};
+use leeward_format::{Lsn, Stamp, filter};
 use std::fmt;
 use std::sync::Arc;
 
 pub use leeward_format::node::Entry;
 
+mod key_filter;
 mod ranges;
 #[expect(unsafe_code, reason = "readers follow raw links into an arena that the writer appends to")]
 mod skiplist;
 #[cfg(test)]
 mod tests;
 
+use key_filter::KeyFilter;
 use leeward_format::range::{RangeTombstone, RangeTombstones};
 pub(crate) use ranges::MOST_RANGES;
 use ranges::Ranges;
@@ -26,15 +28,18 @@ use skiplist::{NodeRef, Position, SkipList};
 /// An L0.
 pub struct MemTable {
     list: Arc<SkipList>,
+    /// Of the keys in the list.
+    keys: KeyFilter,
     ranges: Ranges,
-    /// For the memory of the list.
+    /// For the memory of the list and the filter.
     lease: Option<Arc<L0Lease>>,
 }
 
 impl MemTable {
     /// An empty one. Takes little memory until it is written to.
     pub fn new() -> MemTable {
-        MemTable { list: Arc::new(SkipList::new()), ranges: Ranges::default(), lease: None }
+        let (list, keys, ranges) = (Arc::new(SkipList::new()), KeyFilter::default(), Ranges::default());
+        MemTable { list, keys, ranges, lease: None }
     }
 
     /// An empty one whose memory is of a budget.
@@ -46,6 +51,7 @@ impl MemTable {
 
     /// Inserts one version of `key`; no other may have its LSN. One writer at a time: others wait.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
+        self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
         self.account();
     }
@@ -53,9 +59,9 @@ impl MemTable {
     #[inline]
     fn account(&self) {
         if let Some(lease) = &self.lease
-            && lease.bytes() != self.list.memory_bytes()
+            && lease.bytes() != self.memory_bytes()
         {
-            lease.set(self.list.memory_bytes());
+            lease.set(self.memory_bytes());
         }
     }
 
@@ -81,7 +87,14 @@ impl MemTable {
     /// nothing.
     #[inline]
     pub fn get(&self, key: &[u8], at: Lsn) -> Option<(Stamp, Entry<'_>)> {
-        let found = self.list.seek(key, at).filter(|found| found.key() == key);
+        self.get_hashed(key, filter::hash(key), at)
+    }
+
+    /// [`MemTable::get`] of a key that [`filter::hash`] makes `hash` of.
+    #[inline]
+    pub fn get_hashed(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
+        let seek = || self.list.seek(key, at).filter(|found| found.key() == key);
+        let found = if self.keys.may_contain(hash) { seek() } else { None };
         let found = found.map(|found| (found.stamp(), found.entry()));
         if self.has_ranges() { self.unless_hidden(key, at, found) } else { found }
     }
@@ -104,7 +117,7 @@ impl MemTable {
 
     /// Memory that it has, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.list.memory_bytes()
+        self.list.memory_bytes() + self.keys.memory_bytes() as u64
     }
 
     /// Number of entries, all versions, and of range tombstones.

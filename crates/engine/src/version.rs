@@ -318,7 +318,8 @@ impl Version {
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8], at: Lsn, reach: Reach, now: Now<'_>) -> Result<Lookup> {
-        if let Some((Stamp { lsn, expires }, entry)) = self.in_l0(key, at) {
+        let hash = filter::hash(key);
+        if let Some((Stamp { lsn, expires }, entry)) = self.in_l0(key, hash, at) {
             return match entry {
                 _ if is_over(expires, now) => Ok(Lookup::Deleted { lsn }),
                 Entry::InPlace(value) => Ok(Lookup::Found { lsn, expires, value: Bytes::copy_from_slice(value) }),
@@ -331,7 +332,6 @@ impl Version {
         if self.levels.is_empty() {
             return Ok(Lookup::Absent);
         }
-        let hash = filter::hash(key);
         // Readers of an earlier instant still see what a tombstone has taken the place of.
         let is_known =
             |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
@@ -353,15 +353,15 @@ impl Version {
         Ok(Lookup::Absent)
     }
 
-    /// What the newest L0 that knows `key` has of it as of `at`.
+    /// What the newest L0 that knows `key`, whose hash this is, has of it as of `at`.
     #[inline]
-    fn in_l0(&self, key: &[u8], at: Lsn) -> Option<(Stamp, Entry<'_>)> {
-        std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get(key, at))
+    fn in_l0(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
+        std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get_hashed(key, hash, at))
     }
 
     /// LSN of the newest version of `key` in an L0, if it is above `since`.
     pub(crate) fn in_l0_since(&self, key: &[u8], since: Lsn) -> Option<Lsn> {
-        self.in_l0(key, Lsn(u64::MAX)).map(|(stamp, _)| stamp.lsn).filter(|lsn| *lsn > since)
+        self.in_l0(key, filter::hash(key), NEWEST).map(|(stamp, _)| stamp.lsn).filter(|lsn| *lsn > since)
     }
 
     /// The answer of a level's entry, or else where its value is. Keeps what comes from a leaf that is not kept.

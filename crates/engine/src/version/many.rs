@@ -82,11 +82,12 @@ impl Version {
         let mut answers = in_memory.collect::<Result<Vec<_>>>()?;
         let (mut pending, mut in_log) = (Vec::new(), Vec::new());
         for (i, (key, at)) in keys.iter().enumerate().filter(|(i, _)| answers[*i] == Lookup::NotInMemory) {
-            match self.in_l0(key, *at) {
+            let hash = filter::hash(key);
+            match self.in_l0(key, hash, *at) {
                 Some((stamp, Entry::InLog { pointer, value_bytes })) => {
                     in_log.push(InLog { i, stamp, pointer, value_bytes });
                 }
-                _ => pending.push(Pending { i, hash: filter::hash(key), level: 0 }),
+                _ => pending.push(Pending { i, hash, level: 0 }),
             }
         }
         while !pending.is_empty() {

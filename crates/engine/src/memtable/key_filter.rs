@@ -1,0 +1,117 @@
+//! Which keys an L0 may have: a Bloom filter, so that a look-up of a key that it does not have, as most are that are read
+//! and not written, costs no walk down the list.
+//!
+//! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in one
+//! word of a layer: 16 bits a key, four of which are set, let about one in fifty absent keys pass.
+//!
+//! One writer at a time; readers beside it. Whoever knows that a key was written, by having seen something that was stored
+//! behind [`KeyFilter::add`] with `Release`, finds it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Keys of the first layer.
+const FIRST_KEYS: usize = 1 << 10;
+/// Enough for a thousand million keys.
+const LAYERS: usize = 11;
+const KEYS_PER_WORD: usize = 4;
+
+/// Words of a layer, a power of two.
+type Layer = Box<[AtomicU64]>;
+
+#[derive(Default)]
+pub(super) struct KeyFilter {
+    layers: [OnceLock<Layer>; LAYERS],
+    /// Keys that were added.
+    keys: AtomicUsize,
+    memory_bytes: AtomicUsize,
+}
+
+impl KeyFilter {
+    /// Adds the key of this hash. One writer at a time.
+    #[inline]
+    pub(super) fn add(&self, hash: u64) {
+        if self.may_contain(hash) {
+            return;
+        }
+        let keys = self.keys.load(Relaxed);
+        self.keys.store(keys + 1, Relaxed);
+        let layer = self.layers[layer_of(keys)].get_or_init(|| self.new_layer(layer_of(keys)));
+        let word = word_of(layer, hash);
+        word.store(word.load(Relaxed) | bits_of(hash), Relaxed);
+    }
+
+    /// Whether a key of this hash may have been added; `false` is certain.
+    #[inline]
+    pub(super) fn may_contain(&self, hash: u64) -> bool {
+        let bits = bits_of(hash);
+        let mut layers = self.layers.iter().map_while(OnceLock::get);
+        layers.any(|layer| word_of(layer, hash).load(Relaxed) & bits == bits)
+    }
+
+    /// Memory that it has, in bytes.
+    #[inline]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Relaxed)
+    }
+
+    #[cold]
+    fn new_layer(&self, layer: usize) -> Layer {
+        let words = (FIRST_KEYS << (2 * layer)) / KEYS_PER_WORD;
+        self.memory_bytes.fetch_add(words * size_of::<AtomicU64>(), Relaxed);
+        (0..words).map(|_| AtomicU64::new(0)).collect()
+    }
+}
+
+/// The layer of the key that comes after so many others: layers before `i` have room for a third of `4^i` times the first.
+#[inline]
+fn layer_of(keys: usize) -> usize {
+    let thirds = keys / FIRST_KEYS * 3 + 1;
+    (thirds.ilog2() as usize / 2).min(LAYERS - 1)
+}
+
+#[inline]
+fn word_of(layer: &Layer, hash: u64) -> &AtomicU64 {
+    &layer[(hash >> 24) as usize & (layer.len() - 1)]
+}
+
+/// Four bits, of the part of the hash that chooses no word.
+#[inline]
+fn bits_of(hash: u64) -> u64 {
+    (0..4).fold(0, |bits, i| bits | 1 << ((hash >> (6 * i)) & 63))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leeward_format::filter;
+
+    #[test]
+    fn it_denies_no_key_and_few_others() {
+        let keys: u64 = if cfg!(miri) { 1100 } else { 100_000 };
+        let (known, hash) = (KeyFilter::default(), |n: u64| filter::hash(&n.to_be_bytes()));
+        assert!(!known.may_contain(hash(0)) && known.memory_bytes() == 0);
+        for n in 0..keys {
+            known.add(hash(n));
+            assert!(known.may_contain(hash(n)));
+        }
+        assert!((0..keys).all(|n| known.may_contain(hash(n))));
+        let passed = (keys..2 * keys).filter(|n| known.may_contain(hash(*n))).count() as u64;
+        assert!(passed * 40 < keys, "{passed} of {keys}");
+        let memory = known.memory_bytes();
+        assert!(cfg!(miri) || memory as u64 <= 8 * keys, "{memory}");
+        (0..keys).for_each(|n| known.add(hash(n)));
+        assert_eq!(known.memory_bytes(), memory, "a key that is there takes no more");
+    }
+
+    #[test]
+    fn layers_follow_each_other_when_they_are_full() {
+        assert_eq!(layer_of(0), 0);
+        let mut keys = 0;
+        for layer in 0..LAYERS {
+            assert_eq!((layer_of(keys), layer_of(keys + (FIRST_KEYS << (2 * layer)) - 1)), (layer, layer));
+            keys += FIRST_KEYS << (2 * layer);
+        }
+        assert_eq!(layer_of(usize::MAX / 4), LAYERS - 1);
+    }
+}
