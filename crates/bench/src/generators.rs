@@ -65,7 +65,8 @@ fn zeta(from: u64, to: u64, theta: f64) -> f64 {
 pub enum Chooser {
     /// Every record alike.
     Uniform,
-    /// A few hot records, spread over the key space by a hash.
+    /// A few hot records, spread over the key space by a hash, of those that existed when it was made: which are hot stays, as
+    /// in YCSB, when others are inserted.
     Zipfian(Zipfian),
     /// The newest records are the hottest.
     Latest(Zipfian),
@@ -76,7 +77,7 @@ impl Chooser {
     pub fn next(&mut self, records: u64, rng: &mut fastrand::Rng) -> u64 {
         match self {
             Chooser::Uniform => rng.u64(..records),
-            Chooser::Zipfian(ranks) => mix64(ranks.next(rng)) % records,
+            Chooser::Zipfian(ranks) => mix64(ranks.next(rng)) % ranks.items.min(records),
             Chooser::Latest(ranks) => {
                 ranks.grow(records);
                 records - 1 - ranks.next(rng).min(records - 1)

@@ -68,6 +68,19 @@ fn the_scrambled_hot_records_are_spread() {
     assert!((30..70).contains(&low), "{low} of the 100 hottest are in the lower half");
 }
 
+/// With every insert another record would be the hottest if the hash were reduced by the number of records there are.
+#[test]
+fn the_hottest_records_stay_when_others_are_inserted() {
+    let records = 1000;
+    let hottest = |more: u64| {
+        let mut chooser = Chooser::Zipfian(Zipfian::new(records, THETA));
+        let mut rng = fastrand::Rng::with_seed(5);
+        (0..1000).map(|_| chooser.next(records + more, &mut rng)).collect::<Vec<_>>()
+    };
+    assert_eq!(hottest(0), hottest(17));
+    assert!(hottest(0).iter().all(|record| *record < records));
+}
+
 #[test]
 fn latest_prefers_the_newest_and_follows_inserts() {
     let mut chooser = Chooser::Latest(Zipfian::new(1000, THETA));
