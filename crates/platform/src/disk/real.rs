@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,6 +24,10 @@ use std::sync::{Arc, OnceLock, Weak};
 const LOCK_NAME: &str = "lock";
 /// Largest piece that goes through a bounce buffer at once, in bytes.
 const BOUNCE_BYTES: usize = 256 * 1024;
+/// Bytes between two of several reads that are read along: they cost less than another read.
+const GAP_BYTES: u64 = 8 << 10;
+/// Bytes that several reads take at most when they are made one.
+const PIECE_BYTES: u64 = 64 << 10;
 /// Threads that read at a time where the kernel has no rings for us.
 const READ_THREADS: usize = 8;
 
@@ -224,29 +229,29 @@ impl Handles {
         })
     }
 
-    /// As many reads at a time as the ring takes; what it does not read whole is read again, which tells why.
+    /// As many pieces at a time as the ring takes; what it does not read whole is read again, which tells why.
     fn read_through_ring(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
-        for batch in reads.chunks_mut(ring::MOST_READS) {
-            let blocks = |read: &Read<'_>| {
-                let skip = (read.offset % DIRECT_ALIGN as u64) as usize;
-                (read.offset - skip as u64, (skip + read.buffer.len()).next_multiple_of(DIRECT_ALIGN))
-            };
-            let wanted: Vec<(u64, usize)> = batch.iter().map(blocks).collect();
+        reads.sort_unstable_by_key(|read| read.offset);
+        let pieces = pieces(reads);
+        for batch in pieces.chunks(ring::MOST_READS) {
+            let wanted: Vec<(u64, usize)> = batch.iter().map(|piece| (piece.offset, piece.bytes)).collect();
             let mut missing = Vec::new();
             let done = ring::read(direct, &wanted, |i, bytes| {
                 self.counters.read.fetch_add(bytes.len() as u64, Relaxed);
-                let read = &mut batch[i];
-                let skip = (read.offset - wanted[i].0) as usize;
-                match bytes.get(skip..skip + read.buffer.len()) {
-                    Some(bytes) => read.buffer.copy_from_slice(bytes),
-                    None => missing.push(i),
+                for at in batch[i].reads.clone() {
+                    let read = &mut reads[at];
+                    let skip = (read.offset - batch[i].offset) as usize;
+                    match bytes.get(skip..skip + read.buffer.len()) {
+                        Some(bytes) => read.buffer.copy_from_slice(bytes),
+                        None => missing.push(at),
+                    }
                 }
             });
             if !done {
-                missing = (0..batch.len()).collect();
+                missing = batch.iter().flat_map(|piece| piece.reads.clone()).collect();
             }
-            for i in missing {
-                self.read_direct(direct, batch[i].buffer, batch[i].offset)?;
+            for at in missing {
+                self.read_direct(direct, reads[at].buffer, reads[at].offset)?;
             }
         }
         Ok(())
@@ -290,6 +295,34 @@ impl Handles {
         }
         Ok(())
     }
+}
+
+/// Whole blocks that are read at once, for one or several reads.
+struct Piece {
+    offset: u64,
+    bytes: usize,
+    /// Positions of the reads.
+    reads: Range<usize>,
+}
+
+/// The pieces that `reads`, in order of their offsets, make: those near each other are one.
+fn pieces(reads: &[Read<'_>]) -> Vec<Piece> {
+    const ALIGN: u64 = DIRECT_ALIGN as u64;
+    let mut pieces: Vec<Piece> = Vec::with_capacity(reads.len());
+    for (at, read) in reads.iter().enumerate() {
+        let start = read.offset / ALIGN * ALIGN;
+        let end = (read.offset + read.buffer.len() as u64).next_multiple_of(ALIGN);
+        if let Some(last) = pieces.last_mut()
+            && start <= last.offset + last.bytes as u64 + GAP_BYTES
+            && end <= last.offset + PIECE_BYTES
+        {
+            last.bytes = last.bytes.max((end - last.offset) as usize);
+            last.reads.end = at + 1;
+        } else {
+            pieces.push(Piece { offset: start, bytes: (end - start) as usize, reads: at..at + 1 });
+        }
+    }
+    pieces
 }
 
 /// `false` where the file system cannot.
