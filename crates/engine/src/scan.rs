@@ -85,7 +85,7 @@ pub struct Cursor {
 }
 
 /// Most pairs, and bytes of values in the log, that are gathered at a time; a pair more than those bytes at most.
-const MOST_AHEAD: usize = 64;
+const MOST_AHEAD: usize = 128;
 const MOST_AHEAD_BYTES: usize = 256 << 10;
 
 /// What a key has, as far as the sources know.
