@@ -12,22 +12,30 @@ use std::sync::Arc;
 
 pub use leeward_format::node::Entry;
 
+#[expect(unsafe_code, reason = "memory that is added to while it is read")]
+mod arena;
+#[expect(unsafe_code, reason = "readers follow numbers into an arena that the writer adds to")]
+mod blink;
+#[expect(unsafe_code, reason = "entries are read in place")]
+mod entry;
+mod hint;
 mod key_filter;
 mod ranges;
-#[expect(unsafe_code, reason = "readers follow raw links into an arena that the writer appends to")]
-mod skiplist;
 #[cfg(test)]
 mod tests;
 
+use blink::{BLink, Found, Position};
 use key_filter::KeyFilter;
 use leeward_format::range::{RangeTombstone, RangeTombstones};
 pub(crate) use ranges::MOST_RANGES;
 use ranges::Ranges;
-use skiplist::{NodeRef, Position, SkipList};
+
+/// Bytes of any L0; what one batch may have beyond them still has a number.
+const MOST_BYTES: u64 = 3 << 30;
 
 /// An L0.
 pub struct MemTable {
-    list: Arc<SkipList>,
+    list: Arc<BLink>,
     /// Of the keys in the list.
     keys: KeyFilter,
     ranges: Ranges,
@@ -38,7 +46,7 @@ pub struct MemTable {
 impl MemTable {
     /// An empty one. Takes little memory until it is written to.
     pub fn new() -> MemTable {
-        let (list, keys, ranges) = (Arc::new(SkipList::new()), KeyFilter::default(), Ranges::default());
+        let (list, keys, ranges) = (Arc::new(BLink::new()), KeyFilter::default(), Ranges::default());
         MemTable { list, keys, ranges, lease: None }
     }
 
@@ -115,6 +123,12 @@ impl MemTable {
         self.list.bytes() + self.ranges.bytes()
     }
 
+    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: u64, most: u64) -> bool {
+        self.bytes() + bytes <= most.min(MOST_BYTES)
+    }
+
     /// Memory that it has, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.list.memory_bytes() + self.keys.memory_bytes() as u64
@@ -122,7 +136,7 @@ impl MemTable {
 
     /// Number of entries, all versions, and of range tombstones.
     pub fn entries(&self) -> u64 {
-        self.list.entries() + self.ranges.len() as u64
+        self.list.len() + self.ranges.len() as u64
     }
 
     /// About how many entries have keys from `start` up to, and without, `end`, and the bytes of their keys and values.
@@ -159,6 +173,9 @@ impl MemTable {
 
     /// Calls `each` with every version that is not the newest of its key.
     pub fn overwritten(&self, each: &mut dyn FnMut(&[u8], Stamp, Entry<'_>)) {
+        if !self.list.has_versions() {
+            return;
+        }
         let mut here = self.list.seek(&[], NEWEST);
         while let Some(newer) = here {
             here = newer.next();
@@ -217,11 +234,13 @@ impl MemCursor {
     /// Moves to the next key. Does nothing at the end.
     pub fn step(&mut self) {
         let at = self.at;
-        self.position.set(|_, here| {
-            let key = here?.key();
+        self.position.set(|list, here| {
             let mut next = here?.next();
-            while let Some(same) = next.filter(|node| node.key() == key) {
-                next = same.next();
+            if list.has_versions() {
+                let key = here?.key();
+                while let Some(same) = next.filter(|found| found.key() == key) {
+                    next = same.next();
+                }
             }
             visible_from(next, at)
         });
@@ -236,7 +255,7 @@ impl MemCursor {
     /// Key of where it is; `None` at the end.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
-        self.position.get().map(NodeRef::key)
+        self.position.get().map(|found| found.key())
     }
 
     /// Key, stamp and contents of where it is; `None` at the end.
@@ -248,7 +267,11 @@ impl MemCursor {
 }
 
 /// The first version at or after `node` that a reader at `at` sees: the newest such of its key.
-fn visible_from(mut node: Option<NodeRef<'_>>, at: Lsn) -> Option<NodeRef<'_>> {
+#[inline]
+fn visible_from(mut node: Option<Found<'_>>, at: Lsn) -> Option<Found<'_>> {
+    if at == NEWEST {
+        return node;
+    }
     while let Some(newer) = node.filter(|node| node.lsn() > at) {
         node = newer.next();
     }
@@ -256,7 +279,7 @@ fn visible_from(mut node: Option<NodeRef<'_>>, at: Lsn) -> Option<NodeRef<'_>> {
 }
 
 /// The newest version that a reader at `at` sees of the last key, that of `node` or one before it, that has one.
-fn visible_back_from<'a>(list: &'a SkipList, mut node: Option<NodeRef<'a>>, at: Lsn) -> Option<NodeRef<'a>> {
+fn visible_back_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Option<Found<'a>> {
     while let Some(oldest) = node {
         let visible = list.seek(oldest.key(), at).filter(|found| found.key() == oldest.key());
         if visible.is_some() {

@@ -1,4 +1,4 @@
-//! Range tombstones of an L0, beside its skiplist.
+//! Range tombstones of an L0, beside its tree.
 //!
 //! One writer at a time swaps an immutable set for one with a range more; readers load what there is, without a lock. An L0
 //! without range tombstones costs a reader one load and a branch.

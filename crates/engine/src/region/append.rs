@@ -281,7 +281,7 @@ impl Region {
     fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let (active, memory) = (view.version.active(), self.volume.memory());
         let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
-        let has_room = active.bytes() + bytes <= self.options.l0_bytes && active.has_room_for_ranges(ranges);
+        let has_room = active.has_room(bytes, self.options.l0_bytes) && active.has_room_for_ranges(ranges);
         let is_full = has_no_memory || !has_room;
         if active.is_empty() || !(is_full || active.is_asked_to_freeze()) {
             return Ok(false);

@@ -117,7 +117,7 @@ pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<
     while let Some(found) = replay.next()? {
         let l0 = l0s.last().expect("there is one from the start");
         insert(l0, &found);
-        if l0.bytes() >= state.options.l0_bytes || !l0.has_room_for_ranges(1) {
+        if !l0.has_room(1, state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
             l0.freeze();
             l0s.push(Arc::new(MemTable::within(volume.memory())));
         }

@@ -1,6 +1,6 @@
 //! How many pairs a range of keys has, and of how many bytes, without reading them.
 //!
-//! In an L0 the towers of the skiplist are a sample; in a level, whole leaf segments count as the average one of the level, those
+//! In an L0 nodes of its tree are a sample; in a level, whole leaf segments count as the average one of the level, those
 //! that the range ends in by their index nodes, and the leaves at its ends by their entries: at most two leaves of a level
 //! are read.
 

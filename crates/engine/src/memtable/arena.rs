@@ -1,0 +1,157 @@
+//! Memory that is only ever added to. What lies in it has a number of 32 bits, half of a pointer.
+//!
+//! ```text
+//!  number  0        4 KiB      8 KiB           32 KiB       40 KiB            96 KiB
+//!          | chunk 0 | chunk 1 | ... chunk 7   | chunk 8    | ... chunk 15    | ...
+//!          |  eight of 4 KiB                   |  eight of 8 KiB              |  eight of 16 KiB, and so on
+//! ```
+//! A chunk is allocated when something comes to lie in it. So at most an eighth of the memory is free, and a few shifts and one
+//! load find the chunk of a number.
+//!
+//! Invariants that the unsafe code rests on:
+//! - Only [`Room`], of which there is one for each arena and which is borrowed mutably for it, hands out memory, none of it twice.
+//! - A chunk is in the table before a number in it is given to anyone, and is freed by `Drop` only.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+
+/// Where something begins in an arena.
+pub(super) type At = u32;
+/// Where nothing begins.
+pub(super) const NOWHERE: At = 0;
+
+const FIRST_CHUNK_SHIFT: u32 = 12;
+/// Base-two logarithm of the number of chunks of one size.
+const SIZE_SHIFT: u32 = 3;
+const SIZES: usize = 18;
+const CHUNKS: usize = SIZES << SIZE_SHIFT;
+/// Added to a number, so that the highest bit tells the size of its chunk.
+const BEFORE: usize = 1 << (FIRST_CHUNK_SHIFT + SIZE_SHIFT);
+/// Of chunks, and so of whatever asks for it.
+pub(super) const ALIGN: usize = 64;
+
+pub(super) struct Arena {
+    chunks: [AtomicPtr<u8>; CHUNKS],
+    used: AtomicU64,
+    memory: AtomicU64,
+}
+
+/// What is free in an arena: of the one who adds to it.
+pub(super) struct Room {
+    /// Beyond everything that was handed out.
+    end: usize,
+    /// Memory beside the chunks.
+    apart: Vec<(NonNull<u8>, Layout)>,
+}
+
+// SAFETY: the pointers lead to memory that it owns, which an owner on any thread may free.
+unsafe impl Send for Room {}
+
+/// A place of the table, the first byte of its chunk counted from the start of the chunk, and the bytes of the chunk.
+#[inline]
+fn locate(number: usize) -> (usize, usize, usize) {
+    let number = number + BEFORE;
+    let size = number.ilog2() - (FIRST_CHUNK_SHIFT + SIZE_SHIFT);
+    let shift = FIRST_CHUNK_SHIFT + size;
+    let index = ((size as usize) << SIZE_SHIFT) + (number >> shift) - (1 << SIZE_SHIFT);
+    (index, number & ((1 << shift) - 1), 1 << shift)
+}
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, ALIGN).expect("it is far below the address space")
+}
+
+/// Fresh memory; `bytes` is not 0.
+fn allocate(bytes: usize) -> NonNull<u8> {
+    // SAFETY: the layout is not empty.
+    let start = NonNull::new(unsafe { alloc(layout(bytes)) });
+    start.unwrap_or_else(|| handle_alloc_error(layout(bytes)))
+}
+
+impl Arena {
+    pub(super) fn new() -> (Arena, Room) {
+        let chunks = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+        let arena = Arena { chunks, used: AtomicU64::new(0), memory: AtomicU64::new(0) };
+        (arena, Room { end: ALIGN, apart: Vec::new() })
+    }
+
+    /// Bytes that were handed out.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Bytes that it has.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.memory.load(Relaxed)
+    }
+
+    /// The memory at `at`, which this arena has handed out.
+    #[inline]
+    pub(super) fn at(&self, at: At) -> NonNull<u8> {
+        let (index, offset, _) = locate(at as usize);
+        // SAFETY: the chunk was put into the table before anyone had the number, and has the byte.
+        unsafe { NonNull::new_unchecked(self.chunks[index].load(Relaxed).add(offset)) }
+    }
+
+    /// Fetches what lies at `at` into the processor's cache, while the caller goes on.
+    #[inline]
+    pub(super) fn prefetch(&self, at: At) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: it changes nothing, and no address is wrong.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at(at).as_ptr().cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = at;
+    }
+
+    /// `bytes` of fresh memory, some KiB at most, at a multiple of `align`, a power of two up to [`ALIGN`].
+    pub(super) fn take(&self, room: &mut Room, bytes: usize, align: usize) -> (At, NonNull<u8>) {
+        let mut start = room.end.next_multiple_of(align);
+        let (mut index, mut offset, mut chunk_bytes) = locate(start);
+        while offset + bytes > chunk_bytes {
+            start += chunk_bytes - offset;
+            (index, offset, chunk_bytes) = locate(start);
+        }
+        let at = At::try_from(start).expect("an L0 freezes before it has 4 GiB");
+        room.end = start + bytes;
+        let mut chunk = self.chunks[index].load(Relaxed);
+        if chunk.is_null() {
+            chunk = allocate(chunk_bytes).as_ptr();
+            self.chunks[index].store(chunk, Relaxed);
+            self.memory.store(self.memory.load(Relaxed) + chunk_bytes as u64, Relaxed);
+        }
+        self.used.store(self.used.load(Relaxed) + bytes as u64, Relaxed);
+        // SAFETY: the chunk has at least `bytes` from there on.
+        (at, unsafe { NonNull::new_unchecked(chunk.add(offset)) })
+    }
+
+    /// `bytes` of fresh memory apart from the rest, without a number.
+    pub(super) fn take_apart(&self, room: &mut Room, bytes: usize) -> NonNull<u8> {
+        let start = allocate(bytes);
+        room.apart.push((start, layout(bytes)));
+        self.used.store(self.used.load(Relaxed) + bytes as u64, Relaxed);
+        self.memory.store(self.memory.load(Relaxed) + bytes as u64, Relaxed);
+        start
+    }
+
+    /// Frees everything.
+    ///
+    /// # Safety
+    /// `room` is this arena's, and nothing that lies in it is used any more.
+    pub(super) unsafe fn free(&mut self, room: &mut Room) {
+        for (index, chunk) in self.chunks.iter_mut().enumerate() {
+            if let Some(start) = NonNull::new(std::mem::take(chunk.get_mut())) {
+                let bytes = 1 << (FIRST_CHUNK_SHIFT as usize + (index >> SIZE_SHIFT));
+                // SAFETY: it came from `allocate` with this layout; the caller says that it is not used.
+                unsafe { dealloc(start.as_ptr(), layout(bytes)) };
+            }
+        }
+        for (start, layout) in room.apart.drain(..) {
+            // SAFETY: as above.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
+    }
+}
