@@ -324,11 +324,16 @@ impl Compaction {
         }
     }
 
-    /// Memory that it is sure to need, in bytes: for each input, all runs of one level together, a chunk and the next, the segment that is being filled, and the
-    /// one that is being written.
+    /// Memory that it is sure to need, in bytes: for each input on the device, all runs of one level together, a chunk and the next;
+    /// and the segment that is being filled. One that is built has memory of its own.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let chunks = 4 * input::chunk_bytes_of(&self.context.reads) as u64;
-        chunks + 2 * self.context.output_bytes as u64
+        let inputs = match &self.context.source {
+            Source::L0 { target, .. } if self.context.levels[*target].is_empty() => 0,
+            Source::L0 { .. } => 1,
+            Source::Segments { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => 2,
+        };
+        let chunks = 2 * inputs * input::chunk_bytes_of(&self.context.reads) as u64;
+        chunks + self.context.output_bytes as u64
     }
 
     /// It may begin.
