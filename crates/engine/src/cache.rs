@@ -2,12 +2,12 @@
 //!
 //! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of that, and a quarter of the budget,
 //!   they stay for as long as their segment lives; beyond it they are objects like any other.
-//! - *Records*, pairs of key and value, are what the levels answer about a key, packed (`records`). The owner (a
+//! - *Records*, pairs of key and value, are what the levels answer about a key, or newer, packed (`records`). The owner (a
 //!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
-//!   it overwrites (`Cache::replace_record`).
+//!   it overwrites (`Cache::replace_record`). A value that goes to the log does so at once (`Cache::write_record`).
 //! - *Objects*, leaves above all (`objects`): one serves all of its keys, and of a large value spares the read that
 //!   finds its place. Once memory is short, a leaf is admitted when it is missed for the second
-//!   time in a while.
+//!   time in a while, or when a merge makes it of leaves that are there.
 //!
 //! Records and objects share what indexes leave. What was let go of lately is remembered (`ghosts`); a miss of it says
 //! which of the two should have had more, and moves the bound between them a little (Megiddo and Modha, FAST'03).
@@ -56,6 +56,8 @@ const LEAST_SHARE: u64 = 16;
 const RESIDENT_SHARE: u64 = 4;
 /// Such misses until the bound has moved by as much.
 const WINDOW_STEPS: u64 = 64;
+/// A read alone costs as much as so many at a time, or less.
+const MOST_TOGETHER: usize = 4;
 /// Bytes of budget for each record that is remembered when it is gone.
 const BYTES_PER_GHOST: u64 = 512;
 
@@ -107,6 +109,11 @@ impl Budget {
     }
     fn is_exceeded(&self) -> bool {
         self.used.load(Relaxed) > self.bytes()
+    }
+    /// There is room for what may be asked for, and more besides.
+    fn is_mostly_free(&self) -> bool {
+        let bytes = self.bytes();
+        self.used.load(Relaxed) < bytes - bytes / 4
     }
     /// So much is in use that something has been let go of, or soon will be.
     fn is_tight(&self) -> bool {
@@ -213,6 +220,14 @@ impl Cache {
         }
     }
 
+    /// A leaf that is kept, if it is; this is no use of it.
+    pub(crate) fn kept_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
+        match self.0.objects.peek(&Key::new(LEAF, serial, u64::from(offset)))? {
+            Item::Leaf(leaf) => Some(leaf),
+            _ => None,
+        }
+    }
+
     /// Whether a leaf that was missed is worth keeping: there is room to spare, or it was missed before, not longer ago than
     /// objects stay. Tells the cache that it was missed now.
     pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
@@ -230,6 +245,11 @@ impl Cache {
             self.0.objects_gone.note(hash, u64::from(bytes));
         }
         is_wanted
+    }
+
+    /// Whether there is room that nobody needs at the moment.
+    pub(crate) fn has_room_to_spare(&self) -> bool {
+        !self.0.budget.is_tight()
     }
 
     /// Keeps a leaf.
@@ -263,13 +283,15 @@ impl Cache {
     }
 
     /// Keeps what the levels know of an owner's key. `is_current` is asked under the lock that `Cache::replace_record`
-    /// takes: whether they still know nothing newer.
+    /// takes: whether they still know nothing newer. It was read `together` with others, in so many reads at a time: a miss
+    /// then costs little beside that of a leaf, which others wait for.
     pub(crate) fn insert_record(
         &self,
         owner: u32,
         key: &[u8],
         key_hash: u64,
         (stamp, value): (Stamp, Option<&[u8]>),
+        together: usize,
         is_current: impl FnOnce() -> bool,
     ) {
         let fresh = Fresh { owner, key, stamp, value };
@@ -286,13 +308,32 @@ impl Cache {
         let hash = hash_of(owner, key_hash);
         let age = self.0.records_gone.age(hash);
         if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
-            self.0.lean_to_records();
+            self.0.lean_to_records(together);
         }
         let mut shard = self.0.shard(hash).lock();
         if is_current() && shard.find(hash, owner, key).is_none() {
             let ring = if age.is_some_and(|age| age < self.0.budget.bytes()) { Ring::Main } else { Ring::Probation };
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));
         }
+        drop(shard);
+        self.0.make_room();
+    }
+
+    /// A pair was written whose value only the log has: it replaces what was known of its key; a key of which nothing was gets
+    /// a record while leaves have room to spare as well.
+    pub(crate) fn write_record(&self, owner: u32, key: &[u8], key_hash: u64, stamp: Stamp, value: &[u8]) {
+        let fresh = Fresh { owner, key, stamp, value: Some(value) };
+        let hash = hash_of(owner, key_hash);
+        if fresh.bytes() > self.0.page_bytes {
+            return;
+        }
+        let mut shard = self.0.shard(hash).lock();
+        let (ring, uses) = match shard.find(hash, owner, key) {
+            Some((ring, known)) if known < stamp.lsn => (ring, shard.remove(hash, owner, key)),
+            None if self.0.budget.is_mostly_free() => (Ring::Probation, 0),
+            _ => return,
+        };
+        self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
         drop(shard);
         self.0.make_room();
     }
@@ -422,9 +463,10 @@ impl Inner {
     }
 
     /// A record was missed that records would still have, had they had more.
-    fn lean_to_records(&self) {
+    fn lean_to_records(&self, together: usize) {
         let least = self.budget.bytes() / LEAST_SHARE;
-        self.lean(|share, step| share.saturating_sub(step).max(least));
+        let part = together.clamp(1, MOST_TOGETHER) as u64;
+        self.lean(|share, step| share.saturating_sub(step / part).max(least));
     }
 
     fn lean(&self, to: impl Fn(u64, u64) -> u64) {

@@ -149,10 +149,16 @@ impl Reads {
         (lsn <= at).then_some((lsn.into(), None))
     }
 
-    /// Keeps the answer that the levels of a version of `generation` gave about `key`, unless there are newer ones.
-    pub(crate) fn keep(&self, key: &[u8], hash: u64, stamp: Stamp, value: Option<&[u8]>, generation: u64) {
+    /// Keeps the answer that the levels of a version of `generation` gave about `key`, `together` with others, unless there
+    /// are newer ones.
+    fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), together: usize, generation: u64) {
         let is_current = || self.generation.load(Ordering::Acquire) == generation;
-        self.volume.cache().insert_record(self.owner, key, hash, (stamp, value), is_current);
+        self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
+    }
+
+    /// A pair was appended whose value is in the large log.
+    pub(crate) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8]) {
+        self.volume.cache().write_record(self.owner, key, filter::hash(key), stamp, value);
     }
 
     /// The value of a record in the log, if it is in memory.
@@ -172,7 +178,7 @@ impl Reads {
         for ((at, lsn), value) in wanted.iter().zip(&values) {
             self.volume.cache().count_miss();
             let stamp = Stamp { lsn: *lsn, expires: at.expires };
-            self.keep(at.key, filter::hash(at.key), stamp, Some(value), generation);
+            self.keep(at.key, filter::hash(at.key), (stamp, Some(value)), wanted.len(), generation);
         }
         Ok(values)
     }
@@ -383,7 +389,7 @@ impl Version {
             Found::Tombstone => None,
         };
         if !is_kept {
-            self.reads.keep(key, hash, stamp, value.as_deref(), self.generation);
+            self.reads.keep(key, hash, (stamp, value.as_deref()), 1, self.generation);
         }
         Ok(answer(stamp, value, now))
     }

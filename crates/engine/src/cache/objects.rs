@@ -67,6 +67,15 @@ impl Objects {
         Some(object.item.clone())
     }
 
+    /// What is kept under `key`, which nobody asks for.
+    pub(super) fn peek(&self, key: &Key) -> Option<Item> {
+        if self.bytes() == 0 {
+            return None;
+        }
+        let shard = self.shard(key).lock();
+        shard.places.get(key).map(|place| shard.objects[*place].item.clone())
+    }
+
     /// Keeps `item`, if nothing is kept under `key`; answers the memory that it takes.
     pub(super) fn insert(&self, key: Key, item: Item) -> u64 {
         let mut shard = self.shard(&key).lock();

@@ -29,7 +29,7 @@ fn offer(cache: &Cache, offset: u32, leaf: &Arc<Leaf>) -> bool {
 }
 
 fn put(cache: &Cache, key: &[u8], lsn: u64, value: &[u8]) {
-    cache.insert_record(0, key, filter::hash(key), (Lsn(lsn).into(), Some(value)), || true);
+    cache.insert_record(0, key, filter::hash(key), (Lsn(lsn).into(), Some(value)), 1, || true);
 }
 
 fn get(cache: &Cache, key: &[u8]) -> Option<Cached> {
@@ -63,9 +63,9 @@ fn a_record_is_of_one_owner_and_instant() {
     assert_eq!(cache.record(0, b"key", hash, Lsn(8)), Some((Lsn(8).into(), Some("value".into()))));
     assert!(cache.record(0, b"key", hash, Lsn(7)).is_none(), "an earlier instant knows nothing of it");
     assert!(cache.record(1, b"key", hash, Lsn(8)).is_none());
-    cache.insert_record(0, b"gone", filter::hash(b"gone"), (Lsn(9).into(), None), || true);
+    cache.insert_record(0, b"gone", filter::hash(b"gone"), (Lsn(9).into(), None), 1, || true);
     assert_eq!(get(&cache, b"gone"), Some((Lsn(9).into(), None)));
-    cache.insert_record(0, b"late", filter::hash(b"late"), (Lsn(9).into(), None), || false);
+    cache.insert_record(0, b"late", filter::hash(b"late"), (Lsn(9).into(), None), 1, || false);
     assert!(get(&cache, b"late").is_none());
     cache.replace_record(0, b"key", hash, Lsn(10).into(), Some(Some(b"newer")));
     assert_eq!(get(&cache, b"key"), Some((Lsn(10).into(), Some("newer".into()))));
@@ -73,6 +73,27 @@ fn a_record_is_of_one_owner_and_instant() {
     assert!(get(&cache, b"key").is_none());
     cache.replace_record(0, b"other", filter::hash(b"other"), Lsn(10).into(), Some(None));
     assert!(get(&cache, b"other").is_none(), "nothing was known of it");
+}
+
+#[test]
+fn a_written_value_replaces_its_record_and_takes_only_room_to_spare() {
+    let cache = cache_of(1 << 20);
+    let hash = filter::hash(b"key");
+    let write = |key: &[u8], lsn| cache.write_record(0, key, filter::hash(key), Lsn(lsn).into(), b"written");
+    write(b"key", 8);
+    assert_eq!(get(&cache, b"key"), Some((Lsn(8).into(), Some("written".into()))));
+    put(&cache, b"key", 7, b"older");
+    write(b"key", 6);
+    assert_eq!(get(&cache, b"key").map(|(stamp, _)| stamp.lsn), Some(Lsn(8)));
+    assert!(cache.record(0, b"key", hash, Lsn(7)).is_none(), "an earlier instant knows nothing of it");
+    for n in 0..20_000u64 {
+        put(&cache, &n.to_be_bytes(), 1, &[1; 100]);
+    }
+    write(b"new", 9);
+    assert!(get(&cache, b"new").is_none(), "there is no room to spare");
+    put(&cache, b"known", 9, b"before");
+    write(b"known", 10);
+    assert_eq!(get(&cache, b"known"), Some((Lsn(10).into(), Some("written".into()))));
 }
 
 #[test]
@@ -116,7 +137,7 @@ fn nothing_is_ever_stale_and_the_budget_is_kept() {
                             found += 1;
                             assert_eq!(cached, (stamp(lsn), value.map(Bytes::from)));
                         }
-                        None => cache.insert_record(0, &key, hash, (stamp(lsn), value.as_deref()), || true),
+                        None => cache.insert_record(0, &key, hash, (stamp(lsn), value.as_deref()), 1, || true),
                     }
                 }
             }

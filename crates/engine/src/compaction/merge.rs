@@ -302,8 +302,27 @@ impl Filling {
         let index = Bytes::copy_from_slice(&bytes[footer.tree_at as usize..]);
         let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
         let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
+        leaf.keep_leaves(&index, &bytes, &were_kept(context, &index));
         leaf.keep_index(Arc::new(index));
         let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes };
         Ok((Output { leaf: Arc::new(leaf), footer }, built))
     }
+}
+
+/// Which leaves of a segment that replaces others hold what leaves of those do that the cache has.
+fn were_kept(context: &Context, index: &LeafIndex) -> Vec<bool> {
+    let mut were_kept = vec![false; index.leaves().len()];
+    let span = &index.footer().span;
+    // That it merges into, and that it comes from.
+    for level in context.levels[..=context.source.target()].iter().rev().take(2).filter(|level| !level.is_empty()) {
+        let segments = level.segment_of(&span.first)..=level.segment_of(&span.last);
+        for segment in &level.segments()[segments] {
+            segment.kept_leaves(&mut |first, last| {
+                if *last >= span.first[..] && !span.is_below(first) {
+                    were_kept[index.leaf_of(first)..=index.leaf_of(last)].fill(true);
+                }
+            });
+        }
+    }
+    were_kept
 }

@@ -11,7 +11,7 @@ fn the_cache_gives_way_to_leases_and_comes_back() {
     let fill = || {
         for n in 0..100_000u64 {
             let key = n.to_be_bytes();
-            memory.cache().insert_record(0, &key, filter::hash(&key), (Lsn(1).into(), Some(&[1; 100])), || true);
+            memory.cache().insert_record(0, &key, filter::hash(&key), (Lsn(1).into(), Some(&[1; 100])), 1, || true);
         }
     };
     fill();

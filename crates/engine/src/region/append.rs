@@ -216,6 +216,9 @@ impl Region {
         let l0 = view.version.active();
         let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());
         self.show_batch(&writer, l0, writes, large_at);
+        if needs[LogKind::Large.index()].first.is_some() {
+            self.keep_large(&view, writes, first);
+        }
         if l0.memory_bytes() > memory_before {
             self.volume.memory().relieve();
         }
@@ -402,6 +405,17 @@ impl Region {
         }
         writer.current.iter_mut().flatten().try_for_each(|open| open.publish(&self.volume))?;
         Ok(large_at.unwrap_or(0))
+    }
+
+    /// Keeps the batch's values that only the log has in memory, where the cache wants them.
+    fn keep_large(&self, view: &View, writes: &[Write<'_>], first: Lsn) {
+        for (lsn, write) in (first.0..).zip(writes) {
+            if let (RecordKind::Put, key, value) = write.record()
+                && self.log_of(write) == LogKind::Large
+            {
+                view.version.reads().written(key, write.stamp(Lsn(lsn)), value);
+            }
+        }
     }
 
     /// Inserts the batch into `l0`; its records of the large log follow each other from `large_at` on.

@@ -115,6 +115,33 @@ impl LeafSegment {
         }
     }
 
+    /// Calls `each` with the first and the last key of its leaves that are kept, if its index is resident.
+    pub(crate) fn kept_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        let Some((index, _)) = self.resident.get() else { return };
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        for place in index.leaves().iter() {
+            if let Some(leaf) = self.cache.kept_leaf(self.segment.serial(), place.offset) {
+                leaf.key_into(0, &mut first);
+                leaf.key_into(leaf.len() - 1, &mut last);
+                each(&first, &last);
+            }
+        }
+    }
+
+    /// Keeps of its leaves, whose bytes these are, those that hold what was kept before a merge, and others while the cache
+    /// has room to spare. Packed ones are not worth unpacking.
+    pub(crate) fn keep_leaves(&self, index: &LeafIndex, bytes: &[u8], was_kept: &[bool]) {
+        for (place, was_kept) in index.leaves().iter().zip(was_kept) {
+            let stored = &bytes[place.offset as usize..(place.offset + place.bytes) as usize];
+            if packed::is_packed(stored) || !(*was_kept || self.cache.has_room_to_spare()) {
+                continue;
+            }
+            let leaf = read_leaf(&Bytes::copy_from_slice(stored), self.address.at(place.offset));
+            let leaf = Arc::new(leaf.expect("what was built can be read"));
+            self.cache.insert_leaf(self.segment.serial(), place.offset, &leaf);
+        }
+    }
+
     /// The index; `None` if it is not in memory and `reach` ends there.
     #[inline]
     pub(crate) fn index(&self, reads: &Reads, reach: Reach) -> Result<Option<IndexRef<'_>>> {
