@@ -181,6 +181,10 @@ pub(crate) struct TableArgs {
     /// Percent of the large log that may be garbage before it is collected; fewer cost more writing [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
     pub(crate) garbage_percent: Option<u32>,
+    /// MiB that the collection of garbage may read and write of a region in a second, below the next limit; 0: as many as it
+    /// can [default: 0]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) garbage_mib_per_second: Option<u32>,
     /// Percent of what is live in the large log that it may take of a volume; beyond, writers wait [default: 130]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(105..=1_000))]
     pub(crate) max_space_percent: Option<u32>,
@@ -195,12 +199,13 @@ pub(crate) struct TableArgs {
 impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
-        let numbers = [self.growth_factor, self.l1_runs, self.garbage_percent, self.max_space_percent];
+        let collection = [self.garbage_percent, self.garbage_mib_per_second, self.max_space_percent];
+        let numbers = [self.growth_factor, self.l1_runs].into_iter().chain(collection);
         let codecs = [self.compression, self.last_level_compression];
         self.placement.is_some()
             || self.l0_kib.is_some()
             || self.compaction.is_some()
-            || numbers.iter().any(Option::is_some)
+            || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
     }
 
@@ -220,6 +225,7 @@ impl TableArgs {
             l1_runs: self.l1_runs.unwrap_or(base.l1_runs),
             compaction: self.compaction.unwrap_or(base.compaction),
             garbage_percent: self.garbage_percent.unwrap_or(base.garbage_percent),
+            garbage_mib_per_second: self.garbage_mib_per_second.unwrap_or(base.garbage_mib_per_second),
             max_space_percent: self.max_space_percent.unwrap_or(base.max_space_percent),
             compression: Compression {
                 upper: self.compression.unwrap_or(base.compression.upper),

@@ -141,7 +141,10 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.growth_factor.to_string(),
             options.l1_runs.to_string(),
             options.compaction.to_string(),
-            format!("{} %", options.garbage_percent),
+            match options.garbage_mib_per_second {
+                0 => format!("{} %", options.garbage_percent),
+                most => format!("{} %, {most} MiB/s", options.garbage_percent),
+            },
             format!("{} %", options.max_space_percent),
             compression_text(options.compression),
         ]

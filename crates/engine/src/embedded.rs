@@ -79,6 +79,9 @@ pub struct DbOptions {
     pub compaction: CompactionMode,
     /// Percent of the large log that may be garbage before it is collected, 1 to 90. Only read when the store is made.
     pub garbage_percent: u32,
+    /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it can.
+    /// Only read when the store is made.
+    pub garbage_mib_per_second: u32,
     /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
     /// the collection of garbage. Only read when the store is made.
     pub max_space_percent: u32,
@@ -99,6 +102,7 @@ impl Default for DbOptions {
             l1_runs: table.l1_runs,
             compaction: table.compaction,
             garbage_percent: table.garbage_percent,
+            garbage_mib_per_second: table.garbage_mib_per_second,
             max_space_percent: table.max_space_percent,
             compression: table.compression,
             sync: SyncMode::Every(Duration::from_secs(1)),
@@ -545,6 +549,7 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         l1_runs: options.l1_runs,
         compaction: options.compaction,
         garbage_percent: options.garbage_percent,
+        garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
     })

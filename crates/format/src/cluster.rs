@@ -187,6 +187,9 @@ pub struct TableOptions {
     pub compaction: CompactionMode,
     /// Percent of the space of logs that leaves point to which may be garbage before it is collected.
     pub garbage_percent: u32,
+    /// MiB that the collection of garbage may read and write of a region in a second, as long as the next limit is kept; 0: as
+    /// many as it can.
+    pub garbage_mib_per_second: u32,
     /// Percent of what is live in those logs that they may take of the volume: beyond, collection goes before all else,
     /// and writers wait.
     pub max_space_percent: u32,
@@ -206,6 +209,7 @@ impl Default for TableOptions {
             l1_runs: 4,
             compaction: CompactionMode::Partial,
             garbage_percent: 10,
+            garbage_mib_per_second: 0,
             max_space_percent: 130,
             compression: Compression::default(),
         }

@@ -136,6 +136,7 @@ impl NewTable {
             // Every one is possible.
             compression: _,
             compaction: _,
+            garbage_mib_per_second: _,
         } = &self.options;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);

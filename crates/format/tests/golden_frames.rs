@@ -42,6 +42,7 @@ fn options() -> TableOptions {
         l1_runs: 4,
         compaction: CompactionMode::WholeLevel,
         garbage_percent: 10,
+        garbage_mib_per_second: 64,
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
     }

@@ -53,6 +53,10 @@ pub struct Picker {
     /// So many of the last compactions were parts of a sweep.
     swept_last: u32,
     garbage_percent: u32,
+    /// Bytes that sweeps may read and write in a second; 0: as many as they can.
+    sweep_rate: u64,
+    /// When the last part of a sweep began, and from when on there may be another.
+    sweep_times: (UnixMs, UnixMs),
     max_space_percent: u32,
 }
 
@@ -100,6 +104,7 @@ impl Picker {
             placement,
             compression,
             garbage_percent,
+            garbage_mib_per_second,
             max_space_percent,
             ..
         } = options;
@@ -118,6 +123,8 @@ impl Picker {
             sweep,
             swept_last,
             garbage_percent,
+            sweep_rate: u64::from(garbage_mib_per_second) << 20,
+            sweep_times: (UnixMs(0), UnixMs(0)),
             max_space_percent,
         }
     }
@@ -140,19 +147,26 @@ impl Picker {
         let l0s = L0s { least, ..self.ready(version, commit, extents) };
         let source = match lane {
             Lane::L0s => self.pick_l0s(version, &l0s),
-            Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, lane),
+            Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, (lane, now)),
         }?;
         Some(self.compaction(version, source, now))
     }
 
     /// The most urgent of all, or of all but L0s.
-    fn pick_any(&mut self, version: &Version, l0s: &L0s<'_>, logs: &Logs<'_>, lane: Lane) -> Option<Source> {
+    fn pick_any(
+        &mut self,
+        version: &Version,
+        l0s: &L0s<'_>,
+        logs: &Logs<'_>,
+        (lane, now): (Lane, UnixMs),
+    ) -> Option<Source> {
         let accounts = &logs.accounts;
         let turns = match accounts.is_beyond(self.max_space_percent) {
             true => TURNS_BEYOND_LIMIT,
             false => u32::from(accounts.is_over(self.garbage_percent.saturating_mul(3) / 2)),
         };
-        let swept = self.next_of_sweep(version, logs);
+        let may_sweep = accounts.is_beyond(self.max_space_percent) || !self.sweep_rests(now);
+        let swept = if may_sweep { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
             Some(swept) if self.swept_last < turns => Some(swept),
             swept => {
@@ -175,6 +189,9 @@ impl Picker {
         if matches!(source, Source::L0 { .. }) {
             self.had_l0s_at = now;
         }
+        if source.sweeps() {
+            self.sweep_times.0 = now;
+        }
         let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let (placement, compression, mode) = (self.placement, self.compression, self.mode);
@@ -196,6 +213,12 @@ impl Picker {
             writing,
         };
         Compaction::new(context, claim)
+    }
+
+    /// Sweeps have had what they may for now, as far as the clock can be trusted.
+    pub(crate) fn sweep_rests(&self, now: UnixMs) -> bool {
+        let (began, until) = self.sweep_times;
+        (began.0..until.0).contains(&now.0)
     }
 
     /// It had L0s compacted within a second, as far as the clock can be trusted.
@@ -228,6 +251,10 @@ impl Picker {
     /// A compaction was installed; `gone` were given back with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done.swept.as_ref(), gone);
+        if done.swept.is_some() && self.sweep_rate > 0 {
+            let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
+            self.sweep_times.1 = UnixMs(self.sweep_times.0.0 + bytes * 1000 / self.sweep_rate);
+        }
     }
 
     /// The next part of a sweep, if there is garbage to collect.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How long a worker waits before it tries again on a full device.
 const RETRY: Duration = Duration::from_millis(200);
-/// How often the compactor looks whether the store is quiet while an L0 waits for that.
+/// How often a compactor looks whether the store is quiet while an L0 waits for that, or whether it may collect garbage again.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The threads and what they share.
@@ -214,7 +214,7 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
                 break;
             }
         }
-        if pause.is_none() && worker.lane() == Lane::L0s && region.has_frozen_l0s() {
+        if pause.is_none() && region.waits_for_time(worker.lane(), UnixMs(clock.unix_ms())) {
             pause = Some(LOOK);
         }
     }

@@ -2,6 +2,7 @@
 //! overwritten, deleted, compacted and recovered; and what is not live is given back.
 
 use super::Region;
+use crate::compaction::CompactionTotals;
 use crate::memtable::Entry;
 use crate::region::{AppendError, Write};
 use crate::scan::ScanBounds;
@@ -46,12 +47,16 @@ fn options(placement: Placement) -> TableOptions {
 }
 
 fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
+    open_with(disk, options(placement))
+}
+
+fn open_with(disk: &SimDisk, options: TableOptions) -> Arc<Region> {
     let file = disk.open("volume").expect("a simulated file opens");
     let volume_options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
     let (volume, replicas) = Volume::open(file, VolumeId(1), volume_options).expect("the volume opens");
     let replica = match replicas.into_iter().next() {
         Some(replica) => replica,
-        None => Replica::create(&volume, REGION, options(placement)).expect("room for a region"),
+        None => Replica::create(&volume, REGION, options).expect("room for a region"),
     };
     let term = replica.position().0.next();
     let region = replica.serve(term).expect("it serves");
@@ -322,4 +327,35 @@ fn a_snapshot_reads_segments_that_were_collected() {
     drop((snapshot, cursor));
     assert!(region.volume.usage().0 < held, "what only the snapshot needed is free");
     check(&region, &model, "at the end");
+}
+
+/// Parts of sweeps are so far from each other that they read and write no more than they may in a second.
+#[test]
+fn garbage_is_collected_no_faster_than_it_may_be() {
+    for garbage_mib_per_second in [0, 1] {
+        let disk = SimDisk::new(1, u64::MAX);
+        let options = TableOptions { garbage_mib_per_second, max_space_percent: 1000, ..options(Placement::SEPARATED) };
+        let region = open_with(&disk, options);
+        let mut rng = Rng::new(1);
+        for n in 0..6000u64 {
+            write(&region, format!("key{:05}", rng.below(1500)).as_bytes(), Some(&[n as u8; 1000]), None);
+        }
+        // From here on nothing is written; the clock goes on by a tenth of a second a turn.
+        let (mut sweeps, mut now) = (Vec::new(), 1_000_000);
+        for _ in 0..400 {
+            now += 100;
+            let before = region.stats().compactions;
+            if let Some(compaction) = region.next_compaction(UnixMs(now)) {
+                region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
+            }
+            let after = region.stats().compactions;
+            if after.relocated_bytes > before.relocated_bytes {
+                let total = |t: &CompactionTotals| t.bytes_read + t.value_bytes_read + t.bytes_written;
+                sweeps.push((now, total(&after) - total(&before)));
+            }
+        }
+        let too_soon = |pair: &[(u64, u64)]| (pair[1].0 - pair[0].0) * (1 << 20) < pair[0].1 * 1000;
+        assert!(sweeps.len() > 2, "there was garbage: {sweeps:?}");
+        assert_eq!(sweeps.windows(2).any(too_soon), garbage_mib_per_second == 0, "{sweeps:?}");
+    }
 }

@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 
 impl Region {
     /// The most urgent compaction, if any is that changes nothing that others which go on do, and there is memory for it. Of an L0
-    /// only if all of it is committed. It drops what has expired by `now`. Freezes
-    /// the L0 first, if another region needs its memory.
+    /// only if all of it is committed. It drops what has expired by `now`. Freezes the L0 first, if another region needs its memory.
     ///
-    /// While the region is being written to, one frozen L0 waits for a second: L1 is rewritten half as often. It is quiet
-    /// when all that was written is durable. Nothing waits while L0s have more memory than their share.
+    /// While the region is being written to, fewer than three frozen L0s wait for a second: the larger runs of L1 are, the less
+    /// is written. It is quiet when all that was written is durable, and no L0 was compacted lately. Nothing waits while L0s
+    /// have more memory than their share.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
         self.next_compaction_in(Lane::Any, now)
     }
@@ -26,6 +26,12 @@ impl Region {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
         let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0;
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
+    }
+
+    /// There may be a compaction of `lane` later although nothing is written meanwhile.
+    pub fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
+        let l0s = lane != Lane::Levels && self.has_frozen_l0s();
+        l0s || lane != Lane::L0s && self.picker.lock().sweep_rests(now)
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.
