@@ -214,6 +214,28 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(everything(&open(&disk, &options)), model);
 }
 
+/// However often all is overwritten: what is full of garbage is emptied, for which segments are kept.
+#[test]
+fn a_volume_that_is_full_of_garbage_takes_writes_again() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let mut options = small(Placement::threshold(200));
+    options.volume.capacity_bytes = Some(6 << 20);
+    let db = open(&disk, &options);
+    let (mut model, mut rng, mut refused) = (Model::new(), Rng::new(1), 0);
+    for number in 0..60_000u32 {
+        let (key, value) = (rng.below(3000).to_be_bytes().to_vec(), vec![number as u8; 300]);
+        while let Err(error) = db.put(&key, &value) {
+            assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+            refused += 1;
+            assert!(refused < 5000, "{error}: {:?}", db.stats());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        model.insert(key, value);
+    }
+    assert!(db.stats().used_bytes <= 6 << 20);
+    assert_eq!(everything(&db), model);
+}
+
 #[test]
 fn a_failed_write_ends_all_writing_and_says_so() {
     let disk = SimDisk::new(7, 1 << 30);

@@ -219,7 +219,7 @@ impl Memory {
             && let Some(largest) = staying.pop()
         {
             bytes -= largest.bytes().min(bytes);
-            largest.is_asked.store(true, Relaxed);
+            largest.ask();
         }
     }
 
@@ -362,6 +362,11 @@ impl L0Lease {
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked.load(Relaxed)
+    }
+
+    /// Asks it to.
+    pub(crate) fn ask(&self) {
+        self.is_asked.store(true, Relaxed);
     }
 
     pub(crate) fn freeze(&self) {

@@ -80,7 +80,14 @@ impl MemTable {
         }
     }
 
-    /// Memory is short, and this is one of the largest L0s.
+    /// It is to be frozen however little it has.
+    pub(crate) fn ask_to_freeze(&self) {
+        if let Some(lease) = &self.lease {
+            lease.ask();
+        }
+    }
+
+    /// Memory is short, and this is one of the largest L0s; or space is.
     pub(crate) fn is_asked_to_freeze(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.is_asked())
     }

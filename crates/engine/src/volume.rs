@@ -136,6 +136,15 @@ impl Volume {
         self.space.allocate()
     }
 
+    /// [`Volume::allocate`] for a tail: the last segments below a declared capacity, a sixteenth of all and at most 32, are kept
+    /// for compactions, without which no space would come back.
+    ///
+    /// # Errors
+    /// As [`Volume::allocate`].
+    pub(crate) fn allocate_for_writes(&self) -> Result<Arc<Segment>> {
+        self.space.allocate_for_writes()
+    }
+
     /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
     ///
     /// # Errors

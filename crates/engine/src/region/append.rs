@@ -307,7 +307,7 @@ impl Region {
         }
     }
 
-    /// Flow control: once two L0s are frozen, writers rest whenever the active one has grown by a piece, for the square of
+    /// Flow control: once three L0s are frozen, writers rest whenever the active one has grown by a piece, for the square of
     /// the debt times [`LONGEST_PAUSE`]. The debt is how much of the room that is left is filled, that of this region's L0s
     /// or of the memory for all: from 0 to 1, where writes stop.
     fn pause(&self, view: &View, l0_before: u64) -> Duration {

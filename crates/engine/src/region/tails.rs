@@ -100,7 +100,10 @@ impl Region {
         if self.prepared.lock()[log.index()].is_some() {
             return Ok(());
         }
-        let segment = self.volume.allocate()?;
+        let segment = self.volume.allocate_for_writes().inspect_err(|_| {
+            // What it has overwritten is known to be garbage only once it is compacted.
+            self.view.load().version.active().ask_to_freeze();
+        })?;
         let appender = self.volume.appender(&segment)?;
         let lease = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
         let id = (self.ids)();

@@ -16,6 +16,10 @@ use std::sync::Arc;
 const MOST_GROWTH: u32 = 16;
 /// Of the segments in use, a part so large may be free, and is what the file grows by.
 const SPARE_SHARE: u32 = 64;
+/// Of the segments below a declared capacity, a part so large is kept for compactions.
+const KEPT_SHARE: u32 = 16;
+/// At most so many are.
+const MOST_KEPT: u32 = 32;
 /// So many may always be free.
 const LEAST_SPARE: u32 = 2;
 
@@ -71,13 +75,16 @@ struct State {
     serial: u64,
     /// Why the file did not grow when it last should have.
     refusal: Option<String>,
+    /// Too few were left for writes when there was one last.
+    refuses_writes: bool,
 }
 
 impl Space {
     /// The first `reserved` of the `end` segments are never handed out; all others are free.
     pub(super) fn new(device: Arc<Device>, segment_bytes: u64, reserved: u32, end: u32, limit: u32) -> Arc<Space> {
         let (free, hollow) = (BTreeSet::new(), (reserved..end).map(SegmentNo).collect());
-        let state = Mutex::new(State { free, hollow, keeps_all: false, end, serial: 0, refusal: None });
+        let state =
+            Mutex::new(State { free, hollow, keeps_all: false, end, serial: 0, refusal: None, refuses_writes: false });
         Arc::new(Space { device, segment_bytes, limit, state, growth: Mutex::new(()) })
     }
 
@@ -101,6 +108,31 @@ impl Space {
         self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
         grown?;
         Ok(self.pop().expect("nobody takes segments of the file's new end without the growth lock"))
+    }
+
+    /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
+    /// make room, have those.
+    pub(super) fn allocate_for_writes(self: &Arc<Self>) -> Result<Arc<Segment>> {
+        let detail = self.too_few_for_writes();
+        self.state.lock().refuses_writes = detail.is_some();
+        match detail {
+            Some(detail) => Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail }),
+            None => self.allocate(),
+        }
+    }
+
+    fn too_few_for_writes(&self) -> Option<String> {
+        if self.limit == u32::MAX {
+            return None;
+        }
+        let (left, kept) =
+            (self.limit.saturating_sub(self.state.lock().used()), (self.limit / KEPT_SHARE).min(MOST_KEPT));
+        let capacity = u64::from(self.limit) * self.segment_bytes;
+        (left <= kept).then(|| {
+            format!(
+                "the volume has {left} segments left of its capacity of {capacity} bytes, which it needs to make room"
+            )
+        })
     }
 
     /// Segments in use, those reserved included, and those that the file has space for.
@@ -137,8 +169,12 @@ impl Space {
         u64::from(no.0) * self.segment_bytes
     }
 
-    /// Why there is no room: no segment is free, and the file did not grow.
+    /// Why there is no room for writes: no segment is free, and the file did not grow; or too few are left.
     pub(super) fn why_full(&self) -> Option<String> {
+        let refuses_writes = self.state.lock().refuses_writes;
+        if refuses_writes && let Some(detail) = self.too_few_for_writes() {
+            return Some(Error::NoSpace { file: self.device.file().name().to_owned(), detail }.to_string());
+        }
         let state = self.state.lock();
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
     }
