@@ -219,7 +219,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
 fn a_volume_that_is_full_of_garbage_takes_writes_again() {
     let disk = SimDisk::new(1, 1 << 30);
     let mut options = small(Placement::threshold(200));
-    options.volume.capacity_bytes = Some(6 << 20);
+    options.volume.capacity_bytes = Some(5 << 20);
     let db = open(&disk, &options);
     let (mut model, mut rng, mut refused) = (Model::new(), Rng::new(1), 0);
     for number in 0..60_000u32 {
@@ -232,7 +232,7 @@ fn a_volume_that_is_full_of_garbage_takes_writes_again() {
         }
         model.insert(key, value);
     }
-    assert!(db.stats().used_bytes <= 6 << 20);
+    assert!(db.stats().used_bytes <= 5 << 20);
     assert_eq!(everything(&db), model);
 }
 

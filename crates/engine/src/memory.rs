@@ -76,6 +76,9 @@ impl MemoryStats {
     }
 }
 
+/// A part so large of the budget is for what the allocator cannot give back, and for what keeps track of all else.
+const KEPT_SHARE: u64 = 32;
+
 /// What leases have taken of a budget.
 pub(crate) struct Accounts {
     budget: u64,
@@ -95,7 +98,8 @@ impl Accounts {
     /// What is left for the cache.
     #[inline]
     pub(crate) fn left(&self) -> u64 {
-        self.budget.saturating_sub(self.taken.load(Relaxed))
+        let mine = self.budget - self.budget / KEPT_SHARE;
+        mine.saturating_sub(self.taken.load(Relaxed))
     }
 
     fn of(&self, purpose: Purpose) -> u64 {
@@ -173,7 +177,7 @@ impl Memory {
     pub fn share(&self, purpose: Purpose) -> u64 {
         let budget = self.accounts.budget;
         match purpose {
-            Purpose::L0s => budget / 3,
+            Purpose::L0s => budget / 10 * 3,
             Purpose::Compactions => budget / 4,
             Purpose::Reads | Purpose::Mirrors => budget / 8,
             Purpose::Tails => budget / 16,
@@ -229,7 +233,7 @@ impl Memory {
         if used <= share {
             return 0.0;
         }
-        (used - share) as f64 / (share / 2).max(1) as f64
+        (used - share) as f64 / (share / 4).max(1) as f64
     }
 
     /// Bytes that each L0 may have when there are more than there should be.

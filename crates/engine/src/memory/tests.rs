@@ -34,9 +34,9 @@ fn the_largest_l0s_are_asked_to_freeze_until_the_others_fit() {
         memory.relieve();
         l0s.iter().filter(|(_, l0)| l0.is_asked()).map(|(size, _)| *size).collect()
     };
-    assert!(asked(MIB / 7).is_empty(), "36 sevenths of a MiB are not more than a third of 16");
-    assert_eq!(asked(MIB / 6), [7, 8], "of 36 sixths 24 may stay");
-    assert_eq!(asked(MIB / 6), [7, 8], "those that were asked are on their way");
+    assert!(asked(MIB / 8).is_empty(), "36 eighths of a MiB are not more than three tenths of 16");
+    assert_eq!(asked(MIB / 7), [7, 8], "of 36 sevenths 25 may stay");
+    assert_eq!(asked(MIB / 7), [7, 8], "those that were asked are on their way");
     l0s[7].1.freeze();
     let busy = memory.l0();
     busy.set(2 * MIB);
