@@ -13,7 +13,7 @@
 //! on. Inputs are bounded: segments of the lower level that
 //! nothing overlaps are reused, and where nothing at all overlaps the segments move down as they are. Of each key the
 //! newest version survives; that no snapshot needs an older one is so because every snapshot holds the L0s and levels that it
-//! reads. Several of a region may go on at a time, on other levels each ([`claims`]); each is used by one thread at a time. What
+//! reads. Several of a region may go on at a time, on other levels each (`claims`); each is used by one thread at a time. What
 //! an unfinished one has written is freed when it is dropped.
 
 use crate::error::Result;

@@ -51,7 +51,7 @@ pub struct RegionStats {
     pub l0_bytes: u64,
     /// Frozen L0s waiting for a compaction.
     pub frozen_l0s: u32,
-    /// Per position: the runs of L1, the newest first, then L2 and so on ([`level_at`]).
+    /// Per position: the runs of L1, the newest first, then L2 and so on (`leeward_format::manifest::level_at`).
     pub levels: Vec<LevelState>,
     /// Live log segments, those in memory included.
     pub log_segments: u32,
