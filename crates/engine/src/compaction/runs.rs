@@ -63,25 +63,35 @@ pub(super) fn close_ranks(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
 /// Where the leaf segments of a new run of about `bytes` end.
 pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
     let segment_bytes = reads.volume.segment_bytes();
-    let mut guards = guards(reads, levels);
+    let guards = guards(reads, levels);
     if guards.is_empty() {
-        return Ends { guards, most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
+        return Ends { guards: Vec::new(), most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
     }
     let most = (bytes * LEAST_FILL / segment_bytes as u64).max(1) as usize;
     let every = guards.len().div_ceil(most);
-    guards = guards.into_iter().step_by(every).collect();
+    let mut guards: Vec<_> = guards.iter().step_by(every).map(|guard| Bytes::copy_from_slice(guard.key)).collect();
     guards.reverse();
     Ends { guards, most_bytes: segment_bytes }
 }
 
-/// Ascending.
-fn guards(reads: &Reads, levels: &[Arc<Level>]) -> Vec<Bytes> {
-    let mut all: Vec<&[u8]> =
+/// A key at which leaf segments of all runs end.
+struct Guard<'a> {
+    key: &'a [u8],
+    /// Of each run the first leaf segment above it.
+    cuts: Vec<usize>,
+}
+
+/// Ascending. Each run is looked at once: what is in memory now need not be a moment later.
+fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>]) -> Vec<Guard<'a>> {
+    let mut keys: Vec<&[u8]> =
         runs(levels).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
-    all.sort_unstable();
-    all.dedup();
-    all.retain(|key| runs(levels).all(|(_, run)| cut(reads, run, key).is_some()));
-    all.into_iter().map(Bytes::copy_from_slice).collect()
+    keys.sort_unstable();
+    keys.dedup();
+    let guard = |key| {
+        let cuts = runs(levels).map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
+        Some(Guard { key, cuts })
+    };
+    keys.into_iter().filter_map(guard).collect()
 }
 
 /// The first leaf segment of `run` above `key`; `None` if one is on both sides of it, or may be.
@@ -112,20 +122,21 @@ pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], resume: &[u8], least_se
     let guards = guards(reads, levels);
     // Of each run the first segment behind each bound: its start, each guard, its end.
     let cuts: Vec<(usize, Vec<usize>)> = runs(levels)
-        .map(|(position, run)| {
-            let inner = guards.iter().map(|key| cut(reads, run, key).unwrap_or(run.segments().len()));
+        .enumerate()
+        .map(|(i, (position, run))| {
+            let inner = guards.iter().map(|guard| guard.cuts[i]);
             (position, std::iter::once(0).chain(inner).chain([run.segments().len()]).collect())
         })
         .collect();
     let between =
         |first: usize, end: usize| cuts.iter().map(|(_, cuts)| cuts[end].saturating_sub(cuts[first])).sum::<usize>();
     let last = guards.len() + 1;
-    let mut first = guards.partition_point(|guard| &guard[..] <= resume);
+    let mut first = guards.partition_point(|guard| guard.key <= resume);
     if between(first, last) == 0 {
         first = 0;
     }
     let end = (first + 1..last).find(|end| between(first, *end) >= least_segments).unwrap_or(last);
     let from = cuts.iter().map(|(position, cuts)| (*position, cuts[first]..cuts[end].max(cuts[first])));
     let from = from.filter(|(_, segments)| !segments.is_empty()).collect();
-    Part { from, next: guards.get(end - 1).map_or_else(Vec::new, |guard| guard.to_vec()) }
+    Part { from, next: guards.get(end - 1).map_or_else(Vec::new, |guard| guard.key.to_vec()) }
 }

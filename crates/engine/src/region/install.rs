@@ -41,6 +41,8 @@ impl Region {
 
     fn pick_compaction(&self, lane: Lane, least: usize, now: UnixMs) -> Option<Compaction> {
         self.freeze_if_asked();
+        // First: what is claimed is let go of under this lock, after the version that came of it is shown.
+        let mut picker = self.picker.lock();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
         let segment_bytes = self.volume.segment_bytes();
@@ -49,7 +51,6 @@ impl Region {
             chosen.unwrap_or_default()
         };
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
-        let mut picker = self.picker.lock();
         let mark = picker.mark();
         let picked = picker.pick(&version, self.commit(), &extents, &logs, (lane, least, now));
         let (memory, owner) = (self.volume.memory(), version.reads().owner);
@@ -100,8 +101,10 @@ impl Region {
         self.compactions.lock().add(done);
         let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
         *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
-        self.picker.lock().installed(done, &trimmed);
+        let mut picker = self.picker.lock();
+        picker.installed(done, &trimmed);
         done.claim.release();
+        drop(picker);
         self.volume.release_space();
         Ok(())
     }
