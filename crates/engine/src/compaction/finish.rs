@@ -49,7 +49,7 @@ impl Finish {
         }
         let target = context.source.target();
         let merged = &context.levels[target].segments()[plan.below.clone()];
-        let source = source_segments(context).flat_map(|(_, segments)| segments);
+        let source = source_segments(context).flatten();
         let gone = merged.iter().chain(source).filter(|leaf| !is_kept(leaf));
         finish.removed.extend(gone.map(|leaf| leaf.id()));
         let mut pending = Vec::new();

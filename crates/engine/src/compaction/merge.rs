@@ -107,7 +107,7 @@ impl Merge {
             }
             Source::Segments { .. } | Source::Rewrite { .. } => {
                 let count = source_segments(context).count();
-                let run = |(_, leaves)| Run::of_several(&context.reads, leaves, count, counters);
+                let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);
                 let runs = source_segments(context).map(run);
                 Upper::Runs(Newest::new(runs.collect::<Result<_>>()?))
             }
@@ -253,9 +253,8 @@ impl Out {
     /// Nothing more will come.
     fn finish(&mut self, context: &Context, counters: &mut Counters) -> Result<()> {
         self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), None)?;
-        if let Some(filling) = self.filling.take() {
-            let (output, built) = filling.finish(context, counters)?;
-            self.outbox.leaf(context, counters, output, built)?;
+        if let Some(last) = self.filling.take() {
+            self.end(context, counters, last)?;
         }
         self.outbox.end_runs(context, counters)
     }

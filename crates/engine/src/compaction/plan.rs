@@ -130,7 +130,7 @@ fn leads_to_victims(context: &Context, leaf: &Arc<LeafSegment>, counters: &mut C
 /// What the leaf segments that are compacted say anything of.
 fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
     let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
-    for (_, segments) in source_segments(context) {
+    for segments in source_segments(context) {
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else { continue };
         all.first = all.first.min(read_index(context, first, counters)?.footer().span.first.clone());
         let span = read_index(context, last, counters)?.footer().span.clone();
@@ -142,8 +142,7 @@ fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
 }
 
 /// In the last level medium values are in place and nothing is left to hide, so what leads to runs of them, or has range
-/// tombstones, is rewritten on its way there.
-/// Nor may what overlaps.
+/// tombstones, is rewritten on its way there. Segments that overlap are merged in any case.
 fn may_move(context: &Context) -> Result<bool> {
     let leaves = moved_leaves(context)?;
     let changes = |leaf: &Output| leaf.footer.medium_bytes > 0 || leaf.footer.ranges > 0;
@@ -154,7 +153,7 @@ fn may_move(context: &Context) -> Result<bool> {
 
 /// The source's own segments, by their first keys.
 fn moved_leaves(context: &Context) -> Result<Vec<Output>> {
-    let leaves = source_segments(context).flat_map(|(_, segments)| segments);
+    let leaves = source_segments(context).flatten();
     let output =
         |leaf: &Arc<LeafSegment>| Ok(Output { leaf: Arc::clone(leaf), footer: footer_of(&context.reads, leaf)? });
     let mut leaves = leaves.map(output).collect::<Result<Vec<_>>>()?;
@@ -225,12 +224,9 @@ impl Outputs {
     }
 }
 
-/// The leaf segments of levels that are compacted, with the positions of their levels, the newest first; none for L0s, or
-/// ingested pairs.
-pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = (usize, &[Arc<LeafSegment>])> {
-    source_ranges(context)
-        .iter()
-        .map(|(position, range)| (*position, &context.levels[*position].segments()[range.clone()]))
+/// The leaf segments that are compacted, of each level, the newest first; none for L0s, or ingested pairs.
+pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<LeafSegment>]> {
+    source_ranges(context).iter().map(|(position, range)| &context.levels[*position].segments()[range.clone()])
 }
 
 /// Where they are.
