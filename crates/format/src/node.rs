@@ -227,24 +227,27 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.lsn_bytes > 8 || bytes[7] != 0 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {
             return Err(DecodeError::invalid(WHAT, "header out of range"));
         }
-        let mut tombstones = 0;
+        // Each entry begins where the one before it ends: no two share bytes, so translating one leaves the others.
+        let (mut tombstones, mut end) = (0, data);
         for i in 0..self.len() {
-            let is_tombstone = match self.kind {
-                NodeKind::Leaf => self.check_leaf_entry(i, data),
-                NodeKind::Index => self.check_index_entry(i, data).map(|()| false),
+            let checked = match self.kind {
+                _ if self.entry_at(i) != end => None,
+                NodeKind::Leaf => self.check_leaf_entry(end),
+                NodeKind::Index => self.check_index_entry(i, end).map(|end| (false, end)),
             };
-            let Some(is_tombstone) = is_tombstone else {
+            let Some((is_tombstone, entry_end)) = checked else {
                 return Err(DecodeError::invalid(WHAT, format!("entry {i} is out of bounds")));
             };
+            end = entry_end;
             tombstones += u16::from(is_tombstone);
         }
         Ok(tombstones)
     }
 
-    /// Whether leaf entry `i` is a tombstone; `None` unless everything that is ever read of it lies in the node.
-    fn check_leaf_entry(&self, i: usize, data: usize) -> Option<bool> {
-        let at = self.entry_at(i);
-        let (first, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
+    /// Whether the leaf entry at `at` is a tombstone, and its end; `None` unless all that is ever read of it lies in
+    /// the node.
+    fn check_leaf_entry(&self, at: usize) -> Option<(bool, usize)> {
+        let (first, at) = varint(&self.bytes, at)?;
         let mut kind = first & 3;
         let (mut value, mut delta_at) = if kind == TOMBSTONE { (0, at) } else { varint(&self.bytes, at)? };
         if kind == EXPIRING {
@@ -261,19 +264,18 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         let key = suffix + u64::from(self.prefix_bytes);
         let end = delta_at as u64 + u64::from(self.lsn_bytes) + pointer as u64 + suffix + in_place;
         let bounded = kind <= TOMBSTONE && value <= MAX_VALUE_BYTES as u64 && (1..=MAX_KEY_BYTES as u64).contains(&key);
-        (bounded && end <= self.bytes.len() as u64).then_some(kind == TOMBSTONE)
+        (bounded && end <= self.bytes.len() as u64).then_some((kind == TOMBSTONE, end as usize))
     }
 
-    /// `None` unless everything that is ever read of index entry `i` lies in the node.
-    fn check_index_entry(&self, i: usize, data: usize) -> Option<()> {
-        let at = self.entry_at(i);
-        let (suffix, at) = varint(&self.bytes, (at >= data).then_some(at)?)?;
+    /// The end of index entry `i`, which is at `at`; `None` unless all that is ever read of it lies in the node.
+    fn check_index_entry(&self, i: usize, at: usize) -> Option<usize> {
+        let (suffix, at) = varint(&self.bytes, at)?;
         let (blocks, at) = varint(&self.bytes, at)?;
         let end = (at + POINTER_BYTES) as u64 + suffix;
         let bounded = suffix <= MAX_KEY_BYTES as u64
             && (i > 0 || suffix == 0)
             && (1..=(MAX_SEGMENT_BYTES / BLOCK_BYTES) as u64).contains(&blocks);
-        (bounded && end <= self.bytes.len() as u64).then_some(())
+        (bounded && end <= self.bytes.len() as u64).then_some(end as usize)
     }
 
     /// What it holds.

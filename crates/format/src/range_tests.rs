@@ -11,8 +11,9 @@ const KEYS: u8 = 40;
 /// For each key of one byte the LSN that covers it; 0: none does.
 type Model = [u64; KEYS as usize];
 
-fn any_ranges() -> impl Strategy<Value = Vec<(u8, u8)>> {
-    vec((0..KEYS, 1..=KEYS + 4).prop_filter("not empty", |(start, end)| start < end), 0..20)
+fn any_ranges(at_least: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
+    let range = (0..KEYS).prop_flat_map(|start| (Just(start), start + 1..=KEYS + 4));
+    vec(range, at_least..20)
 }
 
 /// What deletes of `ranges` leave, the first with `lsn`; an end beyond all keys is none.
@@ -42,7 +43,7 @@ fn check(ranges: &RangeTombstones, model: &Model) {
 
 proptest! {
     #[test]
-    fn the_newest_counts(older in any_ranges(), newer in any_ranges(), cut in 0..KEYS) {
+    fn the_newest_counts(older in any_ranges(0), newer in any_ranges(0), cut in 0..KEYS) {
         let (lower, low) = build(&older, 1);
         let (upper, high) = build(&newer, 100);
         check(&lower, &low);
@@ -61,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn a_span_is_covered_if_each_of_its_keys_is(ranges in any_ranges(), first in 0..KEYS, more in 0..KEYS, open: bool) {
+    fn a_span_is_covered_if_each_of_its_keys_is(ranges in any_ranges(0), first in 0..KEYS, more in 0..KEYS, open: bool) {
         let (all, model) = build(&ranges, 1);
         let last = first.saturating_add(more).min(KEYS - 1);
         prop_assume!(!open || first < last);
@@ -71,9 +72,8 @@ proptest! {
     }
 
     #[test]
-    fn a_section_is_read_as_it_was_written(ranges in any_ranges(), before in 0..2u8, behind in 0..2u8) {
+    fn a_section_is_read_as_it_was_written(ranges in any_ranges(1), before in 0..2u8, behind in 0..2u8) {
         let (all, _) = build(&ranges, 1);
-        prop_assume!(!all.is_empty());
         let first = if before == 0 { all.as_slice()[0].start.clone() } else { Bytes::from_static(&[0]) };
         let end = &all.as_slice()[all.len() - 1].end;
         let last = if behind == 0 { end.clone() } else { Bytes::from_static(&[0xff]) };
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_sections_are_errors_or_harmless(ranges in any_ranges(), damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), keep in any::<prop::sample::Index>()) {
+    fn hostile_sections_are_errors_or_harmless(ranges in any_ranges(0), damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), keep in any::<prop::sample::Index>()) {
         let (all, _) = build(&ranges, 1);
         let mut section = Vec::new();
         write_section(&all, (&[1], &[2]), HERE, &mut section);

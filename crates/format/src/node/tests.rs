@@ -194,6 +194,21 @@ proptest! {
 }
 
 #[test]
+fn entries_that_share_bytes_are_refused() {
+    let in_log = Owned::InLog(Pointer::new(SegmentNo(7), 64).0, 99);
+    let model = BTreeMap::from([b"a", b"b"].map(|key| (key.to_vec(), (Lsn(1).into(), in_log.clone()))));
+    let (bytes, _) = build_leaf(&model);
+    let slots = HEADER_BYTES;
+    let second = u16::from_le_bytes([bytes[slots + 4], bytes[slots + 5]]);
+    for place in [u16::from_le_bytes([bytes[slots], bytes[slots + 1]]), second - 1, second + 1] {
+        let mut shared = bytes.clone();
+        shared[slots + 4..slots + 6].copy_from_slice(&place.to_le_bytes());
+        fix_crc(&mut shared);
+        assert!(Node::parse(&shared[..], HERE).is_err(), "entry 1 at {place} where {second} is right");
+    }
+}
+
+#[test]
 fn a_node_belongs_to_one_address() {
     let model = BTreeMap::from([(b"key".to_vec(), (Lsn(1).into(), Owned::Tombstone))]);
     let (bytes, _) = build_leaf(&model);
