@@ -220,9 +220,10 @@ impl Cache {
         }
     }
 
-    /// A leaf that is kept, if it is; this is no use of it.
-    pub(crate) fn kept_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
-        match self.0.objects.peek(&Key::new(LEAF, serial, u64::from(offset)))? {
+    /// A leaf that is kept, if it is, and that a merge makes others of: it is among the first to be let go of, so that they
+    /// take its place and not that of leaves that the merge comes to later.
+    pub(crate) fn hand_on_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
+        match self.0.objects.hand_on(&Key::new(LEAF, serial, u64::from(offset)))? {
             Item::Leaf(leaf) => Some(leaf),
             _ => None,
         }

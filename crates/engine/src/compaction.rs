@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 mod claims;
 mod finish;
@@ -132,8 +132,8 @@ pub struct CompactionDone {
     pub(crate) ingested: Option<Ingested>,
     /// How far a sweep has come with it, if it was part of one.
     pub(crate) swept: Option<Swept>,
-    /// The levels that it changed: position, what it began with, and from now on.
-    pub(crate) changed: Vec<(usize, Arc<Level>, Arc<Level>)>,
+    /// The levels that it changed: position, what it began with, which it does not keep, and from now on.
+    pub(crate) changed: Vec<(usize, Weak<Level>, Arc<Level>)>,
     /// What it has to itself until it is installed.
     pub(crate) claim: Claim,
 }

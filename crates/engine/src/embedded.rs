@@ -77,7 +77,8 @@ pub struct DbOptions {
     pub l1_runs: u32,
     /// How much of a level one compaction takes into the next. Only read when the store is made.
     pub compaction: CompactionMode,
-    /// Percent of the large log that may be garbage before it is collected, 1 to 90. Only read when the store is made.
+    /// Percent of the large log that may be garbage before merges that pass collect it, 1 to 90; half as much again, and it is
+    /// collected for its own sake. Only read when the store is made.
     pub garbage_percent: u32,
     /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it can.
     /// Only read when the store is made.

@@ -303,8 +303,13 @@ impl Version {
             if levels.len() <= *position {
                 levels.resize_with(position + 1, || Arc::new(Level::empty()));
             }
-            let is_as_before =
-                Arc::ptr_eq(&levels[*position], before) || levels[*position].is_empty() && before.is_empty();
+            let is_as_before = match before.upgrade() {
+                Some(before) => {
+                    Arc::ptr_eq(&levels[*position], &before) || levels[*position].is_empty() && before.is_empty()
+                }
+                // An empty one that only the compaction had; this version would keep its own.
+                None => levels[*position].is_empty(),
+            };
             assert!(is_as_before, "two compactions have changed the level at position {position}");
             levels[*position] = Arc::clone(after);
         }

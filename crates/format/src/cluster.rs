@@ -185,7 +185,8 @@ pub struct TableOptions {
     pub l1_runs: u32,
     /// How much of a level one compaction takes.
     pub compaction: CompactionMode,
-    /// Percent of the space of logs that leaves point to which may be garbage before it is collected.
+    /// Percent of the space of logs that leaves point to which may be garbage before merges that pass collect it; half as much
+    /// again, and it is collected for its own sake.
     pub garbage_percent: u32,
     /// MiB that the collection of garbage may read and write of a region in a second, as long as the next limit is kept; 0: as
     /// many as it can.

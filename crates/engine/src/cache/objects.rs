@@ -67,13 +67,16 @@ impl Objects {
         Some(object.item.clone())
     }
 
-    /// What is kept under `key`, which nobody asks for.
-    pub(super) fn peek(&self, key: &Key) -> Option<Item> {
+    /// What is kept under `key`, whose place others take: it goes before all that is still asked for.
+    pub(super) fn hand_on(&self, key: &Key) -> Option<Item> {
         if self.bytes() == 0 {
             return None;
         }
-        let shard = self.shard(key).lock();
-        shard.places.get(key).map(|place| shard.objects[*place].item.clone())
+        let mut shard = self.shard(key).lock();
+        let place = *shard.places.get(key)?;
+        let object = &mut shard.objects[place];
+        object.chances = 0;
+        Some(object.item.clone())
     }
 
     /// Keeps `item`, if nothing is kept under `key`; answers the memory that it takes.

@@ -127,7 +127,7 @@ impl Finish {
         let both = context.base.iter().zip(levels).enumerate();
         let changed = both.filter(|(_, (before, after))| !Arc::ptr_eq(before, after));
         let changed: Vec<_> =
-            changed.map(|(position, (before, after))| (position, Arc::clone(before), after)).collect();
+            changed.map(|(position, (before, after))| (position, Arc::downgrade(before), after)).collect();
         let states = changed.iter().map(|(position, _, after)| (*position as u8, after.state().clone()));
         edit.levels = states.collect();
         let mut l0s = Vec::new();

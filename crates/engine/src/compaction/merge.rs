@@ -316,7 +316,7 @@ fn were_kept(context: &Context, index: &LeafIndex) -> Vec<bool> {
     for level in context.levels[..=context.source.target()].iter().rev().take(2).filter(|level| !level.is_empty()) {
         let segments = level.segment_of(&span.first)..=level.segment_of(&span.last);
         for segment in &level.segments()[segments] {
-            segment.kept_leaves(&mut |first, last| {
+            segment.hand_on_leaves(&mut |first, last| {
                 if *last >= span.first[..] && !span.is_below(first) {
                     were_kept[index.leaf_of(first)..=index.leaf_of(last)].fill(true);
                 }

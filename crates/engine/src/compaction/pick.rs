@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Most leaf segments of a level that one compaction takes.
 const MAX_INPUT_SEGMENTS: usize = 4;
+/// Leaf segments of runs that one compaction takes at least: what is between two guards.
+const LEAST_RUN_SEGMENTS: usize = 1;
 /// Most L0s that one compaction takes: each rewrites what of L1 it overlaps, whether it is one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
 /// Size of L1, in L0s, where it is one run: what a compaction of L0s rewrites is L1. Measured against 8.
@@ -33,6 +35,10 @@ const MOST_RUNS: usize = L1_RUNS - 1;
 
 /// Parts of a sweep for each other compaction while the large log is beyond its limit.
 const TURNS_BEYOND_LIMIT: u32 = 2;
+/// A sweep is driven once there is so much of `garbage_percent`, in percent; and every second compaction is a part of it
+/// once there is so much.
+const DRIVEN_PERCENT: u32 = 150;
+const EVERY_SECOND_PERCENT: u32 = 200;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
@@ -134,8 +140,8 @@ impl Picker {
     /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. What has expired by `now` is
     /// dropped. Touches no device.
     ///
-    /// A sweep takes what time the others leave; every second compaction once there is half as much garbage again as
-    /// there should be; and two of three where the space is beyond its limit.
+    /// A sweep that is driven takes what time the others leave; every second compaction when there is yet more garbage; and
+    /// two of three where the space is beyond its limit.
     pub(crate) fn pick(
         &mut self,
         version: &Version,
@@ -161,17 +167,15 @@ impl Picker {
         (lane, now): (Lane, UnixMs),
     ) -> Option<Source> {
         let accounts = &logs.accounts;
-        let turns = match accounts.is_beyond(self.max_space_percent) {
-            true => TURNS_BEYOND_LIMIT,
-            false => u32::from(accounts.is_over(self.garbage_percent.saturating_mul(3) / 2)),
-        };
-        let may_sweep = accounts.is_beyond(self.max_space_percent) || !self.sweep_rests(now);
-        let swept = if may_sweep { self.next_of_sweep(version, logs) } else { None };
+        let is_beyond = accounts.is_beyond(self.max_space_percent);
+        let turns =
+            if is_beyond { TURNS_BEYOND_LIMIT } else { u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)) };
+        let swept = if is_beyond || !self.sweep_rests(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
             Some(swept) if self.swept_last < turns => Some(swept),
             swept => {
                 // Writers that wait for space get no second L0.
-                let least = if accounts.is_beyond(self.max_space_percent) { 1 } else { l0s.least };
+                let least = if is_beyond { 1 } else { l0s.least };
                 self.pick_merge(version, &L0s { least, ..l0s.clone() }, lane).or(swept)
             }
         };
@@ -213,6 +217,11 @@ impl Picker {
             writing,
         };
         Compaction::new(context, claim)
+    }
+
+    /// There is more garbage than this part, in percent, of what there should be.
+    fn has_garbage(&self, accounts: &Accounts, percent: u32) -> bool {
+        accounts.is_over(self.garbage_percent.saturating_mul(percent) / 100)
     }
 
     /// Sweeps have had what they may for now, as far as the clock can be trusted.
@@ -260,9 +269,11 @@ impl Picker {
     /// The next part of a sweep, if there is garbage to collect.
     fn next_of_sweep(&mut self, version: &Version, logs: &Logs<'_>) -> Option<Source> {
         let segment_bytes = version.reads().volume.segment_bytes() as u64;
-        if self.sweep.is_due(&logs.accounts, self.garbage_percent, segment_bytes) {
-            let goal = logs.accounts.space_bytes * u64::from(self.garbage_percent) / 200;
-            self.sweep.begin((logs.choose)(goal), &logs.accounts, segment_bytes);
+        let accounts = &logs.accounts;
+        let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
+        if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
+            let goal = accounts.space_bytes * u64::from(self.garbage_percent) / 200;
+            self.sweep.begin((logs.choose)(goal), is_driven, accounts, segment_bytes);
         }
         loop {
             let (position, resume) = self.sweep.place()?;
@@ -393,12 +404,12 @@ impl Picker {
         if self.resume.len() <= position {
             self.resume.resize(position + 1, Vec::new());
         }
-        let most = match self.mode {
-            CompactionMode::Partial => MAX_INPUT_SEGMENTS,
-            CompactionMode::WholeLevel => usize::MAX,
+        let (most, least) = match self.mode {
+            CompactionMode::Partial => (MAX_INPUT_SEGMENTS, LEAST_RUN_SEGMENTS),
+            CompactionMode::WholeLevel => (usize::MAX, usize::MAX),
         };
         let (source, next) = if position == L1 && self.l1_runs > 1 {
-            let runs::Part { from, next } = runs::part(version.reads(), version.levels(), &self.resume[L1], most);
+            let runs::Part { from, next } = runs::part(version.reads(), version.levels(), &self.resume[L1], least);
             (Source::Segments { from, target: L1_RUNS, swept: None }, next)
         } else {
             let contents = &version.levels()[position];

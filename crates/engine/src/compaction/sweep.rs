@@ -1,8 +1,9 @@
 //! Garbage collection of the large log: when to begin, which segments to empty, and how far it is.
 //!
-//! A *sweep* chooses victims, the segments with the least that is live in them, and rewrites, level by level from the top,
-//! the leaf segments that lead there: values move into sorted runs, and entries keep their LSNs. Every other compaction
-//! moves values out of victims as well. A victim is given back with the edit that kills its last record, like any
+//! A *sweep* chooses victims, the segments with the least that is live in them. Every merge that passes moves values out of
+//! them. That is all, as long as there is not much more garbage than there should be: merges read and write the leaves
+//! anyway. Beyond that the sweep is *driven*: with the victims that are best by then, it rewrites, level by level from the
+//! top, the leaf segments that lead there: values move into sorted runs, and entries keep their LSNs. A victim is given back with the edit that kills its last record, like any
 //! segment; so no pointer ever leads to a segment that is gone, nothing competes with writers, and backups need to know
 //! nothing of it.
 //!
@@ -110,24 +111,27 @@ pub(super) struct Sweep {
     moving: u64,
     /// Garbage that the last sweep left, if it gained nothing.
     stuck: Option<u64>,
+    /// It does not wait for merges that pass.
+    is_driven: bool,
 }
 
 impl Sweep {
-    /// Whether it is time to choose victims.
-    pub(super) fn is_due(&self, accounts: &Accounts, garbage_percent: u32, segment_bytes: u64) -> bool {
+    /// Whether it is time to choose victims: for a sweep that merges may carry out, or for one that `is_driven`.
+    pub(super) fn is_due(&self, is_driven: bool, accounts: &Accounts, segment_bytes: u64) -> bool {
         let garbage = accounts.garbage_bytes();
         let worth = garbage >= self.stuck.unwrap_or(0) + Accounts::LEAST_SEGMENTS * segment_bytes;
-        self.victims.is_empty() && worth && accounts.is_over(garbage_percent)
+        worth && (self.victims.is_empty() || is_driven && !self.is_driven)
     }
 
     /// Begins with `victims`, which are none if there is nothing to gain.
-    pub(super) fn begin(&mut self, victims: Victims, accounts: &Accounts, segment_bytes: u64) {
+    pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, accounts: &Accounts, segment_bytes: u64) {
         let began_with = accounts.garbage_bytes();
         let stuck = victims.is_empty().then_some(began_with);
         let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
         let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
         let numbers = numbers(&victims);
-        *self = Sweep { victims, numbers, level: L1, resume: Vec::new(), began_with, expected, moving, stuck };
+        *self =
+            Sweep { victims, numbers, level: L1, resume: Vec::new(), began_with, expected, moving, stuck, is_driven };
     }
 
     /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs.
@@ -141,9 +145,9 @@ impl Sweep {
         &self.numbers
     }
 
-    /// Where it goes on, if one is under way: level and key.
+    /// Where it goes on, if one is driven: level and key.
     pub(super) fn place(&self) -> Option<(usize, &[u8])> {
-        (!self.victims.is_empty()).then_some((self.level, &self.resume[..]))
+        (self.is_driven && !self.victims.is_empty()).then_some((self.level, &self.resume[..]))
     }
 
     /// Nothing is left of a level from its place on.

@@ -214,6 +214,8 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
                 break;
             }
         }
+        // What readers still held when something was installed.
+        region.volume().release_space();
         if pause.is_none() && region.waits_for_time(worker.lane(), UnixMs(clock.unix_ms())) {
             pause = Some(LOOK);
         }
@@ -224,14 +226,17 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
 fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
     let _turn = shared.turn.read();
     let mut compaction = region.next_compaction_in(lane, UnixMs(clock.unix_ms()))?;
-    loop {
+    let done = loop {
         if shared.state.lock().stop {
             return None;
         }
         match compaction.step() {
             Ok(Step::Segment(_)) => {}
-            Ok(Step::Finished(done)) => return Some(region.install(&done)),
+            Ok(Step::Finished(done)) => break done,
             Err(error) => return Some(Err(error)),
         }
-    }
+    };
+    // It keeps segments that the install gives back.
+    drop(compaction);
+    Some(region.install(&done))
 }

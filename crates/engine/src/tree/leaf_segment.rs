@@ -115,12 +115,13 @@ impl LeafSegment {
         }
     }
 
-    /// Calls `each` with the first and the last key of its leaves that are kept, if its index is resident.
-    pub(crate) fn kept_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+    /// Calls `each` with the first and the last key of its leaves that are kept, if its index is resident: a merge has made
+    /// others of them.
+    pub(crate) fn hand_on_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let Some((index, _)) = self.resident.get() else { return };
         let (mut first, mut last) = (Vec::new(), Vec::new());
         for place in index.leaves().iter() {
-            if let Some(leaf) = self.cache.kept_leaf(self.segment.serial(), place.offset) {
+            if let Some(leaf) = self.cache.hand_on_leaf(self.segment.serial(), place.offset) {
                 leaf.key_into(0, &mut first);
                 leaf.key_into(leaf.len() - 1, &mut last);
                 each(&first, &last);
