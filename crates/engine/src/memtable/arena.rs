@@ -98,10 +98,13 @@ impl Arena {
     #[inline]
     pub(super) fn prefetch(&self, at: At) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: it changes nothing, and no address is wrong.
-        unsafe {
+        {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.at(at).as_ptr().cast());
+            let (index, offset, _) = locate(at as usize);
+            // Who was not given the number need not know of the chunk yet.
+            let address = self.chunks[index].load(Relaxed).wrapping_add(offset);
+            // SAFETY: it changes nothing, and no address is wrong.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;

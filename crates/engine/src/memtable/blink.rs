@@ -171,29 +171,29 @@ impl<'a> Found<'a> {
     #[cold]
     fn next_elsewhere(self) -> Option<Found<'a>> {
         let Found { tree, leaf, mut slot, at, entry } = self;
-        loop {
-            let splits = leaf.splits.load(Acquire);
-            let count = leaf.count();
-            // It may have been moved to the right, and stand twice.
-            while slot < count && leaf.slot(slot) != at {
-                slot += 1;
-            }
-            while slot + 1 < count && leaf.slot(slot + 1) == at {
-                slot += 1;
-            }
-            if slot >= count {
-                // It has gone to another leaf.
-                return tree.seek(entry.key(), Lsn(entry.lsn().0.checked_sub(1)?));
-            }
-            let next = if slot + 1 < count {
-                Some(tree.found(leaf, slot + 1, leaf.slot(slot + 1)))
-            } else {
-                tree.first_of(leaf.next.load(Acquire))
+        let splits = leaf.splits.load(Acquire);
+        // It may have been moved to the right, and stand twice.
+        while slot < leaf.count() && leaf.slot(slot) != at {
+            slot += 1;
+        }
+        while slot + 1 < leaf.count() && leaf.slot(slot + 1) == at {
+            slot += 1;
+        }
+        // Counted once it was seen here: what was moved with it meanwhile is counted too.
+        let count = leaf.count();
+        if slot < count {
+            let next = match slot + 1 < count {
+                true => Some(tree.found(leaf, slot + 1, leaf.slot(slot + 1))),
+                false => tree.first_of(leaf.next.load(Acquire)),
             };
-            if leaf.slot(slot) == at && leaf.splits.load(Acquire) == splits {
+            // Beside a split the next leaf may begin with what this one still counts.
+            let follows = |next: &Found<'_>| next.at != at && !next.entry.precedes(entry.key(), entry.lsn());
+            if next.as_ref().is_none_or(follows) && leaf.slot(slot) == at && leaf.splits.load(Acquire) == splits {
                 return next;
             }
         }
+        // It has gone to another leaf, or is on its way.
+        tree.seek(entry.key(), Lsn(entry.lsn().0.checked_sub(1)?))
     }
 }
 
@@ -576,3 +576,7 @@ impl Drop for BLink {
         unsafe { self.entries.arena.free(self.writer.get_mut()) };
     }
 }
+
+#[cfg(test)]
+#[path = "blink_tests.rs"]
+mod tests;

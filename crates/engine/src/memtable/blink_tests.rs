@@ -1,0 +1,55 @@
+//! The moments of a split and of an insert in which a reader may find itself. Small enough for Miri.
+
+use super::*;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+
+/// Entries of the key that sorts as `n`, with the LSN `n + 1`.
+fn put(tree: &BLink, n: u16) {
+    tree.insert(&n.to_be_bytes(), Lsn(u64::from(n) + 1).into(), Entry::Tombstone);
+}
+
+fn keys_from(found: Option<Found<'_>>) -> Vec<u16> {
+    let found = std::iter::successors(found, |found| found.next());
+    found.map(|found| u16::from_be_bytes(found.key().try_into().expect("two bytes"))).collect()
+}
+
+/// A split links the new node before the old one counts fewer slots. Whoever came to the old one's end went back to the
+/// beginning of the new one, whose entries it had seen already.
+#[test]
+fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
+    let tree = BLink::new();
+    let keys = 0..SLOTS as u16;
+    keys.clone().for_each(|n| put(&tree, n));
+    let leaf = tree.node(tree.root.load(Relaxed));
+    let slots: [At; SLOTS] = array::from_fn(|slot| leaf.slots[slot].load(Relaxed));
+    let upper = &slots[SLOTS / 2..];
+    let right = tree.new_node(&mut tree.writer.lock(), 0, upper, Scale::unknown(), NOWHERE);
+    leaf.next.store(right, Release);
+    assert_eq!(keys_from(tree.seek(&[], Lsn(u64::MAX))), keys.collect::<Vec<_>>());
+}
+
+/// Who was on an entry that was moved to the right, where more entries than it had counted were meanwhile, passed over those
+/// that follow; and as an entry that is moved stands twice for a moment, it could follow itself.
+#[test]
+fn what_follows_an_entry_that_is_being_moved_is_found() {
+    for _ in 0..if cfg!(miri) { 3 } else { 3000 } {
+        let (tree, ready, is_over) = (BLink::new(), Barrier::new(2), AtomicBool::new(false));
+        let (here, next) = (SLOTS as u16, SLOTS as u16 + 1);
+        put(&tree, here);
+        put(&tree, next);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = tree.seek(&[], Lsn(u64::MAX)).expect("there are two");
+                ready.wait();
+                // It is moved meanwhile: so it is looked for in its leaf.
+                while !is_over.load(Relaxed) {
+                    assert_eq!(keys_from(first.next()), [next]);
+                }
+            });
+            ready.wait();
+            (2..SLOTS as u16).rev().for_each(|n| put(&tree, n));
+            is_over.store(true, Relaxed);
+        });
+    }
+}
