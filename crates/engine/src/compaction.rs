@@ -52,7 +52,7 @@ mod tests;
 
 pub(crate) use pick::Logs;
 pub use pick::{Lane, Picker};
-pub(crate) use sorted::ingest;
+pub(crate) use sorted::{Open, ingest};
 pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
 pub(crate) use sweep::choose;
@@ -211,8 +211,8 @@ enum Source {
     /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, in their place: values
     /// move out of those.
     Rewrite { level: usize, first: usize, most: usize },
-    /// Segments of ingested pairs, newer than what any level has, into `target`.
-    Sorted { sorted: Arc<Sorted>, target: usize },
+    /// Segments of ingested pairs, newer than what any level has, into `target`; or, if it `is_late`, those of them that are.
+    Sorted { sorted: Arc<Sorted>, target: usize, is_late: bool },
 }
 
 impl Source {
@@ -259,6 +259,8 @@ struct Context {
     source: Source,
     /// Levels to begin with, the target included.
     levels: Vec<Arc<Level>>,
+    /// Older pairs may come to lie above the last level: those of an ingest that is not installed.
+    keeps_tombstones: bool,
     /// Those of the version.
     base: Vec<Arc<Level>>,
     /// The segment that is written while the next is filled.
@@ -284,6 +286,11 @@ impl Context {
     /// Nothing lies below the target.
     fn is_into_last(&self) -> bool {
         self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
+    }
+
+    /// What is deleted leaves nothing behind: there is nothing that it could hide.
+    fn drops_tombstones(&self) -> bool {
+        self.is_into_last() && !self.keeps_tombstones
     }
 
     /// How what comes out is compressed.
@@ -334,6 +341,11 @@ impl Compaction {
         };
         let chunks = 2 * inputs * input::chunk_bytes_of(&self.context.reads) as u64;
         chunks + self.context.output_bytes as u64
+    }
+
+    /// An ingest has begun that it may be newer than.
+    pub(crate) fn keep_tombstones(&mut self) {
+        self.context.keeps_tombstones = true;
     }
 
     /// It may begin.
@@ -438,7 +450,7 @@ impl fmt::Debug for Compaction {
                 let (runs, to) = (from.len(), level_at(*target));
                 write!(f, "Compaction({segments} segments of {runs} runs of L{} to L{to})", to - 1)
             }
-            Source::Sorted { sorted, target } => {
+            Source::Sorted { sorted, target, .. } => {
                 write!(f, "Compaction({} ingested pairs into L{})", sorted.pairs(), level_at(*target))
             }
             Source::Rewrite { level, first, .. } => {

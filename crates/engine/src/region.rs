@@ -38,8 +38,8 @@ use leeward_format::manifest::{LevelState, LogExtent, RegionState, level_at};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// L0s that may be frozen at a time; then writes wait for a compaction.
 const MAX_FROZEN_L0S: usize = 3;
@@ -98,6 +98,8 @@ pub struct Region {
     compactions: Mutex<CompactionTotals>,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,
+    /// The last one that was begun.
+    ingest: Mutex<Weak<()>>,
     last: AtomicU64,
     commit: AtomicU64,
     synced: AtomicU64,

@@ -29,13 +29,10 @@ impl Finish {
             changed: Vec::new(),
             added: outputs.added,
             removed: Vec::new(),
-            dead: counters.dead(&context.reads)?,
+            dead: counters.dead(context)?,
             swept: None,
         };
         let is_kept = |leaf: &Arc<LeafSegment>| outputs.leaves.iter().any(|output| Arc::ptr_eq(&output.leaf, leaf));
-        if let Source::Sorted { sorted, .. } = &context.source {
-            finish.dead.extend(&sorted.padding);
-        }
         if let Source::Rewrite { level, .. } = context.source {
             let contents = &context.levels[level];
             let next = (plan.swept_to < contents.segments().len()).then(|| contents.fence(plan.swept_to).to_vec());

@@ -7,6 +7,7 @@ use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_segments};
 use super::ranges::Ranges;
 use super::runs::Ends;
+use super::sorted::Pairs;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::Purpose;
@@ -26,7 +27,7 @@ pub(super) struct Merge {
     upper: Upper,
     lower: Run,
     placing: Placing,
-    /// No level below the target holds anything that a tombstone could hide.
+    /// See [`Context::drops_tombstones`].
     drop_tombstones: bool,
     out: Out,
 }
@@ -44,6 +45,7 @@ struct Out {
 enum Upper {
     L0(Newest<MemCursor>),
     Runs(Newest<Run>),
+    Sorted(Box<Pairs>),
 }
 
 impl Upper {
@@ -52,6 +54,7 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.key(),
             Upper::Runs(runs) => runs.key(),
+            Upper::Sorted(pairs) => pairs.key(),
         }
     }
 
@@ -60,6 +63,7 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.current(),
             Upper::Runs(runs) => runs.current(),
+            Upper::Sorted(pairs) => pairs.current(),
         }
     }
 
@@ -67,13 +71,14 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.step(counters),
             Upper::Runs(runs) => runs.step(counters),
+            Upper::Sorted(pairs) => pairs.step(counters),
         }
     }
 
     /// What [`Placing`] moves.
     fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
         match self {
-            Upper::L0(_) => unreachable!("what an L0 has in a log stays there"),
+            Upper::L0(_) | Upper::Sorted(_) => unreachable!("what is in a log and new stays there"),
             Upper::Runs(runs) => runs.moved(placing, counters),
         }
     }
@@ -101,9 +106,8 @@ impl Merge {
                 }
                 Upper::L0(of_l0s(tables))
             }
-            Source::Sorted { sorted, .. } => {
-                let leaves: Vec<_> = sorted.leaves.iter().map(|output| Arc::clone(&output.leaf)).collect();
-                Upper::Runs(Newest::new(vec![Run::new(&context.reads, &leaves, counters)?]))
+            Source::Sorted { sorted, is_late, .. } => {
+                Upper::Sorted(Box::new(Pairs::new(context, sorted, *is_late, counters)?))
             }
             Source::Segments { .. } | Source::Rewrite { .. } => {
                 let count = source_segments(context).count();
@@ -124,7 +128,7 @@ impl Merge {
             upper,
             lower,
             placing: Placing::new(context),
-            drop_tombstones: context.is_into_last(),
+            drop_tombstones: context.drops_tombstones(),
             out: Out {
                 ranges,
                 guards: ends.guards.clone(),

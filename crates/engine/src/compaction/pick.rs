@@ -212,6 +212,7 @@ impl Picker {
             victims,
             source,
             levels,
+            keeps_tombstones: false,
             base,
             output_bytes,
             writing,

@@ -45,16 +45,21 @@ impl Counters {
     }
 
     /// For the edit: see [`InstallEdit::dead`](leeward_format::manifest::InstallEdit::dead).
-    pub(super) fn dead(&self, reads: &Reads) -> Result<Vec<(SegmentId, u32)>> {
-        let unknown = |no| {
-            let error = DecodeError::invalid("leaf", "a pointer into a segment of no log that leaves point to");
-            reads.damaged(Pointer::new(no, 0), &error)
-        };
-        let id = |(no, bytes): (&SegmentNo, &u32)| match reads.log.segment_id(*no) {
-            Some(id) => Ok((id, *bytes)),
-            None => Err(unknown(*no)),
-        };
-        self.dead.iter().map(id).chain(self.padding.iter().copied().map(Ok)).collect()
+    pub(super) fn dead(&self, context: &Context) -> Result<Vec<(SegmentId, u32)>> {
+        let (reads, mut all) = (&context.reads, BTreeMap::<SegmentId, u32>::new());
+        let sorted = if let Source::Sorted { sorted, .. } = &context.source { Some(sorted) } else { None };
+        for (no, bytes) in &self.dead {
+            // Of ingested pairs none but they themselves know where they are.
+            let id = sorted.and_then(|sorted| sorted.run(*no)).or_else(|| reads.log.segment_id(*no));
+            let id = id.ok_or_else(|| {
+                let error = DecodeError::invalid("leaf", "a pointer into a segment of no log that leaves point to");
+                reads.damaged(Pointer::new(*no, 0), &error)
+            })?;
+            *all.entry(id).or_default() += bytes;
+        }
+        let padding = self.padding.iter().chain(sorted.iter().flat_map(|sorted| &sorted.padding));
+        padding.for_each(|(id, bytes)| *all.entry(*id).or_default() += bytes);
+        Ok(all.into_iter().collect())
     }
 }
 
@@ -90,7 +95,7 @@ impl Plan {
         let moves = below.is_empty()
             && match context.source {
                 Source::Segments { .. } => !is_whole && may_move(context)?,
-                Source::Sorted { .. } => true,
+                Source::Sorted { is_late, .. } => !is_late,
                 Source::L0 { .. } | Source::Rewrite { .. } => false,
             };
         if !moves {

@@ -45,7 +45,7 @@ impl Ranges {
         };
         let lower = of_segments(context, &context.levels[context.source.target()], &plan.below)?;
         let all = lower.under(&upper);
-        let pending = if context.is_into_last() { VecDeque::new() } else { all.as_slice().to_vec().into() };
+        let pending = if context.drops_tombstones() { VecDeque::new() } else { all.as_slice().to_vec().into() };
         Ok(Ranges { upper, all, at: 0, pending })
     }
 

@@ -5,22 +5,29 @@
 //! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
 //! 3. Once the L0s from before are compacted, the segments go into the deepest level in which, and above which, nothing
 //!    overlaps them; or else are merged into L1, like those of a level above it.
+//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: pairs of which levels have newer versions
+//!    are left out of it. So that those are there to be found, nothing that is deleted loses its tombstone while an ingest is
+//!    open, not even in the last level.
 //!
 //! Values below the large size are in place, wherever they go. One thread at a time.
 
 use super::claims::Claim;
+use super::input::Run;
 use super::merge::Filling;
+use super::newest::Input;
 use super::output::{Built, Outbox};
 use super::plan::{Counters, Output, overlap};
 use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
 use crate::error::{Error, Result};
-use crate::tree::Level;
-use crate::version::{Reads, Version};
+use crate::tree::{Level, Probe};
+use crate::version::{Reach, Reads, Version};
 use leeward_format::cluster::{CompactionMode, SizeClass, TableOptions};
 use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{L1, L1_RUNS, SegmentKind};
 use leeward_format::node::Entry;
-use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, UnixMs};
+use leeward_format::{
+    LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentNo, Stamp, UnixMs, filter,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -47,14 +54,24 @@ pub struct Sorted {
     last: Lsn,
     pairs: u64,
     pair_bytes: u64,
+    /// Others keep tombstones while this is there.
+    _open: Open,
 }
+
+/// An ingest is under way for as long as somebody has this.
+pub(crate) type Open = Arc<()>;
 
 impl SortedBuilder {
     /// For pairs with LSNs from `first` to `last`.
-    pub(crate) fn new(reads: Arc<Reads>, ids: SegmentIds, options: &TableOptions, lsns: (Lsn, Lsn)) -> SortedBuilder {
-        let (first, last) = lsns;
-        let sorted = || Sorted { last, ..Sorted::default() };
-        let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0 };
+    pub(crate) fn new(
+        reads: Arc<Reads>,
+        ids: SegmentIds,
+        options: &TableOptions,
+        (first, last): (Lsn, Lsn),
+        open: &Open,
+    ) -> SortedBuilder {
+        let sorted = || Sorted { last, _open: Arc::clone(open), ..Sorted::default() };
+        let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0, is_late: false };
         // Most often they go to the last level.
         let levels = vec![Arc::new(Level::empty())];
         SortedBuilder {
@@ -174,15 +191,77 @@ impl Sorted {
         Span { first: of(self.leaves.first()).first, ..of(self.leaves.last()) }
     }
 
+    /// Identity of the run at `no`, if it is one of its own.
+    pub(super) fn run(&self, no: SegmentNo) -> Option<SegmentId> {
+        self.added.iter().find(|(_, _, segment, _)| segment.no() == no).map(|(id, ..)| *id)
+    }
+
     /// What goes into the edit: everything if the leaf segments go into a level as they are, otherwise only the runs.
     pub(super) fn added(&self, moves: bool) -> impl Iterator<Item = AddedSegment> + '_ {
         self.added.iter().filter(move |(_, kind, ..)| moves || *kind != SegmentKind::Leaf).cloned()
     }
 }
 
-/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer.
+/// Ingested pairs in a merge; those of which a level has a newer version are passed over.
+pub(super) struct Pairs {
+    run: Run,
+    reads: Arc<Reads>,
+    /// Those that may have newer versions.
+    levels: Vec<Arc<Level>>,
+}
+
+impl Pairs {
+    pub(super) fn new(context: &Context, sorted: &Sorted, is_late: bool, counters: &mut Counters) -> Result<Pairs> {
+        let leaves: Vec<_> = sorted.leaves.iter().map(|output| Arc::clone(&output.leaf)).collect();
+        let run = Run::new(&context.reads, &leaves, counters)?;
+        let levels = if is_late { context.levels.clone() } else { Vec::new() };
+        let mut pairs = Pairs { run, reads: Arc::clone(&context.reads), levels };
+        pairs.pass_over(counters)?;
+        Ok(pairs)
+    }
+
+    fn pass_over(&mut self, counters: &mut Counters) -> Result<()> {
+        while let Some((key, stamp, entry)) = self.run.current()
+            && self.has_newer(key, stamp.lsn)?
+        {
+            counters.drop_entry(key, stamp, &entry);
+            self.run.step(counters)?;
+        }
+        Ok(())
+    }
+
+    fn has_newer(&self, key: &[u8], lsn: Lsn) -> Result<bool> {
+        let hash = filter::hash(key);
+        for level in &self.levels {
+            if let Probe::Found { stamp, .. } = level.get(&self.reads, key, hash, Reach::Device)? {
+                return Ok(stamp.lsn > lsn);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Input for Pairs {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.run.key()
+    }
+
+    #[inline]
+    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
+        self.run.current()
+    }
+
+    fn step(&mut self, counters: &mut Counters) -> Result<()> {
+        self.run.step(counters)?;
+        self.pass_over(counters)
+    }
+}
+
+/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer. Levels hold what was written up to
+/// `floor`.
 pub(crate) fn ingest(
-    version: &Version,
+    (version, floor): (&Version, Lsn),
     ids: SegmentIds,
     options: &TableOptions,
     sorted: &Arc<Sorted>,
@@ -193,12 +272,12 @@ pub(crate) fn ingest(
     // A table whose L1 is one run has it in the last position.
     let top = if options.l1_runs > 1 { 0 } else { L1 };
     let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0).max(L1_RUNS);
-    let source = Source::Sorted { sorted: Arc::clone(sorted), target: deepest };
-    let mut context = context(Arc::clone(version.reads()), ids, options, now, source, levels);
+    let source = |target, is_late| Source::Sorted { sorted: Arc::clone(sorted), target, is_late };
+    let mut context = context(Arc::clone(version.reads()), ids, options, now, source(deepest, false), levels);
     let span = sorted.span();
     for at in top..=deepest {
         if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
-            context.source = Source::Sorted { sorted: Arc::clone(sorted), target: at.saturating_sub(1).max(top) };
+            context.source = source(at.saturating_sub(1).max(top), floor > sorted.last());
             break;
         }
     }
@@ -218,5 +297,19 @@ fn context(
     // What it is merged with is what it overlaps.
     let mode = CompactionMode::Partial;
     let writing = Mutex::default();
-    Context { reads, ids, placement, compression, mode, now, victims, source, levels, base, output_bytes, writing }
+    Context {
+        reads,
+        ids,
+        placement,
+        compression,
+        mode,
+        now,
+        victims,
+        source,
+        levels,
+        keeps_tombstones: false,
+        base,
+        output_bytes,
+        writing,
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::append::Need;
 use super::{MAX_FROZEN_L0S, Region};
-use crate::compaction::{Compaction, Sorted, SortedBuilder, ingest};
+use crate::compaction::{Compaction, Open, Sorted, SortedBuilder, ingest};
 use crate::error::{Error, Result};
 use crate::region::AppendError;
 use leeward_format::record::{Record, RecordKind, record_bytes};
@@ -48,7 +48,10 @@ impl Region {
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
         let reads = Arc::clone(self.view.load().version.reads());
-        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, (first, last)))
+        // Before anything newer is written.
+        let open = Open::default();
+        *self.ingest.lock() = Arc::downgrade(&open);
+        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, (first, last), &open))
     }
 
     /// The compaction that brings `sorted` into the levels as of `now`; `None` while an L0 from before is not compacted. As for
@@ -57,12 +60,12 @@ impl Region {
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn ingest(&self, sorted: &Arc<Sorted>, now: UnixMs) -> Result<Option<Compaction>> {
-        let version = self.view.load().version.clone();
+        let view = self.view.load();
         // L0s are frozen with whole ingests before or behind them.
-        if version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
+        if view.version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
             return Ok(None);
         }
-        ingest(&version, self.ids.clone(), &self.options, sorted, now).map(Some)
+        ingest((&view.version, view.floor), self.ids.clone(), &self.options, sorted, now).map(Some)
     }
 
     /// An ingest is installed.

@@ -61,6 +61,10 @@ impl Region {
         match memory.admit(owner, compaction.memory_bytes()) {
             Some(lease) => {
                 compaction.admitted(lease);
+                // The version was loaded before: if it has anything newer than an ingest, that is seen to be open.
+                if self.ingest.lock().strong_count() > 0 {
+                    compaction.keep_tombstones();
+                }
                 Some(compaction)
             }
             None => {

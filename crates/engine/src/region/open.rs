@@ -67,6 +67,7 @@ impl Region {
             accounts: Mutex::new(accounts),
             compactions: Mutex::default(),
             installing: Mutex::new(()),
+            ingest: Mutex::default(),
             last: AtomicU64::new(last.0),
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
             synced: AtomicU64::new(last.0),

@@ -47,8 +47,12 @@ fn ingest(region: &Region, rng: &mut Rng, history: &mut History, pairs: &Pairs, 
     *last = history.last();
     for (key, value) in pairs {
         builder.push(key, value)?;
-        if rng.one_in(50) {
+        if rng.one_in(20) {
             history.append(region, rng)?;
+            if rng.one_in(4) {
+                history.write(region)?;
+                compact(region)?;
+            }
         }
     }
     let Some(sorted) = builder.finish()? else { return Ok(()) };
@@ -210,4 +214,32 @@ fn writers_and_readers_go_on_beside_an_ingest() {
         assert_eq!(db.get(b"k00500").unwrap().as_deref(), Some(&newest.to_be_bytes()[..]));
     });
     assert_eq!(read_all(&db.snapshot()).len(), 1000);
+}
+
+/// What was written beside an ingest could be compacted before the ingest was installed, and then lay below it; of what was
+/// deleted nothing was left.
+#[test]
+fn what_is_written_beside_an_ingest_is_newer_although_it_is_compacted_first() {
+    let key = |n: u32| format!("k{n:05}").into_bytes();
+    for l1_runs in [1, 4] {
+        let options = DbOptions { volume: volume_options(), l0_bytes: 64 << 10, l1_runs, ..DbOptions::default() };
+        let db = Db::open_on(&SimDisk::new(1, DISK_BYTES), "db", options, Arc::new(BootClock)).unwrap();
+        let pairs = (0..1000).map(|n| {
+            if n == 500 {
+                (0..100).for_each(|n| db.put(&key(n), b"newer").unwrap());
+                (200..300).for_each(|n| db.delete(&key(n)).unwrap());
+                db.delete_range(&key(400), Some(&key(600))).unwrap();
+                // Many L0s, so that the first ones are compacted.
+                (2000..8000).for_each(|other| db.put(&key(other), &[0; 200]).unwrap());
+            }
+            (key(n), vec![7; if n % 7 == 0 { 3000 } else { 9 }])
+        });
+        assert_eq!(db.ingest(pairs).unwrap(), 1000);
+        let is_newer = |n: u32| db.get(&key(n)).unwrap().is_some_and(|value| value == "newer");
+        let is_older = |n: u32| db.get(&key(n)).unwrap().is_some_and(|value| value[0] == 7);
+        assert!((0..100).all(is_newer) && (100..200).chain(300..400).chain(600..1000).all(is_older));
+        assert!((200..300).chain(400..600).all(|n| db.get(&key(n)).unwrap().is_none()));
+        assert_eq!(read_all(&db.snapshot()).len(), 6700);
+        assert!(db.verify().damaged.is_empty());
+    }
 }
