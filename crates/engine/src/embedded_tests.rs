@@ -435,7 +435,7 @@ fn a_compressed_store_is_the_same_map_in_fewer_bytes() {
     let mut written = Vec::new();
     for (upper, last) in [(Codec::None, Codec::None), (Codec::Lz4, Codec::Lz4), (Codec::Lz4, Codec::Zstd)] {
         let disk = SimDisk::new(1, 1 << 30);
-        let volume = VolumeOptions { segment_bytes: 256 << 10, ..VolumeOptions::default() };
+        let volume = VolumeOptions { segment_bytes: 64 << 10, ..VolumeOptions::default() };
         let options = DbOptions {
             volume,
             compression: Compression { upper, last },

@@ -2,7 +2,7 @@
 //! overwritten, deleted, compacted and recovered; and what is not live is given back.
 
 use super::Region;
-use crate::compaction::CompactionTotals;
+use crate::compaction::{CompactionTotals, Lane};
 use crate::memtable::Entry;
 use crate::region::{AppendError, Write};
 use crate::scan::ScanBounds;
@@ -17,6 +17,8 @@ use leeward_format::{Expiry, LogKind, Lsn, RegionId, SegmentNo, Stamp, UnixMs, V
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 const REGION: RegionId = RegionId(1);
 const SEGMENT_BYTES: usize = 32 << 10;
@@ -357,5 +359,44 @@ fn garbage_is_collected_no_faster_than_it_may_be() {
         let too_soon = |pair: &[(u64, u64)]| (pair[1].0 - pair[0].0) * (1 << 20) < pair[0].1 * 1000;
         assert!(sweeps.len() > 2, "there was garbage: {sweeps:?}");
         assert_eq!(sweeps.windows(2).any(too_soon), garbage_mib_per_second == 0, "{sweeps:?}");
+    }
+}
+
+/// Each takes what is there, whatever the others have installed since it looked last.
+#[test]
+fn compactions_go_on_side_by_side() {
+    for placement in [TableOptions::default().placement, Placement::SEPARATED] {
+        let (disk, mut rng) = (SimDisk::new(5, u64::MAX), Rng::new(5));
+        let region = open(&disk, placement);
+        let (mut model, is_over) = (Model::new(), AtomicBool::new(false));
+        let compact_in = |lane| {
+            while !is_over.load(Ordering::Relaxed) {
+                match region.next_compaction_in(lane, UnixMs(0)).map(|compaction| compaction.finish()) {
+                    Some(done) => region.install(&done.expect("a sound disk")).expect("what it takes is there"),
+                    None => thread::yield_now(),
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let compact_in = &compact_in;
+            let compactors = [Lane::L0s, Lane::Levels, Lane::Levels].map(|lane| scope.spawn(move || compact_in(lane)));
+            'writes: for n in 0..15_000u64 {
+                let (key, value) = (format!("key{:04}", rng.below(900)).into_bytes(), vec![n as u8; rng.index(900)]);
+                loop {
+                    match region.append(&[Write::put(&key, &value)]) {
+                        Ok(appended) => break region.set_commit(appended.last),
+                        // One that has panicked panics here, once the others are over.
+                        Err(_) if compactors.iter().any(|compactor| compactor.is_finished()) => break 'writes,
+                        Err(AppendError::TailBusy(_)) => flush(&region),
+                        Err(AppendError::L0Full) => thread::yield_now(),
+                        Err(AppendError::Engine(error)) => panic!("{error}"),
+                    }
+                }
+                model.insert(key, (value, None));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while compact(&region) {}
+        check(&region, &model, "at the end");
     }
 }

@@ -329,7 +329,7 @@ impl Region {
     }
 
     /// The large log takes more of the volume than it may, and has garbage enough to collect: then that goes first.
-    fn is_beyond_space(&self) -> bool {
+    pub(super) fn is_beyond_space(&self) -> bool {
         let accounts = *self.accounts.lock();
         let worth = Accounts::LEAST_SEGMENTS * self.volume.segment_bytes() as u64;
         accounts.garbage_bytes() >= worth && accounts.is_beyond(self.options.max_space_percent)

@@ -16,7 +16,7 @@ impl Region {
     ///
     /// While the region is being written to, fewer than three frozen L0s wait for a second: the larger runs of L1 are, the less
     /// is written. It is quiet when all that was written is durable, and no L0 was compacted lately. Nothing waits while L0s
-    /// have more memory than their share.
+    /// have more memory than their share, nor while writers get no second L0 for want of space.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
         self.next_compaction_in(Lane::Any, now)
     }
@@ -24,7 +24,7 @@ impl Region {
     /// [`Region::next_compaction`] of those of `lane`: others may go on meanwhile.
     pub fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
-        let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0;
+        let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && !self.is_beyond_space();
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
