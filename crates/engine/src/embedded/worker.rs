@@ -200,15 +200,19 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
 }
 
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
-    let mut seen = 0;
+    let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
     while let Some(calls) = shared.sleep(seen, pause) {
         seen = calls;
         pause = None;
         while let Some(result) = compact(worker.lane(), shared, region, clock) {
-            let is_ok = shared.note(worker, result.map(|()| true));
-            // Another may have waited for what this one had to itself, or made.
-            shared.call();
+            let was_ok = std::mem::replace(&mut is_ok, result.is_ok());
+            shared.note(worker, result.map(|()| true));
+            // Another may have waited for what this one had to itself, or made. It is called, and so is this one, but once if
+            // one fault follows the other.
+            if is_ok || was_ok {
+                shared.call();
+            }
             if !is_ok {
                 pause = Some(RETRY);
                 break;
@@ -216,6 +220,10 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
         }
         // What readers still held when something was installed.
         region.volume().release_space();
+        if pause.is_none() && !is_ok {
+            // What it could not do is done, or no longer to be done.
+            is_ok = shared.note(worker, Ok(false));
+        }
         if pause.is_none() && region.waits_for_time(worker.lane(), UnixMs(clock.unix_ms())) {
             pause = Some(LOOK);
         }
