@@ -9,6 +9,7 @@ use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_platform::{Disk, SimDisk};
+use std::thread;
 use std::time::Duration;
 
 fn region(segment_bytes: usize, l0_bytes: u64) -> Arc<Region> {
@@ -103,6 +104,32 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     region.append(&[put(b"again", b"1")]).unwrap();
     // An instant that the levels do not know any more is answered by the oldest one that they do.
     assert_eq!(region.snapshot(Lsn(1), UnixMs(0)).lsn(), Lsn(done.edit.replay_from.0 - 1));
+}
+
+/// Whoever looked at a version, and then waited for the picker while another's compaction was installed and let go of what it had
+/// to itself, took the same once more.
+#[test]
+fn what_is_compacted_is_of_the_version_that_claims_are_about() {
+    let region = region(32 << 10, 1 << 20);
+    region.append(&[put(b"a", b"1")]).unwrap();
+    region.set_commit(region.last_lsn());
+    region.freeze();
+    let done = region.next_compaction_at_once(UnixMs(0)).unwrap().finish().unwrap();
+    let picked = thread::scope(|scope| {
+        let picker = region.picker.lock();
+        let pick = scope.spawn(|| region.next_compaction_at_once(UnixMs(0)));
+        // It is at the lock by now; where it is late, that is one way to be right.
+        thread::sleep(Duration::from_millis(50));
+        let install = scope.spawn(|| region.install(&done));
+        while region.has_frozen_l0s() {
+            thread::yield_now();
+        }
+        done.claim.release();
+        drop(picker);
+        install.join().unwrap().unwrap();
+        pick.join().unwrap()
+    });
+    assert!(picked.is_none(), "the L0 is compacted");
 }
 
 #[test]
