@@ -57,7 +57,8 @@ impl MemTable {
         table
     }
 
-    /// Inserts one version of `key`; no other may have its LSN. One writer at a time: others wait.
+    /// Inserts one version of `key`; no other may have its LSN. One writer at a time, which is for the caller to see to: of two, the
+    /// filter could lose a key.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
         self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
