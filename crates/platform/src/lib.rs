@@ -1,15 +1,18 @@
-//! The only door to the machine: disk, clock and randomness, real and simulated.
+//! The only door to the machine: disk, clock and randomness, real and simulated; and memory that goes back to it.
 //!
 //! Everything above asks these traits, so that the same code runs on a device and in the simulator. Nothing here
 //! knows of keys or regions. All of it may be called from any thread.
 #![deny(unsafe_code)]
 
 pub mod disk;
+#[expect(unsafe_code, reason = "memory that is the system's, and no allocator's")]
+pub mod memory;
 pub mod planted;
 pub mod rng;
 pub mod time;
 
 pub use disk::{AppendBuffer, Appender, DeviceCounters, Disk, File, RealDisk, SimDisk};
+pub use memory::{Block, Pool};
 pub use planted::{Bug, planted};
 pub use rng::Rng;
 pub use time::{BootClock, Clock, Nanos};

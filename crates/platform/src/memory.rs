@@ -1,0 +1,266 @@
+//! Memory in blocks that is the system's again when it is given back: what a process has is what its blocks have.
+//!
+//! An allocator keeps what is freed for whoever had it: of that thread, of that size. Where memory moves between threads and
+//! purposes all the time, as that of a cache does, a process so comes to have a multiple of what is in use.
+//!
+//! ```text
+//!  shelf      4 KiB, 8 KiB, 16 KiB, 32 KiB, 64 KiB                    a larger block is a mapping of its own
+//!  its slabs  | block | block | ... 64 of them ... |  | block | ...   mapped once, unmapped with the pool
+//!  a block    in use, idle (its pages are there), or bare (the system has them)
+//! ```
+//! A few idle blocks are kept for the next who asks: of a given size, it costs no system call. Which threads take and give a
+//! block does not matter.
+//!
+//! Invariants that the unsafe code rests on:
+//! - A block in use is on no list of its shelf: its owner alone has its bytes. [`Block`]s keep their pool, and the pool its slabs.
+//! - All bytes are initialised: a mapping begins with zeroes, and is zeroes again where its pages were given back.
+
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Unit of the system's memory, in bytes: what a block has is a multiple.
+pub const PAGE_BYTES: usize = 4096;
+const SHELVES: usize = 5;
+/// Blocks of a slab.
+const SLAB_BLOCKS: usize = 64;
+
+/// Blocks that give way to each other. Any thread may take one and drop it.
+pub struct Pool {
+    shelves: [Shelf; SHELVES],
+    /// Bytes of idle blocks that it may have.
+    most_idle: usize,
+    idle: AtomicUsize,
+}
+
+/// Blocks of one size.
+struct Shelf {
+    block_bytes: usize,
+    /// Bytes of those that are idle.
+    idle: AtomicUsize,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    idle: Vec<NonNull<u8>>,
+    bare: Vec<NonNull<u8>>,
+    slabs: Vec<NonNull<u8>>,
+}
+
+// SAFETY: the pointers lead to mappings that the pool owns, whichever thread looks at them.
+unsafe impl Send for Lists {}
+
+/// Bytes of a pool, or of a mapping of their own, with one owner.
+pub struct Block {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Bytes of its memory.
+    memory_bytes: usize,
+    /// Where it goes back to; a mapping of its own goes to nobody.
+    home: Option<(Arc<Pool>, usize)>,
+}
+
+// SAFETY: its bytes are its own, and hold nothing that a thread could not give to another.
+unsafe impl Send for Block {}
+// SAFETY: as above; shared, it is only read.
+unsafe impl Sync for Block {}
+
+impl Pool {
+    /// One that keeps up to `most_idle` bytes of blocks that nobody uses.
+    pub fn new(most_idle: usize) -> Arc<Pool> {
+        let shelf = |at| Shelf { block_bytes: PAGE_BYTES << at, idle: AtomicUsize::new(0), lists: Mutex::default() };
+        Arc::new(Pool { shelves: std::array::from_fn(shelf), most_idle, idle: AtomicUsize::new(0) })
+    }
+
+    /// A block of so many bytes, which hold anything and are about to be written to.
+    pub fn take(self: &Arc<Pool>, bytes: usize) -> Block {
+        match shelf_of(bytes) {
+            Some(at) => {
+                let (start, home) = (self.take_of(&self.shelves[at]), Some((Arc::clone(self), at)));
+                Block { start, bytes, memory_bytes: PAGE_BYTES << at, home }
+            }
+            None => {
+                let mut block = Block::bare(bytes);
+                block.make_ready(0, bytes);
+                block
+            }
+        }
+    }
+
+    /// Bytes of memory that a block of so many bytes takes.
+    pub fn memory_bytes(bytes: usize) -> usize {
+        shelf_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| PAGE_BYTES << at)
+    }
+
+    /// A copy of `bytes` in a block.
+    pub fn copy(self: &Arc<Pool>, bytes: &[u8]) -> Bytes {
+        let mut block = self.take(bytes.len());
+        block.copy_from_slice(bytes);
+        block.into()
+    }
+
+    /// Bytes of blocks that nobody uses.
+    pub fn idle_bytes(&self) -> usize {
+        self.idle.load(Relaxed)
+    }
+
+    fn take_of(&self, shelf: &Shelf) -> NonNull<u8> {
+        let bytes = shelf.block_bytes;
+        let mut lists = shelf.lists.lock();
+        if let Some(start) = lists.idle.pop() {
+            shelf.idle.fetch_sub(bytes, Relaxed);
+            self.idle.fetch_sub(bytes, Relaxed);
+            return start;
+        }
+        if lists.bare.is_empty() {
+            let slab = pages::map(SLAB_BLOCKS * bytes);
+            lists.slabs.push(slab);
+            // SAFETY: all of them begin in the slab.
+            lists.bare.extend((0..SLAB_BLOCKS).rev().map(|i| unsafe { slab.add(i * bytes) }));
+        }
+        let start = lists.bare.pop().expect("there is one, or a slab of them");
+        drop(lists);
+        if bytes > PAGE_BYTES {
+            // SAFETY: it was on the list, and is nobody else's from now on.
+            unsafe { pages::populate(start, bytes) };
+        }
+        start
+    }
+
+    /// # Safety
+    /// `start` is a block of `shelf` in use, and its owner lets go of it.
+    unsafe fn give(&self, shelf: &Shelf, start: NonNull<u8>) {
+        // Counted before anyone can take it.
+        shelf.idle.fetch_add(shelf.block_bytes, Relaxed);
+        self.idle.fetch_add(shelf.block_bytes, Relaxed);
+        shelf.lists.lock().idle.push(start);
+        while self.idle_bytes() > self.most_idle && self.strip() {}
+    }
+
+    /// Gives the pages of an idle block to the system, of the shelf that has most; `false` if there is none.
+    fn strip(&self) -> bool {
+        let most = self.shelves.iter().max_by_key(|shelf| shelf.idle.load(Relaxed)).expect("there are shelves");
+        let Some(start) = most.lists.lock().idle.pop() else { return false };
+        most.idle.fetch_sub(most.block_bytes, Relaxed);
+        self.idle.fetch_sub(most.block_bytes, Relaxed);
+        // SAFETY: the block is on no list, and so nobody's but this function's.
+        unsafe { pages::strip(start, most.block_bytes) };
+        most.lists.lock().bare.push(start);
+        true
+    }
+}
+
+fn shelf_of(bytes: usize) -> Option<usize> {
+    let pages = bytes.div_ceil(PAGE_BYTES).max(1);
+    Some(pages.next_power_of_two().ilog2() as usize).filter(|at| *at < SHELVES)
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for shelf in &mut self.shelves {
+            for slab in std::mem::take(&mut shelf.lists.get_mut().slabs) {
+                // SAFETY: it was mapped with this length; blocks in use would keep the pool.
+                unsafe { pages::unmap(slab, SLAB_BLOCKS * shelf.block_bytes) };
+            }
+        }
+    }
+}
+
+impl Block {
+    /// A mapping of its own: zeroes, without any page yet.
+    pub fn bare(bytes: usize) -> Block {
+        let memory_bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        Block { start: pages::map(memory_bytes), bytes, memory_bytes, home: None }
+    }
+
+    /// Brings the pages of `bytes` bytes from `at` on, which are about to be written to: one call costs less than a fault a page.
+    pub fn make_ready(&mut self, at: usize, bytes: usize) {
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "{bytes} bytes at {at} of {self:?}");
+        let (start, end) = (at / PAGE_BYTES * PAGE_BYTES, (at + bytes).next_multiple_of(PAGE_BYTES));
+        if start < end {
+            // SAFETY: its memory, which is whole pages, has the range.
+            unsafe { pages::populate(self.start.add(start), end - start) };
+        }
+    }
+
+    /// Where its bytes begin, aligned to a page: they stay there.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes of memory that it takes, once all of it was written to.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: they are initialised and its own.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Block {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and it is borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Block> for Bytes {
+    fn from(block: Block) -> Bytes {
+        Bytes::from_owner(block)
+    }
+}
+
+impl Default for Block {
+    /// No bytes and no memory.
+    fn default() -> Block {
+        Block { start: NonNull::dangling(), bytes: 0, memory_bytes: 0, home: None }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        match &self.home {
+            // SAFETY: it came from there, and is used no more.
+            Some((pool, at)) => unsafe { pool.give(&pool.shelves[*at], self.start) },
+            None if self.memory_bytes == 0 => {}
+            // SAFETY: it was mapped with this length, and is used no more.
+            None => unsafe { pages::unmap(self.start, self.memory_bytes) },
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} bytes)", self.bytes)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} bytes idle)", self.idle_bytes())
+    }
+}

@@ -1,0 +1,52 @@
+//! Blocks are their owners' alone, and what nobody uses is the system's again.
+
+use super::*;
+use crate::Rng;
+
+#[test]
+fn blocks_are_of_one_owner_each() {
+    let pool = Pool::new(64 << 10);
+    let mut rng = Rng::new(1);
+    let mut blocks: Vec<(u8, Block)> = Vec::new();
+    let rounds = if cfg!(miri) { 200 } else { 20_000u32 };
+    for round in 0..rounds {
+        if blocks.len() > 50 || (!blocks.is_empty() && rng.one_in(3)) {
+            let (byte, block) = blocks.swap_remove(rng.index(blocks.len()));
+            assert!(block.iter().all(|found| *found == byte));
+        } else {
+            let most = if rng.one_in(20) { 200_000 } else { 40_000 };
+            let bytes = rng.index(most);
+            let mut block = pool.take(bytes);
+            assert!(block.len() == bytes && block.memory_bytes() >= bytes);
+            assert!(block.start().addr().get().is_multiple_of(PAGE_BYTES));
+            block.fill(round as u8);
+            blocks.push((round as u8, block));
+        }
+        assert!(pool.idle_bytes() <= 64 << 10, "{pool:?}");
+    }
+    assert!(pool.idle_bytes() > 0);
+}
+
+#[test]
+fn a_block_goes_back_from_any_thread_and_outlives_its_pool() {
+    let pool = Pool::new(1 << 20);
+    let block = pool.take(8000);
+    let start = block.start().addr();
+    std::thread::spawn(move || drop(block)).join().expect("it only drops");
+    assert_eq!(pool.idle_bytes(), 8192);
+    let (again, copy) = (pool.take(5000), pool.copy(&[7; 100]));
+    assert_eq!((again.start().addr(), pool.idle_bytes()), (start, 0));
+    drop((pool, again));
+    assert_eq!(&copy[..], [7; 100]);
+}
+
+#[test]
+fn what_a_pool_may_not_keep_has_no_pages() {
+    let pool = Pool::new(0);
+    let mut blocks: Vec<Block> = (0..100).map(|_| pool.take(8192)).collect();
+    blocks.iter_mut().for_each(|block| block.fill(1));
+    drop(blocks);
+    assert_eq!(pool.idle_bytes(), 0);
+    let again = pool.take(8192);
+    assert!(again.iter().all(|byte| *byte == 0), "its pages are new");
+}
