@@ -28,12 +28,14 @@ use ghosts::Ghosts;
 use leeward_format::leaf_segment::LeafIndex;
 use leeward_format::node::{NODE_BYTES, Node};
 use leeward_format::{Lsn, Stamp};
+use leeward_platform::Pool;
 use objects::Objects;
 use parking_lot::Mutex;
 pub(crate) use records::Cached;
 use records::{Fresh, Ring, Shard, Shared, hash_of, page_bytes};
 use std::fmt;
 use std::hash::Hasher;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -96,6 +98,9 @@ impl Budget {
     fn bytes(&self) -> u64 {
         self.accounts.left()
     }
+    fn pool(&self) -> &Arc<Pool> {
+        self.accounts.pool()
+    }
     fn try_take(&self, bytes: u64) -> bool {
         let more = |used: u64| (used + bytes <= self.bytes()).then_some(used + bytes);
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -157,9 +162,9 @@ enum Item {
 impl Item {
     fn bytes(&self) -> u64 {
         match self {
-            Item::Leaf(leaf) => leaf.bytes().len() as u64,
+            Item::Leaf(leaf) => Pool::memory_bytes(leaf.bytes().len()) as u64,
             Item::Index(index) => index.memory_bytes() as u64,
-            Item::Value(value) => value.len() as u64,
+            Item::Value(value) => Pool::memory_bytes(value.len()) as u64,
         }
     }
 }
@@ -253,9 +258,10 @@ impl Cache {
         !self.0.budget.is_tight()
     }
 
-    /// Keeps a leaf.
-    pub(crate) fn insert_leaf(&self, serial: u64, offset: u32, leaf: &Arc<Leaf>) {
-        self.insert_object(Key::new(LEAF, serial, u64::from(offset)), Item::Leaf(Arc::clone(leaf)));
+    /// Keeps a copy of a leaf: its bytes are a block's, and hold on to nothing else.
+    pub(crate) fn insert_leaf<B: Deref<Target = [u8]>>(&self, serial: u64, offset: u32, leaf: &Node<B>) {
+        let copy = leaf.with_bytes(|bytes| self.0.budget.pool().copy(bytes));
+        self.insert_object(Key::new(LEAF, serial, u64::from(offset)), Item::Leaf(Arc::new(copy)));
     }
 
     pub(crate) fn index(&self, serial: u64) -> Option<Arc<LeafIndex>> {
@@ -302,7 +308,7 @@ impl Cache {
         if fresh.bytes() > self.0.page_bytes {
             if let Some(value) = value {
                 let key = Key::new(VALUE, u64::from(owner), stamp.lsn.0);
-                self.insert_object(key, Item::Value(Bytes::copy_from_slice(value)));
+                self.insert_object(key, Item::Value(self.0.budget.pool().copy(value)));
             }
             return;
         }

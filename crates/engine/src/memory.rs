@@ -20,14 +20,18 @@
 
 use crate::cache::Cache;
 use bytes::Bytes;
+use leeward_platform::Pool;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+mod buffer;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use buffer::Buffer;
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +82,30 @@ impl MemoryStats {
 
 /// A part so large of the budget is for what the allocator cannot give back, and for what keeps track of all else.
 const KEPT_SHARE: u64 = 32;
+/// And so large a part of it is idle in the pool at most.
+const IDLE_SHARE: u64 = 64;
 
 /// What leases have taken of a budget.
 pub(crate) struct Accounts {
     budget: u64,
+    /// Blocks of all who take much.
+    pool: Arc<Pool>,
     taken: AtomicU64,
     by_purpose: [AtomicU64; PURPOSES],
 }
 
 impl Accounts {
     pub(crate) fn new(budget: u64) -> Accounts {
-        Accounts { budget, taken: AtomicU64::new(0), by_purpose: Default::default() }
+        let pool = Pool::new((budget / IDLE_SHARE) as usize);
+        Accounts { budget, pool, taken: AtomicU64::new(0), by_purpose: Default::default() }
     }
 
     pub(crate) fn budget(&self) -> u64 {
         self.budget
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 
     /// What is left for the cache.
@@ -144,6 +157,11 @@ impl Memory {
     /// The cache that has what is left.
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// Where blocks come from, for whatever is large or many.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        self.accounts.pool()
     }
 
     /// How it is divided.
@@ -325,9 +343,9 @@ impl Lease {
         self.bytes.load(Relaxed)
     }
 
-    /// Bytes that take what is leased with them: it is given back with the last slice.
-    pub(crate) fn hold(self, bytes: Vec<u8>) -> Bytes {
-        self.set(bytes.capacity() as u64);
+    /// Bytes that take `memory_bytes`, which is leased: it is given back with the last slice.
+    pub(crate) fn hold(self, bytes: impl AsRef<[u8]> + Send + 'static, memory_bytes: usize) -> Bytes {
+        self.set(memory_bytes as u64);
         Bytes::from_owner(Held { bytes, _lease: self })
     }
 }
@@ -384,13 +402,13 @@ impl L0Lease {
 }
 
 /// Bytes with the lease of their memory.
-struct Held {
-    bytes: Vec<u8>,
+struct Held<B> {
+    bytes: B,
     _lease: Lease,
 }
 
-impl AsRef<[u8]> for Held {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for Held<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }

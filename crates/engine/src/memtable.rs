@@ -7,6 +7,7 @@
 
 use crate::memory::{L0Lease, Memory};
 use leeward_format::{Lsn, Stamp, filter};
+use leeward_platform::Pool;
 use std::fmt;
 use std::sync::Arc;
 
@@ -46,13 +47,16 @@ pub struct MemTable {
 impl MemTable {
     /// An empty one. Takes little memory until it is written to.
     pub fn new() -> MemTable {
-        let (list, keys, ranges) = (Arc::new(BLink::new()), KeyFilter::default(), Ranges::default());
-        MemTable { list, keys, ranges, lease: None }
+        MemTable::of(Pool::new(0), None)
+    }
+
+    fn of(pool: Arc<Pool>, lease: Option<Arc<L0Lease>>) -> MemTable {
+        MemTable { list: Arc::new(BLink::new(pool)), keys: KeyFilter::default(), ranges: Ranges::default(), lease }
     }
 
     /// An empty one whose memory is of a budget.
     pub fn within(memory: &Memory) -> MemTable {
-        let table = MemTable { lease: Some(memory.l0()), ..MemTable::new() };
+        let table = MemTable::of(Arc::clone(memory.pool()), Some(memory.l0()));
         table.account();
         table
     }

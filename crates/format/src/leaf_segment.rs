@@ -49,7 +49,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-pub use build::{BuiltLeafSegment, LeafSegmentBuilder, write_index};
+pub use build::{BuiltLeafSegment, LeafSegmentBuilder, Sink, write_index};
 
 /// Version written into every footer; others are refused.
 pub const LEAF_SEGMENT_VERSION: u8 = 3;

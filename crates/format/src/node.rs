@@ -193,6 +193,15 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Node::parse_unsealed(bytes)
     }
 
+    /// The same node in other bytes, a copy of its own.
+    #[must_use]
+    pub fn with_bytes<C: Deref<Target = [u8]>>(&self, copy: impl FnOnce(&[u8]) -> C) -> Node<C> {
+        let bytes = copy(&self.bytes);
+        debug_assert!(*bytes == *self.bytes, "a copy");
+        let &Node { kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones, .. } = self;
+        Node { bytes, kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones }
+    }
+
     /// [`Node::parse`] of bytes that another checksum has covered.
     pub(crate) fn parse_unsealed(bytes: B) -> Result<Node<B>, DecodeError> {
         if node_bytes(&bytes)? != bytes.len() {

@@ -35,7 +35,7 @@ fn check(name: &str, text: &str, bytes: &[u8]) {
 #[test]
 fn leaf_segments() {
     let no = SegmentNo(7);
-    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no, Codec::None, 0);
+    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no, Codec::None, Vec::new());
     assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind")));
     assert!(builder.push(b"user2", Lsn(300), Entry::Tombstone));
     assert!(builder.push(
@@ -76,8 +76,8 @@ fn index_segments() {
 /// A leaf of the packed format, as both codecs wrote it: what they write may change, that it can be read may not.
 #[test]
 fn packed_leaves() {
-    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Lz4, 0);
-    let mut zstd = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Zstd, 0);
+    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Lz4, Vec::new());
+    let mut zstd = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Zstd, Vec::new());
     for builder in [&mut builder, &mut zstd] {
         let pointer = Pointer::new(SegmentNo(9), 64);
         assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind, wind, wind, wind")));

@@ -16,6 +16,7 @@ pub use background::Pending;
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
+use crate::Block;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -90,9 +91,8 @@ pub trait File: Send + Sync + Debug {
     fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset))
     }
-    /// Begins [`File::read_at`] of so many bytes, beside the caller where the device is real.
-    fn begin_read(&self, bytes: usize, offset: u64) -> Pending {
-        let mut buffer = vec![0; bytes];
+    /// Begins [`File::read_at`] into `buffer`, beside the caller where the device is real.
+    fn begin_read(&self, mut buffer: Block, offset: u64) -> Pending {
         Pending::done(self.read_at(&mut buffer, offset).map(|()| buffer))
     }
     /// Writes all of `bytes` at `offset`; direct where offset and length are multiples of [`DIRECT_ALIGN`] and the
@@ -103,7 +103,7 @@ pub trait File: Send + Sync + Debug {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Begins [`File::write_at`], beside the caller where the device is real.
     fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
-        Pending::done(self.write_at(&bytes, offset).map(|()| Vec::new()))
+        Pending::done(self.write_at(&bytes, offset).map(|()| Block::default()))
     }
     /// Writes all of `bytes` at `offset` to the page cache: survives `kill -9`, and power loss only after a sync.
     ///

@@ -2,7 +2,7 @@
 //! its bytes decides how many fit. Here that is 16 bytes and some eight of the hash table.
 //!
 //! ```text
-//!  page     | record | record | ... | free |                            up to 32 KiB
+//!  page     | record | record | ... | free |                            a block of 4 to 32 KiB
 //!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | expiry u64 | to a multiple of 4 |
 //!  slot     | page: 17 bits | offset / 4: 13 bits | uses: 2 bits |      in the hash table
 //! ```
@@ -19,10 +19,11 @@ use super::ghosts::Ghosts;
 use bytes::Bytes;
 use hashbrown::HashTable;
 use leeward_format::{Expiry, Lsn, Stamp, filter};
+use leeward_platform::Block;
 use std::collections::VecDeque;
 
 const MOST_PAGE_BYTES: u64 = 32 << 10;
-const LEAST_PAGE_BYTES: u64 = 1 << 10;
+const LEAST_PAGE_BYTES: u64 = 4 << 10;
 /// Pages that a shard has room for at least, if they are not as small as can be.
 const PAGES: u64 = 32;
 const HEADER_BYTES: usize = 16;
@@ -69,7 +70,7 @@ pub(super) struct Shard {
     probation: VecDeque<usize>,
     main: VecDeque<usize>,
     /// Takes the place of a page's bytes while they are looked through.
-    spare: Box<[u8]>,
+    spare: Block,
     /// What the budget was charged for the table.
     table_bytes: u64,
     hits: u64,
@@ -77,7 +78,7 @@ pub(super) struct Shard {
 
 #[derive(Default)]
 struct Page {
-    bytes: Box<[u8]>,
+    bytes: Block,
     used: usize,
     in_main: bool,
 }
@@ -156,7 +157,7 @@ impl<'a> Record<'a> {
 
 /// Size of the pages of a shard of so many bytes.
 pub(super) fn page_bytes(shard_bytes: u64) -> usize {
-    (shard_bytes / PAGES).clamp(LEAST_PAGE_BYTES, MOST_PAGE_BYTES) as usize
+    1 << (shard_bytes / PAGES).clamp(LEAST_PAGE_BYTES, MOST_PAGE_BYTES).ilog2()
 }
 
 fn record_bytes(key: usize, value: usize, expires: bool) -> usize {
@@ -208,7 +209,7 @@ impl Shard {
             free: Vec::new(),
             probation: VecDeque::new(),
             main: VecDeque::new(),
-            spare: Box::default(),
+            spare: Block::default(),
             table_bytes: 0,
             hits: 0,
         }
@@ -310,7 +311,7 @@ impl Shard {
                 if page == self.pages.len() {
                     self.pages.push(Page::default());
                 }
-                self.pages[page].bytes = vec![0; self.page_bytes].into();
+                self.pages[page].bytes = shared.budget.pool().take(self.page_bytes);
                 return Some(page);
             }
             if !(shared.make_room)() && !self.evict(shared) {
@@ -337,7 +338,7 @@ impl Shard {
         let Some(page) = ring.pop_front() else { return false };
         if self.spare.is_empty() {
             shared.budget.take(self.page_bytes as u64);
-            self.spare = vec![0; self.page_bytes].into();
+            self.spare = shared.budget.pool().take(self.page_bytes);
         }
         let bytes = std::mem::replace(&mut self.pages[page].bytes, std::mem::take(&mut self.spare));
         let mut staying = Vec::new();

@@ -10,7 +10,7 @@ use super::runs::Ends;
 use super::sorted::Pairs;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
-use crate::memory::Purpose;
+use crate::memory::{Buffer, Purpose};
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
@@ -88,7 +88,7 @@ impl Upper {
 pub(super) struct Filling {
     id: SegmentId,
     segment: Arc<Segment>,
-    pub(super) builder: LeafSegmentBuilder,
+    pub(super) builder: LeafSegmentBuilder<Buffer>,
 }
 
 impl Merge {
@@ -280,13 +280,8 @@ impl Filling {
         let segment = volume.allocate()?;
         let id = (context.ids)();
         let address = Address { region, segment: id, offset: 0 };
-        let builder = LeafSegmentBuilder::new(
-            volume.segment_bytes(),
-            address,
-            segment.no(),
-            context.codec(),
-            context.output_bytes,
-        );
+        let out = Buffer::new(volume.segment_bytes());
+        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, segment.no(), context.codec(), out);
         Ok(Filling { id, segment, builder })
     }
 
@@ -294,7 +289,7 @@ impl Filling {
     pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
-        let bytes = context.reads.volume.memory().lease(Purpose::Compactions).hold(bytes);
+        let bytes = bytes.hold(context.reads.volume.memory().lease(Purpose::Compactions));
         context.write(&segment, &bytes, counters)?;
         let tree = Child {
             pointer: Pointer::new(segment.no(), footer.tree_at),

@@ -6,9 +6,10 @@
 use super::plan::{Counters, Output};
 use super::{BuiltSegment, Context};
 use crate::error::Result;
-use crate::memory::{Lease, Purpose};
+use crate::memory::{Buffer, Lease, Purpose};
 use crate::memtable::Entry;
 use crate::volume::Segment;
+use leeward_format::leaf_segment::Sink;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::{Record, RecordKind, RecordSeed, record_bytes};
@@ -42,7 +43,9 @@ struct OpenRun {
     id: SegmentId,
     segment: Arc<Segment>,
     seed: RecordSeed,
-    bytes: Vec<u8>,
+    bytes: Buffer,
+    /// A record on its way there.
+    record: Vec<u8>,
     /// For its bytes.
     lease: Lease,
 }
@@ -80,8 +83,12 @@ impl Outbox {
         };
         let run = &mut self.open[at];
         let pointer = Pointer::new(run.segment.no(), run.bytes.len() as u32);
-        Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.bytes);
-        run.lease.set(run.bytes.capacity() as u64);
+        run.record.clear();
+        Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.record);
+        run.bytes.put(&run.record);
+        if run.lease.bytes() < run.bytes.memory_bytes() as u64 {
+            run.lease.set(run.bytes.memory_bytes() as u64);
+        }
         Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
     }
 
@@ -114,8 +121,8 @@ impl Outbox {
     fn end_run(&mut self, context: &Context, counters: &mut Counters, at: usize) -> Result<()> {
         let OpenRun { log, id, segment, mut bytes, lease, .. } = self.open.remove(at);
         let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
-        bytes.resize(bytes.len() + padding, 0);
-        let bytes = lease.hold(bytes);
+        bytes.put(&[0; BLOCK_BYTES][..padding]);
+        let bytes = bytes.hold(lease);
         context.write(&segment, &bytes, counters)?;
         counters.run_bytes_written += bytes.len() as u64;
         if padding > 0 {
@@ -141,9 +148,9 @@ impl OpenRun {
         let segment = volume.allocate()?;
         let id = (context.ids)();
         let lease = volume.memory().lease(Purpose::Compactions);
-        let mut bytes = Vec::with_capacity(context.output_bytes);
-        bytes.extend_from_slice(&LogHeader { region, log, id, first_lsn }.encode());
+        let mut bytes = Buffer::new(volume.segment_bytes());
+        bytes.put(&LogHeader { region, log, id, first_lsn }.encode());
         debug_assert_eq!(bytes.len(), LOG_HEADER_BYTES);
-        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, lease })
+        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, record: Vec::new(), lease })
     }
 }

@@ -62,7 +62,7 @@ impl LogReader {
             if end > self.volume.segment_bytes() {
                 return Err(self.damaged(last.pointer, "the record would reach beyond its segment".into()));
             }
-            let mut bytes = vec![0; end - start];
+            let mut bytes = self.volume.memory().pool().take(end - start);
             self.volume.read(last.pointer.segment(), start as u32, &mut bytes)?;
             fetched.bytes_read += bytes.len() as u64;
             let bytes = Bytes::from(bytes);

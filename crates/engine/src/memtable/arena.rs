@@ -5,15 +5,17 @@
 //!          | chunk 0 | chunk 1 | ... chunk 7   | chunk 8    | ... chunk 15    | ...
 //!          |  eight of 4 KiB                   |  eight of 8 KiB              |  eight of 16 KiB, and so on
 //! ```
-//! A chunk is allocated when something comes to lie in it. So at most an eighth of the memory is free, and a few shifts and one
+//! A chunk is a block of a pool, taken when something comes to lie in it. So at most an eighth of the memory is free, and a few shifts and one
 //! load find the chunk of a number.
 //!
 //! Invariants that the unsafe code rests on:
 //! - Only [`Room`], of which there is one for each arena and which is borrowed mutably for it, hands out memory, none of it twice.
-//! - A chunk is in the table before a number in it is given to anyone, and is freed by `Drop` only.
+//! - A chunk is in the table before a number in it is given to anyone; [`Room`] has its block until all of it is freed.
 
+use leeward_platform::{Block, Pool};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 /// Where something begins in an arena.
@@ -41,7 +43,10 @@ pub(super) struct Arena {
 pub(super) struct Room {
     /// Beyond everything that was handed out.
     end: usize,
-    /// Memory beside the chunks.
+    pool: Arc<Pool>,
+    /// The chunks.
+    blocks: Vec<Block>,
+    /// Memory beside them.
     apart: Vec<(NonNull<u8>, Layout)>,
 }
 
@@ -70,10 +75,11 @@ fn allocate(bytes: usize) -> NonNull<u8> {
 }
 
 impl Arena {
-    pub(super) fn new() -> (Arena, Room) {
+    /// One whose chunks are blocks of `pool`.
+    pub(super) fn new(pool: Arc<Pool>) -> (Arena, Room) {
         let chunks = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
         let arena = Arena { chunks, used: AtomicU64::new(0), memory: AtomicU64::new(0) };
-        (arena, Room { end: ALIGN, apart: Vec::new() })
+        (arena, Room { end: ALIGN, pool, blocks: Vec::new(), apart: Vec::new() })
     }
 
     /// Bytes that were handed out.
@@ -122,7 +128,9 @@ impl Arena {
         room.end = start + bytes;
         let mut chunk = self.chunks[index].load(Relaxed);
         if chunk.is_null() {
-            chunk = allocate(chunk_bytes).as_ptr();
+            let block = room.pool.take(chunk_bytes);
+            chunk = block.start().as_ptr();
+            room.blocks.push(block);
             self.chunks[index].store(chunk, Relaxed);
             self.memory.store(self.memory.load(Relaxed) + chunk_bytes as u64, Relaxed);
         }
@@ -145,15 +153,10 @@ impl Arena {
     /// # Safety
     /// `room` is this arena's, and nothing that lies in it is used any more.
     pub(super) unsafe fn free(&mut self, room: &mut Room) {
-        for (index, chunk) in self.chunks.iter_mut().enumerate() {
-            if let Some(start) = NonNull::new(std::mem::take(chunk.get_mut())) {
-                let bytes = 1 << (FIRST_CHUNK_SHIFT as usize + (index >> SIZE_SHIFT));
-                // SAFETY: it came from `allocate` with this layout; the caller says that it is not used.
-                unsafe { dealloc(start.as_ptr(), layout(bytes)) };
-            }
-        }
+        self.chunks.iter_mut().for_each(|chunk| *chunk.get_mut() = ptr::null_mut());
+        room.blocks.clear();
         for (start, layout) in room.apart.drain(..) {
-            // SAFETY: as above.
+            // SAFETY: it came from `allocate` with this layout; the caller says that it is not used.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }

@@ -30,6 +30,7 @@ use super::arena::{Arena, At, NOWHERE, Room};
 use super::entry::{Entries, EntryRef};
 use super::hint::Scale;
 use leeward_format::{Lsn, Stamp};
+use leeward_platform::Pool;
 use parking_lot::Mutex;
 use std::array;
 use std::cmp::Ordering;
@@ -234,8 +235,8 @@ impl Node {
 }
 
 impl BLink {
-    pub(super) fn new() -> BLink {
-        let (arena, room) = Arena::new();
+    pub(super) fn new(pool: Arc<Pool>) -> BLink {
+        let (arena, room) = Arena::new(pool);
         let tree = BLink {
             entries: Entries::new(arena),
             root: AtomicU32::new(NOWHERE),

@@ -326,8 +326,10 @@ impl LevelCursor {
             (first, last) = (low, high);
         }
         let start = places[first].offset;
-        let mut bytes = vec![0; end(&places[last]) - start as usize];
+        let memory = self.reads.volume.memory();
+        let mut bytes = memory.pool().take(end(&places[last]) - start as usize);
         self.reads.volume.read(source.segment().no(), start, &mut bytes)?;
-        Ok((segment, start, self.reads.volume.memory().lease(Purpose::Reads).hold(bytes)))
+        let memory_bytes = bytes.memory_bytes();
+        Ok((segment, start, memory.lease(Purpose::Reads).hold(bytes, memory_bytes)))
     }
 }

@@ -137,8 +137,8 @@ impl LeafSegment {
             if packed::is_packed(stored) || !(*was_kept || self.cache.has_room_to_spare()) {
                 continue;
             }
-            let leaf = read_leaf(&Bytes::copy_from_slice(stored), self.address.at(place.offset));
-            let leaf = Arc::new(leaf.expect("what was built can be read"));
+            let leaf = read_plain_leaf(stored, self.address.at(place.offset), |len| &stored[..len]);
+            let leaf = leaf.expect("what was built can be read");
             self.cache.insert_leaf(self.segment.serial(), place.offset, &leaf);
         }
     }
@@ -192,15 +192,10 @@ impl LeafSegment {
             return Ok(Probe::NotInMemory);
         }
         self.cache.count_miss();
-        let serial = self.segment.serial();
-        if self.cache.wants_leaf(serial, place.offset, place.bytes) {
-            let leaf = Arc::new(self.read_leaf(reads, place)?);
-            self.cache.insert_leaf(serial, place.offset, &leaf);
-            return Ok(search(&leaf, key, true).or_else(|| deleted(&index, key)));
-        }
+        let is_wanted = self.cache.wants_leaf(self.segment.serial(), place.offset, place.bytes);
         let found = with_scratch(place.bytes as usize, |bytes| {
             reads.volume.read(self.segment.no(), place.offset, bytes)?;
-            self.search_stored(reads, bytes, place, key)
+            self.search_stored(reads, bytes, place, (key, is_wanted))
         });
         Ok(found?.or_else(|| deleted(&index, key)))
     }
@@ -242,26 +237,40 @@ impl LeafSegment {
         Ok(leaf)
     }
 
-    fn read_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Leaf> {
-        let mut bytes = vec![0; place.bytes as usize];
-        reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
-        self.parse_leaf(reads, &bytes.into(), place)
-    }
-
     /// The leaf whose bytes at `place` these are.
     pub(crate) fn parse_leaf(&self, reads: &Reads, stored: &Bytes, place: LeafPlace) -> Result<Leaf> {
         read_leaf(stored, self.address.at(place.offset)).map_err(|error| self.damaged(reads, place, &error))
     }
 
-    /// What the leaf whose bytes at `place` these are says of `key`.
-    fn search_stored(&self, reads: &Reads, stored: &[u8], place: LeafPlace, key: &[u8]) -> Result<Probe> {
+    /// What the leaf whose bytes at `place` these are says of a key; whether it is kept is beside it.
+    fn search_stored(
+        &self,
+        reads: &Reads,
+        stored: &[u8],
+        place: LeafPlace,
+        (key, is_kept): (&[u8], bool),
+    ) -> Result<Probe> {
         let address = self.address.at(place.offset);
         let probe = if packed::is_packed(stored) {
-            packed::read_leaf::<Vec<u8>>(stored, address).map(|leaf| search(&leaf, key, false))
+            packed::read_leaf::<Vec<u8>>(stored, address).map(|leaf| self.search_read(&leaf, place, key, is_kept))
         } else {
-            read_plain_leaf(stored, address, |len| &stored[..len]).map(|leaf| search(&leaf, key, false))
+            let leaf = read_plain_leaf(stored, address, |len| &stored[..len]);
+            leaf.map(|leaf| self.search_read(&leaf, place, key, is_kept))
         };
         probe.map_err(|error| self.damaged(reads, place, &error))
+    }
+
+    fn search_read<B: Deref<Target = [u8]>>(
+        &self,
+        leaf: &Node<B>,
+        place: LeafPlace,
+        key: &[u8],
+        is_kept: bool,
+    ) -> Probe {
+        if is_kept {
+            self.cache.insert_leaf(self.segment.serial(), place.offset, leaf);
+        }
+        search(leaf, key, is_kept)
     }
 
     fn damaged(&self, reads: &Reads, place: LeafPlace, error: &DecodeError) -> Error {

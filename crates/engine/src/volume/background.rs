@@ -3,6 +3,7 @@
 use super::{Device, Segment, Volume};
 use crate::error::Result;
 use bytes::Bytes;
+use leeward_platform::Block;
 use leeward_platform::disk::Pending;
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ impl Reading {
     ///
     /// # Errors
     /// [`crate::Error::Io`].
-    pub(crate) fn wait(self) -> Result<Vec<u8>> {
+    pub(crate) fn wait(self) -> Result<Block> {
         self.pending.wait().map_err(|error| self.device.error("read", self.offset, error))
     }
 }
@@ -58,7 +59,7 @@ impl Volume {
     /// Begins to read `bytes` bytes from `offset` of a segment, which the caller keeps.
     pub(crate) fn begin_read(&self, segment: &Segment, offset: u32, bytes: usize) -> Reading {
         let (offset, device) = (self.place(segment.no(), offset, bytes), Arc::clone(&self.device));
-        Reading { pending: device.begin_read(offset, bytes), device, offset }
+        Reading { pending: device.begin_read(offset, self.memory().pool().take(bytes)), device, offset }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use leeward_platform::disk::{Pending, Read};
-use leeward_platform::{Appender, File};
+use leeward_platform::{Appender, Block, File};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -57,8 +57,8 @@ impl Device {
     }
 
     /// See [`File::begin_read`].
-    pub(crate) fn begin_read(&self, offset: u64, bytes: usize) -> Pending {
-        self.file.begin_read(bytes, offset)
+    pub(crate) fn begin_read(&self, offset: u64, buffer: Block) -> Pending {
+        self.file.begin_read(buffer, offset)
     }
 
     /// See [`File::begin_write`]; whoever waits for it tells [`Device::failed`].

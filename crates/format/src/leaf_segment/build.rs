@@ -12,25 +12,40 @@ use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentNo, Stamp};
 use bytes::Bytes;
 use std::convert::Infallible;
 
+/// Where the bytes of a segment go while it is built.
+pub trait Sink {
+    /// Takes those that come next.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
 /// A leaf segment as it will stand on the device.
 #[derive(Clone, Debug)]
-pub struct BuiltLeafSegment {
+pub struct BuiltLeafSegment<S = Vec<u8>> {
     /// Its bytes in use.
-    pub bytes: Vec<u8>,
+    pub bytes: S,
     /// Its footer.
     pub footer: Footer,
 }
 
 /// Builds one leaf segment after the other.
 #[derive(Debug)]
-pub struct LeafSegmentBuilder {
+pub struct LeafSegmentBuilder<S = Vec<u8>> {
     segment_bytes: usize,
     address: Address,
     no: SegmentNo,
-    out: Vec<u8>,
+    /// Leaves that are full.
+    out: S,
+    out_bytes: usize,
     codec: Codec,
-    /// A leaf before it is packed.
+    /// A leaf on its way there, before and after it is packed.
     unpacked: Vec<u8>,
+    packed: Vec<u8>,
     leaf: LeafBuilder,
     /// Pivot of the leaf that is being filled.
     pivot: Vec<u8>,
@@ -49,23 +64,19 @@ pub struct LeafSegmentBuilder {
     medium_bytes: u64,
 }
 
-impl LeafSegmentBuilder {
-    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume; it is likely
-    /// to have `likely_bytes` at most. Its leaves are packed by `codec`.
-    pub fn new(
-        segment_bytes: usize,
-        address: Address,
-        no: SegmentNo,
-        codec: Codec,
-        likely_bytes: usize,
-    ) -> LeafSegmentBuilder {
+impl<S: Sink> LeafSegmentBuilder<S> {
+    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume, in `out`, which
+    /// is empty. Its leaves are packed by `codec`.
+    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo, codec: Codec, out: S) -> LeafSegmentBuilder<S> {
         LeafSegmentBuilder {
             segment_bytes,
             address: address.at(0),
             no,
-            out: Vec::with_capacity(likely_bytes),
+            out,
+            out_bytes: 0,
             codec,
             unpacked: Vec::new(),
+            packed: Vec::new(),
             leaf: LeafBuilder::default(),
             pivot: Vec::new(),
             children: Vec::new(),
@@ -101,7 +112,7 @@ impl LeafSegmentBuilder {
     /// Bytes of the leaves that are full.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.out.len()
+        self.out_bytes
     }
 
     /// Takes an entry, whose key must be above the last one, unless the segment has no room for it: then answers
@@ -110,7 +121,7 @@ impl LeafSegmentBuilder {
     #[must_use]
     pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
         let stamp = stamp.into();
-        let leaves_end = self.out.len() + if self.leaf.is_empty() { 0 } else { self.leaf.node_bytes() };
+        let leaves_end = self.out_bytes + if self.leaf.is_empty() { 0 } else { self.leaf.node_bytes() };
         if self.leaf.is_empty() {
             if !self.has_room(LeafBuilder::single_bytes(key, stamp, entry), 1, key) {
                 return false;
@@ -145,7 +156,7 @@ impl LeafSegmentBuilder {
     pub fn push_range(&mut self, range: &RangeTombstone) -> bool {
         let (leaves_end, nodes) = match self.leaf.is_empty() {
             true => (LeafBuilder::single_bytes(&range.start, range.lsn, Entry::Tombstone), 1),
-            false => (self.out.len() + self.leaf.node_bytes(), self.shape.nodes()),
+            false => (self.out_bytes + self.leaf.node_bytes(), self.shape.nodes()),
         };
         let bytes = self.ranges_bytes + fragment_bytes(range);
         let is_first = self.is_empty() && self.ranges.is_empty();
@@ -200,16 +211,20 @@ impl LeafSegmentBuilder {
     }
 
     fn write_leaf(&mut self) {
-        let offset = self.out.len() as u32;
+        let offset = self.out_bytes as u32;
         let address = self.address.at(offset);
         let blocks = self.leaf.node_bytes() / BLOCK_BYTES;
-        if self.codec == Codec::None {
-            self.leaf.finish(address, &mut self.out);
+        self.unpacked.clear();
+        self.leaf.finish(address, &mut self.unpacked);
+        let stored = if self.codec == Codec::None {
+            &self.unpacked
         } else {
-            self.unpacked.clear();
-            self.leaf.finish(address, &mut self.unpacked);
-            pack(self.codec, &mut self.unpacked, address, &mut self.out);
-        }
+            self.packed.clear();
+            pack(self.codec, &mut self.unpacked, address, &mut self.packed);
+            &self.packed
+        };
+        self.out.put(stored);
+        self.out_bytes += stored.len();
         let child = Child { pointer: Pointer::new(self.no, offset), blocks: blocks as u32 };
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
@@ -242,7 +257,7 @@ impl LeafSegmentBuilder {
     ///
     /// # Panics
     /// If it is empty: that is a bug of the caller.
-    pub fn finish(mut self) -> BuiltLeafSegment {
+    pub fn finish(mut self) -> BuiltLeafSegment<S> {
         if self.is_empty() {
             let RangeTombstone { start, lsn, .. } = self.ranges.as_slice()[0].clone();
             self.shape.push(&[]);
@@ -251,18 +266,19 @@ impl LeafSegmentBuilder {
         }
         let span = self.span();
         self.write_leaf();
-        self.out.resize(self.out.len().next_multiple_of(NODE_BYTES), 0);
-        let tree_at = self.out.len();
-        let (address, no, out) = (self.address, self.no, &mut self.out);
+        let tree_at = self.out_bytes.next_multiple_of(NODE_BYTES);
+        // What follows the leaves, from `leaves_end` on.
+        let (leaves_end, mut rest) = (self.out_bytes, vec![0; tree_at - self.out_bytes]);
+        let (address, no, out) = (self.address, self.no, &mut rest);
         let Ok(_) = write_index::<Infallible>(&self.children, &mut |node| {
-            let offset = out.len() as u32;
+            let offset = (leaves_end + out.len()) as u32;
             node.finish(address.at(offset), out);
             Ok(Pointer::new(no, offset))
         });
-        debug_assert_eq!(out.len(), tree_at + self.shape.nodes() * NODE_BYTES);
-        let filter_at = out.len();
+        let filter_at = leaves_end + out.len();
+        debug_assert_eq!(filter_at, tree_at + self.shape.nodes() * NODE_BYTES);
         write_filter(&self.hashes, address.at(filter_at as u32), out);
-        let ranges_at = out.len();
+        let ranges_at = leaves_end + out.len();
         let lsns = |lsn: fn(u64, u64) -> u64, of_entries| {
             self.ranges.as_slice().iter().fold(of_entries, |found, range| lsn(found, range.lsn.0))
         };
@@ -279,7 +295,7 @@ impl LeafSegmentBuilder {
             entries: self.hashes.len() as u32,
             tombstones: self.tombstones,
             ranges: self.ranges.len() as u32,
-            ranges_bytes: (out.len() - ranges_at) as u32,
+            ranges_bytes: (leaves_end + out.len() - ranges_at) as u32,
             min_lsn: Lsn(lsns(u64::min, self.min_lsn)),
             max_lsn: Lsn(lsns(u64::max, self.max_lsn)),
             payload_bytes: self.payload_bytes,
@@ -291,10 +307,11 @@ impl LeafSegmentBuilder {
         footer.end = end_of(filter_at, self.hashes.len(), footer.ranges_bytes as usize, keys) as u32;
         debug_assert!(footer.end as usize <= self.segment_bytes, "room was looked for before anything was taken");
         let trailer = footer.trailer(address);
-        out.resize(footer.end as usize - trailer.len() - keys, 0);
+        out.resize(footer.end as usize - trailer.len() - keys - leaves_end, 0);
         out.extend_from_slice(&footer.span.first);
         out.extend_from_slice(footer.stored_last());
         out.extend_from_slice(&trailer);
+        self.out.put(&rest);
         BuiltLeafSegment { bytes: self.out, footer }
     }
 

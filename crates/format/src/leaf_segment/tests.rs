@@ -17,7 +17,7 @@ type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// The first segment of as much of `model` as fits, and the number of entries taken.
 fn build(segment_bytes: usize, model: &Model, codec: Codec) -> (BuiltLeafSegment, usize) {
-    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, segment_bytes);
+    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, Vec::new());
     for (key, (lsn, value)) in model {
         let entry = match value.len() % 7 {
             0 => Entry::Tombstone,
@@ -157,7 +157,7 @@ fn the_largest_pair_fits_an_empty_segment() {
         let pair = max_pair_bytes(segment_bytes).min(crate::MAX_VALUE_BYTES + MAX_KEY_BYTES);
         for (key_bytes, codec) in [1, MAX_KEY_BYTES].into_iter().flat_map(|key| Codec::ALL.map(|codec| (key, codec))) {
             let (key, value) = (vec![1; key_bytes], vec![2; (pair - key_bytes).min(crate::MAX_VALUE_BYTES)]);
-            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, segment_bytes);
+            let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, Vec::new());
             assert!(builder.push(&key, Lsn(1), Entry::InPlace(&value)));
             let built = builder.finish();
             assert!(built.bytes.len() <= segment_bytes);
@@ -169,7 +169,7 @@ fn the_largest_pair_fits_an_empty_segment() {
 
 #[test]
 fn a_full_segment_wastes_less_than_two_nodes() {
-    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO, Codec::None, 0);
+    let mut builder = LeafSegmentBuilder::new(MAX_SEGMENT_BYTES, HERE, NO, Codec::None, Vec::new());
     for i in 0.. {
         let key = format!("user{i:012}");
         if !builder.push(key.as_bytes(), Lsn(i), Entry::InPlace(b"seventeen bytes..")) {
@@ -185,7 +185,7 @@ fn a_full_segment_wastes_less_than_two_nodes() {
 fn packed_leaves_fill_a_segment_with_more() {
     const SEGMENT_BYTES: usize = 512 << 10;
     let fill = |codec| {
-        let mut builder = LeafSegmentBuilder::new(SEGMENT_BYTES, HERE, NO, codec, 0);
+        let mut builder = LeafSegmentBuilder::new(SEGMENT_BYTES, HERE, NO, codec, Vec::new());
         for i in 0.. {
             let key = format!("user{i:012}");
             if !builder.push(key.as_bytes(), Lsn(i), Entry::InPlace(b"north wind, north wind, north wind")) {
@@ -268,7 +268,7 @@ fn segments_with_ranges(model: &Model, cuts: &[Vec<u8>]) -> Vec<BuiltLeafSegment
     let pairs = bounds.chunks_exact(2).map(|pair| RangeTombstone::new(pair[0], pair[1], Lsn(1)));
     let mut ranges: std::collections::VecDeque<RangeTombstone> = pairs.collect();
     let mut built = Vec::new();
-    let start = || LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, HERE, NO, Codec::None, MIN_SEGMENT_BYTES);
+    let start = || LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, HERE, NO, Codec::None, Vec::new());
     let mut builder = start();
     let mut entries = model.iter().peekable();
     loop {

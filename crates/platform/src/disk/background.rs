@@ -4,6 +4,7 @@
 //! [`Pending`] is the answer to come. What it writes from and reads to is its own, so that whoever loses interest may drop
 //! it; dropping waits, because what the bytes belong to may be given to somebody else then.
 
+use crate::Block;
 use parking_lot::Mutex;
 use std::io;
 use std::mem;
@@ -20,14 +21,14 @@ pub struct Pending(State);
 
 #[derive(Debug)]
 enum State {
-    Done(io::Result<Vec<u8>>),
-    Begun(Receiver<io::Result<Vec<u8>>>),
+    Done(io::Result<Block>),
+    Begun(Receiver<io::Result<Block>>),
     Taken,
 }
 
 impl Pending {
     /// I/O that is over.
-    pub fn done(result: io::Result<Vec<u8>>) -> Pending {
+    pub fn done(result: io::Result<Block>) -> Pending {
         Pending(State::Done(result))
     }
 
@@ -35,15 +36,15 @@ impl Pending {
     ///
     /// # Errors
     /// Those of the I/O.
-    pub fn wait(mut self) -> io::Result<Vec<u8>> {
+    pub fn wait(mut self) -> io::Result<Block> {
         self.finish()
     }
 
-    fn finish(&mut self) -> io::Result<Vec<u8>> {
+    fn finish(&mut self) -> io::Result<Block> {
         match mem::replace(&mut self.0, State::Taken) {
             State::Done(result) => result,
             State::Begun(answer) => answer.recv().unwrap_or_else(|_| Err(io::Error::other("an I/O thread is gone"))),
-            State::Taken => Ok(Vec::new()),
+            State::Taken => Ok(Block::default()),
         }
     }
 }
@@ -73,7 +74,7 @@ impl Background {
     }
 
     /// Begins `io`.
-    pub(super) fn begin(&self, io: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) -> Pending {
+    pub(super) fn begin(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
         let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
         let job = move || {
             // There is room for it; if it is not awaited it was given up.
@@ -97,6 +98,7 @@ fn run(taken: &Mutex<Receiver<Job>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pool;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -109,10 +111,12 @@ mod tests {
             move || {
                 thread::sleep(Duration::from_millis(20));
                 over.store(true, Ordering::SeqCst);
-                Ok(vec![7])
+                let mut block = Pool::new(0).take(1);
+                block.fill(7);
+                Ok(block)
             }
         };
-        assert_eq!(background.begin(io.clone()).wait().unwrap(), [7]);
+        assert_eq!(background.begin(io.clone()).wait().unwrap()[..], [7]);
         over.store(false, Ordering::SeqCst);
         drop(background.begin(io));
         assert!(over.load(Ordering::SeqCst), "dropping waits");

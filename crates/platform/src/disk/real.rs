@@ -7,6 +7,7 @@
 
 use super::background::{Background, Pending};
 use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
+use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
@@ -190,6 +191,10 @@ impl Handles {
     /// Reads `buffer` through `direct`, rounding out to whole blocks.
     fn read_direct(&self, direct: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         const ALIGN: u64 = DIRECT_ALIGN as u64;
+        if offset.is_multiple_of(ALIGN) && buffer.len().is_multiple_of(DIRECT_ALIGN) && is_aligned(buffer) {
+            self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
+            return direct.read_exact_at(buffer, offset);
+        }
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
@@ -363,10 +368,9 @@ impl File for RealFile {
         }
     }
 
-    fn begin_read(&self, bytes: usize, offset: u64) -> Pending {
+    fn begin_read(&self, mut buffer: Block, offset: u64) -> Pending {
         let handles = Arc::clone(&self.handles);
         self.in_background(move || {
-            let mut buffer = vec![0; bytes];
             handles.read_at(&mut buffer, offset)?;
             Ok(buffer)
         })
@@ -378,7 +382,7 @@ impl File for RealFile {
 
     fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
         let handles = Arc::clone(&self.handles);
-        self.in_background(move || handles.write_at(&bytes, offset).map(|()| Vec::new()))
+        self.in_background(move || handles.write_at(&bytes, offset).map(|()| Block::default()))
     }
 
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -446,7 +450,7 @@ impl File for RealFile {
 
 impl RealFile {
     /// Begins `io` on a thread of the file, or does it here if there can be none.
-    fn in_background(&self, io: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) -> Pending {
+    fn in_background(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
         let started = self.background.get().or_else(|| {
             let started = Background::start().ok()?;
             Some(self.background.get_or_init(|| started))

@@ -1,0 +1,57 @@
+//! A segment while it is built: bytes that follow each other in a block as large as it may become, which takes
+//! memory as it is filled.
+//!
+//! One thread at a time.
+
+use super::Lease;
+use bytes::Bytes;
+use leeward_format::leaf_segment::Sink;
+use leeward_platform::Block;
+
+/// Unit in which memory is taken.
+const STEP_BYTES: usize = 64 << 10;
+
+/// What is built of a segment.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    block: Block,
+    filled: usize,
+    /// End of what is ready to be filled.
+    ready: usize,
+}
+
+impl Buffer {
+    /// An empty one that has room for `most` bytes.
+    pub(crate) fn new(most: usize) -> Buffer {
+        Buffer { block: Block::bare(most), filled: 0, ready: 0 }
+    }
+
+    /// Bytes that are filled.
+    pub(crate) fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.ready
+    }
+
+    /// It is complete; its memory is leased until the last slice is gone.
+    pub(crate) fn hold(self, lease: Lease) -> Bytes {
+        let (filled, memory_bytes) = (self.filled, self.memory_bytes());
+        lease.hold(self.block, memory_bytes).slice(..filled)
+    }
+}
+
+impl Sink for Buffer {
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.filled + bytes.len();
+        if end > self.ready {
+            let ready = end.next_multiple_of(STEP_BYTES).min(self.block.len()).max(end);
+            self.block.make_ready(self.ready, ready - self.ready);
+            self.ready = ready;
+        }
+        self.block[self.filled..end].copy_from_slice(bytes);
+        self.filled = end;
+    }
+}
