@@ -44,7 +44,7 @@ pub enum Purpose {
     Reads,
     /// Windows of log tails: pages that are mapped, or bytes on the heap.
     Tails,
-    /// Fences of levels, and what is known of each of their leaf segments.
+    /// Regions themselves, fences of their levels, and what is known of each of their leaf segments.
     Levels,
     /// What primaries have written into a backup's memory.
     Mirrors,

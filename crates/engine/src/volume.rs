@@ -60,6 +60,8 @@ impl Default for VolumeOptions {
 pub const VOLUME_NAME: &str = "volume";
 /// Segments of each manifest zone of a new volume.
 const ZONE_SEGMENTS: u32 = 4;
+/// Memory of a region without data, about: a thousand of them take a thousand times as much.
+const REGION_BYTES: usize = 8 << 10;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
 
@@ -316,20 +318,22 @@ impl Volume {
 
     /// Makes the caller the owner of `region`, if the volume has it.
     pub(crate) fn take_region(&self, region: RegionId) -> Option<Owner> {
+        let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
         let mut registry = self.registry.lock();
         registry.region(region)?;
-        Some(registry.take(region))
+        Some(registry.take(region, lease))
     }
 
     /// Creates a region without data; durable with the next sync.
     pub(crate) fn create_region(&self, state: RegionState) -> Result<Owner> {
         let region = state.region;
         let owner = {
+            let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
             let mut registry = self.registry.lock();
             if registry.region(region).is_some() {
                 return Err(Error::Invalid(format!("region {region} exists on {}", self.name())));
             }
-            registry.take(region)
+            registry.take(region, lease)
         };
         self.commit(&owner, vec![Change::Region(Box::new(state))], &[], Durability::Lazy)?;
         Ok(owner)

@@ -2,6 +2,7 @@
 
 use super::space::Segment;
 use crate::error::{Error, Result};
+use crate::memory::Lease;
 use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId};
 use std::collections::{HashMap, HashSet};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Owner {
     pub(crate) region: RegionId,
     token: u64,
+    /// For what the region has in memory before anything is written to it.
+    _lease: Lease,
 }
 
 /// Guarded by the volume's lock, which is never held across I/O.
@@ -29,10 +32,10 @@ impl Registry {
     }
 
     /// Makes a new owner of `region`; the one before has no rights any more.
-    pub(super) fn take(&mut self, region: RegionId) -> Owner {
+    pub(super) fn take(&mut self, region: RegionId, lease: Lease) -> Owner {
         self.last_token += 1;
         self.owners.insert(region, self.last_token);
-        Owner { region, token: self.last_token }
+        Owner { region, token: self.last_token, _lease: lease }
     }
 
     pub(super) fn check(&self, owner: &Owner) -> Result<()> {
