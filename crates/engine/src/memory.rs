@@ -83,7 +83,7 @@ impl MemoryStats {
 /// A part so large of the budget is for what the allocator cannot give back, and for what keeps track of all else.
 const KEPT_SHARE: u64 = 32;
 /// And so large a part of it is idle in the pool at most.
-const IDLE_SHARE: u64 = 64;
+const IDLE_SHARE: u64 = 16;
 
 /// What leases have taken of a budget.
 pub(crate) struct Accounts {
