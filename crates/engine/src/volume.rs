@@ -404,6 +404,11 @@ impl Volume {
         Ok(())
     }
 
+    /// So little is left of a declared capacity that writes get no more of it.
+    pub(crate) fn is_short_of_space(&self) -> bool {
+        self.space.is_short()
+    }
+
     /// Gives space back to the device if much is free: worth a call when segments were let go of.
     pub(crate) fn release_space(&self) {
         self.space.release();

@@ -150,7 +150,11 @@ impl Picker {
         logs: &Logs<'_>,
         (lane, least, now): (Lane, usize, UnixMs),
     ) -> Option<Compaction> {
-        let l0s = L0s { least, ..self.ready(version, commit, extents) };
+        let mut l0s = L0s { least, ..self.ready(version, commit, extents) };
+        if version.reads().volume.is_short_of_space() && self.can_make_room(version) {
+            // A run more would take what is left, and only others give any back.
+            l0s.tables.clear();
+        }
         let source = match lane {
             Lane::L0s => self.pick_l0s(version, &l0s),
             Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, (lane, now)),
@@ -220,6 +224,11 @@ impl Picker {
         Compaction::new(context, claim)
     }
 
+    /// There are compactions that give back more space than they take: they will be picked, if they are not yet.
+    fn can_make_room(&self, version: &Version) -> bool {
+        self.sweep.place().is_some() || !self.full(version).is_empty()
+    }
+
     /// There is more garbage than this part, in percent, of what there should be.
     fn has_garbage(&self, accounts: &Accounts, percent: u32) -> bool {
         accounts.is_over(self.garbage_percent.saturating_mul(percent) / 100)
@@ -273,7 +282,8 @@ impl Picker {
         let accounts = &logs.accounts;
         let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
-            let goal = accounts.space_bytes * u64::from(self.garbage_percent) / 200;
+            // One that is driven reads all leaves, however much it empties.
+            let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             self.sweep.begin((logs.choose)(goal), is_driven, accounts, segment_bytes);
         }
         loop {

@@ -18,7 +18,7 @@ fn keys_from(found: Option<Found<'_>>) -> Vec<u16> {
 /// beginning of the new one, whose entries it had seen already.
 #[test]
 fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
-    let tree = BLink::new();
+    let tree = BLink::new(Pool::new(0));
     let keys = 0..SLOTS as u16;
     keys.clone().for_each(|n| put(&tree, n));
     let leaf = tree.node(tree.root.load(Relaxed));
@@ -34,7 +34,7 @@ fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
 #[test]
 fn what_follows_an_entry_that_is_being_moved_is_found() {
     for _ in 0..if cfg!(miri) { 3 } else { 3000 } {
-        let (tree, ready, is_over) = (BLink::new(), Barrier::new(2), AtomicBool::new(false));
+        let (tree, ready, is_over) = (BLink::new(Pool::new(0)), Barrier::new(2), AtomicBool::new(false));
         let (here, next) = (SLOTS as u16, SLOTS as u16 + 1);
         put(&tree, here);
         put(&tree, next);

@@ -121,6 +121,11 @@ impl Space {
         }
     }
 
+    /// Only the last segments below a declared capacity are left.
+    pub(super) fn is_short(&self) -> bool {
+        self.too_few_for_writes().is_some()
+    }
+
     fn too_few_for_writes(&self) -> Option<String> {
         if self.limit == u32::MAX {
             return None;
