@@ -206,6 +206,25 @@ fn the_capacity_is_kept_and_said() {
     volume.allocate().unwrap();
 }
 
+/// Whoever finds no free segment grows the file, and others may take what that brings.
+#[test]
+fn segments_are_taken_by_many_at_a_time() {
+    let disk = SimDisk::new(6, 1 << 30);
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for i in 0..300 {
+                    let taken: Vec<_> = (0..i % 7).map(|_| volume.allocate().unwrap()).collect();
+                    volume.release_space();
+                    drop(taken);
+                    volume.release_space();
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_failed_sync_ends_all_writing() {
     let disk = SimDisk::new(7, 1 << 30);

@@ -100,14 +100,16 @@ impl Space {
             return Ok(segment);
         }
         let _growing = self.growth.lock();
-        if let Some(segment) = self.pop() {
-            return Ok(segment);
+        loop {
+            if let Some(segment) = self.pop() {
+                return Ok(segment);
+            }
+            self.device.check()?;
+            // Others, who look before they come for the lock, may take what it brings.
+            let grown = self.fill_or_grow();
+            self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
+            grown?;
         }
-        self.device.check()?;
-        let grown = self.fill_or_grow();
-        self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
-        grown?;
-        Ok(self.pop().expect("nobody takes segments of the file's new end without the growth lock"))
     }
 
     /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
