@@ -330,19 +330,11 @@ impl Cache {
     /// a record while leaves have room to spare as well.
     pub(crate) fn write_record(&self, owner: u32, key: &[u8], key_hash: u64, stamp: Stamp, value: &[u8]) {
         let fresh = Fresh { owner, key, stamp, value: Some(value) };
-        let hash = hash_of(owner, key_hash);
-        if fresh.bytes() > self.0.page_bytes {
-            return;
+        if fresh.bytes() <= self.0.page_bytes {
+            self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), || {
+                self.0.budget.is_mostly_free()
+            });
         }
-        let mut shard = self.0.shard(hash).lock();
-        let (ring, uses) = match shard.find(hash, owner, key) {
-            Some((ring, known)) if known < stamp.lsn => (ring, shard.remove(hash, owner, key)),
-            None if self.0.budget.is_mostly_free() => (Ring::Probation, 0),
-            _ => return,
-        };
-        self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
-        drop(shard);
-        self.0.make_room();
     }
 
     /// Whether there are any records.
@@ -360,20 +352,9 @@ impl Cache {
         stamp: Stamp,
         value: Option<Option<&[u8]>>,
     ) {
-        let hash = hash_of(owner, key_hash);
-        let mut shard = self.0.shard(hash).lock();
-        let Some((ring, known)) = shard.find(hash, owner, key) else { return };
-        if known >= stamp.lsn {
-            return;
-        }
-        let uses = shard.remove(hash, owner, key);
         let fresh =
             value.map(|value| Fresh { owner, key, stamp, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
-        if let Some(fresh) = fresh {
-            self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
-        }
-        drop(shard);
-        self.0.make_room();
+        self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, || false);
     }
 
     /// Forgets an owner's records that `is_stale` says, by key and LSN. Looks at all there are.
@@ -425,6 +406,29 @@ impl Inner {
     fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {
         let make_room = || self.objects_exceed_share() && self.evict_object();
         with(&Shared { budget: &self.budget, gone: &self.records_gone, make_room: &make_room });
+    }
+
+    /// `fresh`, if it is given, takes the place of an older record of the key; without any, a place of its own if it
+    /// `is_wanted`. A record that is not older stays.
+    fn renew(
+        &self,
+        (owner, key): (u32, &[u8]),
+        hash: u64,
+        lsn: Lsn,
+        fresh: Option<Fresh<'_>>,
+        is_wanted: impl FnOnce() -> bool,
+    ) {
+        let mut shard = self.shard(hash).lock();
+        let (ring, uses) = match shard.find(hash, owner, key) {
+            Some((ring, known)) if known < lsn => (ring, shard.remove(hash, owner, key)),
+            None if is_wanted() => (Ring::Probation, 0),
+            _ => return,
+        };
+        if let Some(fresh) = fresh {
+            self.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
+        }
+        drop(shard);
+        self.make_room();
     }
 
     fn objects_exceed_share(&self) -> bool {

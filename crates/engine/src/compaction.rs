@@ -270,6 +270,32 @@ struct Context {
 }
 
 impl Context {
+    /// Of a merge of `levels` that moves nothing out of victims, and whose output segments may be full.
+    fn new(
+        reads: Arc<Reads>,
+        ids: SegmentIds,
+        (placement, compression, mode): (Placement, Compression, CompactionMode),
+        source: Source,
+        levels: Vec<Arc<Level>>,
+        now: UnixMs,
+    ) -> Context {
+        Context {
+            output_bytes: reads.volume.segment_bytes(),
+            reads,
+            ids,
+            placement,
+            now,
+            compression,
+            mode,
+            victims: Arc::default(),
+            source,
+            base: levels.clone(),
+            levels,
+            keeps_tombstones: false,
+            writing: Mutex::default(),
+        }
+    }
+
     /// Begins to write a segment, once the one before is written.
     fn write(&self, segment: &Arc<Segment>, bytes: &Bytes, counters: &mut Counters) -> Result<()> {
         self.finish_writing()?;

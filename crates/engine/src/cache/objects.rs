@@ -56,26 +56,26 @@ impl Objects {
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Item> {
-        if self.bytes() == 0 {
-            return None;
-        }
-        let mut shard = self.shard(key).lock();
-        let place = *shard.places.get(key)?;
-        let object = &mut shard.objects[place];
-        object.chances = (object.chances + 1).min(MOST_CHANCES);
+        let item = self.find(key, |chances| (chances + 1).min(MOST_CHANCES))?;
         self.hits.fetch_add(1, Relaxed);
-        Some(object.item.clone())
+        Some(item)
     }
 
     /// What is kept under `key`, whose place others take: it goes before all that is still asked for.
     pub(super) fn hand_on(&self, key: &Key) -> Option<Item> {
+        self.find(key, |_| 0)
+    }
+
+    /// What is kept under `key`, from now on with other chances.
+    #[inline]
+    fn find(&self, key: &Key, chances: impl FnOnce(u8) -> u8) -> Option<Item> {
         if self.bytes() == 0 {
             return None;
         }
         let mut shard = self.shard(key).lock();
         let place = *shard.places.get(key)?;
         let object = &mut shard.objects[place];
-        object.chances = 0;
+        object.chances = chances(object.chances);
         Some(object.item.clone())
     }
 

@@ -11,7 +11,6 @@ use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::manifest::{L1, L1_RUNS, LevelState, LogExtent};
 use leeward_format::packed::Compression;
 use leeward_format::{Lsn, SegmentId, UnixMs};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
@@ -202,26 +201,16 @@ impl Picker {
         }
         let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
-        let (placement, compression, mode) = (self.placement, self.compression, self.mode);
+        let way = (self.placement, self.compression, self.mode);
         let victims = Arc::clone(self.sweep.numbers());
         let output_bytes = output_bytes(&reads, &source, &levels);
-        let writing = Mutex::default();
-        let context = Context {
-            reads,
-            ids,
-            placement,
-            compression,
-            mode,
-            now,
-            victims,
-            source,
-            levels,
-            keeps_tombstones: false,
-            base,
-            output_bytes,
-            writing,
-        };
+        let context = Context { levels, victims, output_bytes, ..Context::new(reads, ids, way, source, base, now) };
         Compaction::new(context, claim)
+    }
+
+    /// `None` if others are at what it would change.
+    fn unless_claimed(&self, source: Source) -> Option<Source> {
+        self.claims.is_free(source.claims()).then_some(source)
     }
 
     /// There are compactions that give back more space than they take: they will be picked, if they are not yet.
@@ -311,7 +300,7 @@ impl Picker {
             };
             match source {
                 // What others have merged down from here is met again below.
-                Some(source) => return self.claims.is_free(source.claims()).then_some(source),
+                Some(source) => return self.unless_claimed(source),
                 None => self.sweep.next_level(),
             }
         }
@@ -358,7 +347,7 @@ impl Picker {
         }
         let (tables, extents) = (l0s.tables.clone(), furthest(l0s.extents));
         let source = Source::L0 { tables, extents, target, closes_ranks, ends };
-        self.claims.is_free(source.claims()).then_some(source)
+        self.unless_claimed(source)
     }
 
     /// Positions of levels that hold more than they should, and how much more; L1 stands for all of its runs.
@@ -430,10 +419,9 @@ impl Picker {
             let next = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
             (Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None }, next)
         };
-        self.claims.is_free(source.claims()).then(|| {
-            self.resume[position] = next;
-            source
-        })
+        let source = self.unless_claimed(source)?;
+        self.resume[position] = next;
+        Some(source)
     }
 
     /// Leaf segments with range tombstones above the last level: what they hide takes space until they have met it.
@@ -448,20 +436,20 @@ impl Picker {
             let next_to = |(i, at): &(usize, &usize)| **at == first + i;
             let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
             let source = Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None };
-            self.claims.is_free(source.claims()).then_some(source)
+            self.unless_claimed(source)
         })
     }
 
     /// The part of all runs of L1 that begins at `key`.
     fn take_from(&self, version: &Version, key: &[u8]) -> Option<Source> {
-        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), key, 1);
+        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), key, LEAST_RUN_SEGMENTS);
         let source = Source::Segments { from, target: L1_RUNS, swept: None };
-        self.claims.is_free(source.claims()).then_some(source)
+        self.unless_claimed(source)
     }
 }
 
 /// The levels of a version, one at each position up to `least` at least.
-fn padded(version: &Version, least: usize) -> Vec<Arc<Level>> {
+pub(super) fn padded(version: &Version, least: usize) -> Vec<Arc<Level>> {
     let mut levels = version.levels().to_vec();
     let positions = levels.len().max(least + 1).max(L1_RUNS);
     levels.resize_with(positions, || Arc::new(Level::empty()));

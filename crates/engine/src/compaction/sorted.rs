@@ -16,6 +16,7 @@ use super::input::Run;
 use super::merge::Filling;
 use super::newest::Input;
 use super::output::{Built, Outbox};
+use super::pick::padded;
 use super::plan::{Counters, Output, overlap};
 use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
 use crate::error::{Error, Result};
@@ -28,7 +29,6 @@ use leeward_format::node::Entry;
 use leeward_format::{
     LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentNo, Stamp, UnixMs, filter,
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Builds segments of pairs in ascending order of their keys.
@@ -267,8 +267,7 @@ pub(crate) fn ingest(
     sorted: &Arc<Sorted>,
     now: UnixMs,
 ) -> Result<Compaction> {
-    let mut levels = version.levels().to_vec();
-    levels.resize_with(levels.len().max(L1_RUNS + 1), || Arc::new(Level::empty()));
+    let levels = padded(version, L1_RUNS);
     // A table whose L1 is one run has it in the last position.
     let top = if options.l1_runs > 1 { 0 } else { L1 };
     let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0).max(L1_RUNS);
@@ -292,24 +291,7 @@ fn context(
     source: Source,
     levels: Vec<Arc<Level>>,
 ) -> Context {
-    let &TableOptions { placement, compression, .. } = options;
-    let (victims, base, output_bytes) = (Arc::default(), levels.clone(), reads.volume.segment_bytes());
     // What it is merged with is what it overlaps.
-    let mode = CompactionMode::Partial;
-    let writing = Mutex::default();
-    Context {
-        reads,
-        ids,
-        placement,
-        compression,
-        mode,
-        now,
-        victims,
-        source,
-        levels,
-        keeps_tombstones: false,
-        base,
-        output_bytes,
-        writing,
-    }
+    let way = (options.placement, options.compression, CompactionMode::Partial);
+    Context::new(reads, ids, way, source, levels, now)
 }

@@ -118,7 +118,7 @@ impl Space {
         let detail = self.too_few_for_writes();
         self.state.lock().refuses_writes = detail.is_some();
         match detail {
-            Some(detail) => Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail }),
+            Some(detail) => Err(self.no_space(detail)),
             None => self.allocate(),
         }
     }
@@ -126,6 +126,10 @@ impl Space {
     /// Only the last segments below a declared capacity are left.
     pub(super) fn is_short(&self) -> bool {
         self.too_few_for_writes().is_some()
+    }
+
+    fn no_space(&self, detail: String) -> Error {
+        Error::NoSpace { file: self.device.file().name().to_owned(), detail }
     }
 
     fn too_few_for_writes(&self) -> Option<String> {
@@ -180,7 +184,7 @@ impl Space {
     pub(super) fn why_full(&self) -> Option<String> {
         let refuses_writes = self.state.lock().refuses_writes;
         if refuses_writes && let Some(detail) = self.too_few_for_writes() {
-            return Some(Error::NoSpace { file: self.device.file().name().to_owned(), detail }.to_string());
+            return Some(self.no_space(detail).to_string());
         }
         let state = self.state.lock();
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
@@ -216,7 +220,7 @@ impl Space {
         if room == 0 {
             let detail =
                 format!("the volume is at its capacity of {} bytes", u64::from(self.limit) * self.segment_bytes);
-            return Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail });
+            return Err(self.no_space(detail));
         }
         let by = room.min(spare).min(MOST_GROWTH);
         let end = match self.extend(old + by) {
