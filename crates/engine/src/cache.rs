@@ -313,11 +313,12 @@ impl Cache {
             return;
         }
         let hash = hash_of(owner, key_hash);
+        let mut shard = self.0.shard(hash).lock();
         let age = self.0.records_gone.age(hash);
+        let age = age.map(|age| age * shard.times_as_large(fresh.bytes()));
         if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_records(together);
         }
-        let mut shard = self.0.shard(hash).lock();
         if is_current() && shard.find(hash, owner, key).is_none() {
             let ring = if age.is_some_and(|age| age < self.0.budget.bytes()) { Ring::Main } else { Ring::Probation };
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));

@@ -3,14 +3,20 @@
 //!
 //! ```text
 //!  page     | record | record | ... | free |                            a block of 4 to 32 KiB
-//!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | expiry u64 | to a multiple of 4 |
-//!  slot     | page: 17 bits | offset / 4: 13 bits | uses: 2 bits |      in the hash table
+//!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | expiry u64 | to a multiple of 8 |
+//!  slot     | page: 17 bits | offset / 8: 12 bits | uses: 3 bits |      in the hash table
 //! ```
 //! The expiry is there only if the top bit of the key's length says so.
 //!
 //! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23): what is new goes to the
 //! *probation* ring, a tenth of the memory; what was used there, or was let go lately, to the *main* ring. Of a page
-//! that is emptied the records that were used since stay, with half of their uses.
+//! that is emptied the records that were used since stay, with half of their uses. A miss costs the same whatever its size is, and
+//! the room of one large value is that of a dozen small ones. So one that is so many times as large as the others must have been
+//! used as many times to stay, and be missed again as many times as soon to be taken into the main ring at once; and a use of one
+//! that is as many times as small counts as many times.
+//!
+//! What was replaced or forgotten leaves a hole in its page. A ring that is mostly holes is turned before anything else gives way
+//! for it.
 //!
 //! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
 
@@ -27,9 +33,10 @@ const LEAST_PAGE_BYTES: u64 = 4 << 10;
 /// Pages that a shard has room for at least, if they are not as small as can be.
 const PAGES: u64 = 32;
 const HEADER_BYTES: usize = 16;
-const UNIT: usize = 4;
-const MOST_USES: u32 = 3;
-const OFFSET_BITS: u32 = 13;
+const UNIT: usize = 8;
+const USES_BITS: u32 = 3;
+const MOST_USES: u32 = (1 << USES_BITS) - 1;
+const OFFSET_BITS: u32 = 12;
 /// Most pages of a shard.
 const MOST_PAGES: usize = 1 << 17;
 /// Length of value that marks a tombstone.
@@ -44,8 +51,9 @@ const PROBATION: usize = 10;
 pub(crate) type Cached = (Stamp, Option<Bytes>);
 
 /// Which ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ring {
+    #[default]
     Probation,
     Main,
 }
@@ -67,8 +75,8 @@ pub(super) struct Shard {
     pages: Vec<Page>,
     /// Pages that no ring has.
     free: Vec<usize>,
-    probation: VecDeque<usize>,
-    main: VecDeque<usize>,
+    probation: Pages,
+    main: Pages,
     /// Takes the place of a page's bytes while they are looked through.
     spare: Block,
     /// What the budget was charged for the table.
@@ -76,11 +84,19 @@ pub(super) struct Shard {
     hits: u64,
 }
 
+/// The pages of a ring.
+#[derive(Default)]
+struct Pages {
+    order: VecDeque<usize>,
+    /// Bytes of records in them that the table knows.
+    live_bytes: usize,
+}
+
 #[derive(Default)]
 struct Page {
     bytes: Block,
     used: usize,
-    in_main: bool,
+    ring: Ring,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,13 +104,13 @@ struct Slot(u32);
 
 impl Slot {
     fn new(page: usize, offset: usize, uses: u32) -> Slot {
-        Slot(((page as u32) << (OFFSET_BITS + 2)) | ((offset / UNIT) as u32 * 4) | uses)
+        Slot(((page as u32) << (OFFSET_BITS + USES_BITS)) | (((offset / UNIT) as u32) << USES_BITS) | uses)
     }
     fn page(self) -> usize {
-        (self.0 >> (OFFSET_BITS + 2)) as usize
+        (self.0 >> (OFFSET_BITS + USES_BITS)) as usize
     }
     fn offset(self) -> usize {
-        (self.0 >> 2) as usize % (1 << OFFSET_BITS) * UNIT
+        (self.0 >> USES_BITS) as usize % (1 << OFFSET_BITS) * UNIT
     }
     fn uses(self) -> u32 {
         self.0 & MOST_USES
@@ -164,6 +180,16 @@ fn record_bytes(key: usize, value: usize, expires: bool) -> usize {
     (HEADER_BYTES + key + value + if expires { EXPIRY_BYTES } else { 0 }).next_multiple_of(UNIT)
 }
 
+/// How many times `a` goes into `b`, rounded; 1 at least.
+fn times(a: usize, b: usize) -> usize {
+    ((b + a / 2) / a.max(1)).max(1)
+}
+
+/// What a use of a record of `bytes` counts.
+fn uses_of(bytes: usize, mean_bytes: usize) -> u32 {
+    times(bytes, mean_bytes).min(MOST_USES as usize) as u32
+}
+
 /// Hash of an owner's key, from that of the key.
 pub(super) fn hash_of(owner: u32, key_hash: u64) -> u64 {
     key_hash ^ u64::from(owner).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -207,8 +233,8 @@ impl Shard {
             table: HashTable::new(),
             pages: Vec::new(),
             free: Vec::new(),
-            probation: VecDeque::new(),
-            main: VecDeque::new(),
+            probation: Pages::default(),
+            main: Pages::default(),
             spare: Block::default(),
             table_bytes: 0,
             hits: 0,
@@ -223,17 +249,40 @@ impl Shard {
         self.hits
     }
 
+    /// How many times as large as the others a record of `bytes` is.
+    pub(super) fn times_as_large(&self, bytes: usize) -> u64 {
+        times(self.mean_bytes(), bytes) as u64
+    }
+
+    /// Bytes of a record, on average.
+    fn mean_bytes(&self) -> usize {
+        (self.probation.live_bytes + self.main.live_bytes) / self.table.len().max(1)
+    }
+
+    fn ring(&mut self, ring: Ring) -> &mut Pages {
+        match ring {
+            Ring::Probation => &mut self.probation,
+            Ring::Main => &mut self.main,
+        }
+    }
+
+    /// A record has gone from a page.
+    fn count_out(&mut self, slot: Slot) {
+        let bytes = Record::at(&self.pages, slot).bytes();
+        let ring = self.pages[slot.page()].ring;
+        self.ring(ring).live_bytes -= bytes;
+    }
+
     /// What is known of a key as of `at`.
     pub(super) fn get(&mut self, hash: u64, owner: u32, key: &[u8], at: Lsn) -> Option<Cached> {
+        let mean_bytes = self.mean_bytes();
         let pages = &self.pages;
         let slot = self.table.find_mut(hash, |slot| Record::at(pages, *slot).is_of(owner, key))?;
         let record = Record::at(pages, *slot);
         if record.lsn() > at {
             return None;
         }
-        if slot.uses() < MOST_USES {
-            slot.0 += 1;
-        }
+        slot.0 += uses_of(record.bytes(), mean_bytes).min(MOST_USES - slot.uses());
         self.hits += 1;
         Some((record.stamp(), record.value().map(Bytes::copy_from_slice)))
     }
@@ -241,24 +290,28 @@ impl Shard {
     /// The ring that a key's record is in, and its LSN.
     pub(super) fn find(&self, hash: u64, owner: u32, key: &[u8]) -> Option<(Ring, Lsn)> {
         let slot = self.table.find(hash, |slot| Record::at(&self.pages, *slot).is_of(owner, key))?;
-        let ring = if self.pages[slot.page()].in_main { Ring::Main } else { Ring::Probation };
-        Some((ring, Record::at(&self.pages, *slot).lsn()))
+        Some((self.pages[slot.page()].ring, Record::at(&self.pages, *slot).lsn()))
     }
 
     /// Forgets a key; answers how often it had been used.
     pub(super) fn remove(&mut self, hash: u64, owner: u32, key: &[u8]) -> u32 {
         let pages = &self.pages;
         let found = self.table.find_entry(hash, |slot| Record::at(pages, *slot).is_of(owner, key));
-        found.map_or(0, |entry| entry.remove().0.uses())
+        let Ok(found) = found else { return 0 };
+        let slot = found.remove().0;
+        self.count_out(slot);
+        slot.uses()
     }
 
     /// Forgets an owner's records that `is_stale` says.
     pub(super) fn forget(&mut self, owner: u32, is_stale: &dyn Fn(&[u8], Lsn) -> bool) {
         let pages = &self.pages;
-        self.table.retain(|slot| {
+        let is_gone = |slot: &mut Slot| {
             let record = Record::at(pages, *slot);
-            record.owner() != owner || !is_stale(record.key(), record.lsn())
-        });
+            record.owner() == owner && is_stale(record.key(), record.lsn())
+        };
+        let gone: Vec<_> = self.table.extract_if(is_gone).collect();
+        gone.into_iter().for_each(|slot| self.count_out(slot));
     }
 
     /// Keeps a record of a key that has none, if there is any room at all.
@@ -272,6 +325,8 @@ impl Shard {
     fn link(&mut self, hash: u64, slot: Slot, shared: &Shared<'_>) {
         let pages = &self.pages;
         self.table.insert_unique(hash, slot, |slot| Record::at(pages, *slot).hash());
+        let (ring, bytes) = (pages[slot.page()].ring, Record::at(pages, slot).bytes());
+        self.ring(ring).live_bytes += bytes;
         let table_bytes = self.table.allocation_size() as u64;
         if table_bytes != self.table_bytes {
             shared.budget.give(self.table_bytes);
@@ -282,14 +337,13 @@ impl Shard {
 
     /// A place for `bytes` at the end of a ring.
     fn room(&mut self, bytes: usize, ring: Ring, shared: &Shared<'_>) -> Option<(usize, usize)> {
-        let in_main = ring == Ring::Main;
-        let last = if in_main { self.main.back() } else { self.probation.back() };
-        let page = match last.copied().filter(|page| self.pages[*page].used + bytes <= self.page_bytes) {
+        let last = self.ring(ring).order.back().copied();
+        let page = match last.filter(|page| self.pages[*page].used + bytes <= self.page_bytes) {
             Some(page) => page,
             None => {
                 let page = self.take_page(shared)?;
-                (self.pages[page].used, self.pages[page].in_main) = (0, in_main);
-                if in_main { &mut self.main } else { &mut self.probation }.push_back(page);
+                (self.pages[page].used, self.pages[page].ring) = (0, ring);
+                self.ring(ring).order.push_back(page);
                 page
             }
         };
@@ -304,6 +358,10 @@ impl Shard {
             if let Some(page) = self.free.pop() {
                 return Some(page);
             }
+            if let Some(ring) = self.mostly_holes() {
+                self.evict(ring, shared);
+                continue;
+            }
             if self.pages.len() < MOST_PAGES
                 && (shared.budget.try_take(self.page_bytes as u64) || self.is_starved(shared))
             {
@@ -314,47 +372,63 @@ impl Shard {
                 self.pages[page].bytes = shared.budget.pool().take(self.page_bytes);
                 return Some(page);
             }
-            if !(shared.make_room)() && !self.evict(shared) {
+            if !(shared.make_room)() && !self.evict_next(shared) {
                 return None;
             }
         }
     }
 
+    /// A ring of which less than half is records: turning it gains pages.
+    fn mostly_holes(&self) -> Option<Ring> {
+        let is_so = |pages: &Pages| pages.order.len() > 2 && pages.live_bytes * 2 < pages.order.len() * self.page_bytes;
+        let rings = [(Ring::Probation, &self.probation), (Ring::Main, &self.main)];
+        rings.into_iter().find(|(_, pages)| is_so(pages)).map(|(ring, _)| ring)
+    }
+
     /// Takes a page beyond the budget for a shard that has none: another will give one back.
     fn is_starved(&self, shared: &Shared<'_>) -> bool {
-        let is_starved = self.probation.is_empty() && self.main.is_empty();
+        let is_starved = self.probation.order.is_empty() && self.main.order.is_empty();
         if is_starved {
             shared.budget.take(self.page_bytes as u64);
         }
         is_starved
     }
 
-    /// Empties the page whose turn it is. Records that were used stay, so there need not be more room afterwards; but
-    /// each time they have half of their uses. `false` if there is no page.
-    fn evict(&mut self, shared: &Shared<'_>) -> bool {
-        let pages = self.probation.len() + self.main.len();
-        let from_probation = self.main.is_empty() || self.probation.len() * PROBATION > pages;
-        let ring = if from_probation { &mut self.probation } else { &mut self.main };
-        let Some(page) = ring.pop_front() else { return false };
+    /// Empties the page whose turn it is; `false` if there is none.
+    fn evict_next(&mut self, shared: &Shared<'_>) -> bool {
+        let (probation, main) = (self.probation.order.len(), self.main.order.len());
+        let from_probation = main == 0 || probation * PROBATION > probation + main;
+        self.evict(if from_probation { Ring::Probation } else { Ring::Main }, shared)
+    }
+
+    /// Empties the first page of a ring. Records that were used stay, so there need not be more room afterwards; but each
+    /// time they have half of their uses. `false` if there is no page.
+    fn evict(&mut self, from: Ring, shared: &Shared<'_>) -> bool {
+        let mean_bytes = self.mean_bytes();
+        let Some(page) = self.ring(from).order.pop_front() else { return false };
         if self.spare.is_empty() {
             shared.budget.take(self.page_bytes as u64);
             self.spare = shared.budget.pool().take(self.page_bytes);
         }
         let bytes = std::mem::replace(&mut self.pages[page].bytes, std::mem::take(&mut self.spare));
         let mut staying = Vec::new();
-        let mut offset = 0;
+        let (mut offset, mut live_bytes) = (0, 0);
         while offset < self.pages[page].used {
             let record = Record(&bytes[offset..]);
             let (hash, end) = (record.hash(), offset + record.bytes());
             // A record that was replaced or forgotten has no slot.
             if let Ok(entry) = self.table.find_entry(hash, |slot| slot.is_at(page, offset)) {
-                match entry.remove().0.uses() {
-                    0 => shared.gone.note(hash, (end - offset) as u64),
-                    uses => staying.push((hash, offset..end, if from_probation { 0 } else { uses / 2 })),
+                let uses = entry.remove().0.uses();
+                live_bytes += end - offset;
+                if (uses as usize) < times(mean_bytes, end - offset).min(MOST_USES as usize) {
+                    shared.gone.note(hash, (end - offset) as u64);
+                } else {
+                    staying.push((hash, offset..end, if from == Ring::Main { uses / 2 } else { 0 }));
                 }
             }
             offset = end;
         }
+        self.ring(from).live_bytes -= live_bytes;
         self.free.push(page);
         for (hash, range, uses) in staying {
             let (page, offset) = self.room(range.len(), Ring::Main, shared).expect("the page just emptied is free");
@@ -368,7 +442,7 @@ impl Shard {
     /// Gives a page of memory back; `false` if it has none to give.
     pub(super) fn shed(&mut self, shared: &Shared<'_>) -> bool {
         while self.free.is_empty() {
-            if !self.evict(shared) {
+            if !self.evict_next(shared) {
                 return false;
             }
         }

@@ -166,6 +166,43 @@ fn a_flood_does_not_wash_away_what_is_used() {
     assert!(kept > 990, "{kept} of 1000");
 }
 
+/// A miss costs the same for both, and a large one's room is that of ten small ones.
+#[test]
+fn of_what_is_used_alike_the_small_stays() {
+    let cache = cache_of(1 << 20);
+    let mut rng = Rng::new(1);
+    let mut hits = [0, 0];
+    for n in 0..400_000 {
+        let (key, is_large) = (rng.below(4000).to_be_bytes(), rng.one_in(2));
+        let key = [&key[..], if is_large { b"large" } else { b"small" }].concat();
+        if get(&cache, &key).is_some() {
+            hits[usize::from(is_large)] += u32::from(n >= 200_000);
+        } else {
+            put(&cache, &key, 1, if is_large { &[1; 1000] } else { &[1; 40] });
+        }
+    }
+    let [small, large] = hits.map(|hits| hits / 1000);
+    assert!(small > 90 && large < 30, "{small} and {large} percent are found");
+}
+
+/// Records that are written anew leave holes, which are closed although leaves would give way.
+#[test]
+fn holes_are_closed_before_anything_else_gives_way() {
+    let cache = cache_of(1 << 20);
+    let leaf = leaf();
+    (0..60).for_each(|n| assert!(offer(&cache, n * 8192, &leaf), "there is room to spare"));
+    let keys: Vec<_> = (0..200u64).map(u64::to_be_bytes).collect();
+    keys.iter().for_each(|key| put(&cache, key, 1, &[1; 1000]));
+    cache.0.objects_share.store(0, Relaxed);
+    for n in 0..40_000u64 {
+        let key = &keys[n as usize % keys.len()];
+        cache.replace_record(0, key, filter::hash(key), Lsn(n + 2).into(), Some(Some(&[2; 1000])));
+    }
+    let records = keys.iter().filter(|key| get(&cache, *key).is_some()).count();
+    let leaves = (0..60).filter(|n| cache.leaf(1, n * 8192).is_some()).count();
+    assert!(records > 180 && leaves > 40, "{records} records and {leaves} leaves are left");
+}
+
 /// Memory goes to what would spare more reads: to objects where leaves come back, to records where they do not.
 #[test]
 fn the_bound_between_records_and_objects_moves() {
