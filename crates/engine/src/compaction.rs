@@ -1,10 +1,10 @@
 //! Compactions: frozen L0s into L1, or some leaf segments of a level into the next, merged with what overlaps them there; or
-//! leaf segments rewritten in their place, to move values out of log segments that are mostly garbage.
+//! leaf segments copied with other pointers in their place, to move values out of log segments that are mostly garbage.
 //!
 //! ```text
 //!  pick      which level, which segments          memory only
 //!  plan      what overlaps below                  first step
-//!  merge     leaf segments and sorted runs, one a step
+//!  merge     leaf segments and sorted runs, one a step; or, in their place, pointers changed (`relocate`)
 //!  index     index segments of the levels that changed, one a step
 //!  done      the edit and the new levels
 //! ```
@@ -44,6 +44,7 @@ mod pick;
 mod placing;
 mod plan;
 mod ranges;
+mod relocate;
 mod runs;
 mod sorted;
 mod sweep;
@@ -62,6 +63,7 @@ use finish::Finish;
 use merge::Merge;
 use output::Built;
 use plan::{Counters, Outputs, Plan};
+use relocate::Relocate;
 use runs::Ends;
 
 /// Where compactions take the ids of the segments that they write.
@@ -181,6 +183,8 @@ impl CompactionTotals {
 /// How far the collection of garbage has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swept {
+    /// Which sweep.
+    pub(crate) sweep: u64,
     /// Position of the level; that of L1 for all of its runs.
     pub(crate) level: usize,
     /// Key that it goes on from; `None`: with the next level.
@@ -208,8 +212,8 @@ enum Source {
         /// It is part of a sweep, which goes on at this key of the runs of L1, or, if that is empty, below them.
         swept: Option<Vec<u8>>,
     },
-    /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, in their place: values
-    /// move out of those.
+    /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, copied in their place: values
+    /// move out of those, and pointers follow.
     Rewrite { level: usize, first: usize, most: usize },
     /// Segments of ingested pairs, newer than what any level has, into `target`; or, if it `is_late`, those of them that are.
     Sorted { sorted: Arc<Sorted>, target: usize, is_late: bool },
@@ -256,6 +260,8 @@ struct Context {
     mode: CompactionMode,
     /// Log segments that values move out of wherever a merge passes.
     victims: Arc<HashSet<SegmentNo>>,
+    /// The sweep that they are of.
+    sweep: u64,
     source: Source,
     /// Levels to begin with, the target included.
     levels: Vec<Arc<Level>>,
@@ -288,6 +294,7 @@ impl Context {
             compression,
             mode,
             victims: Arc::default(),
+            sweep: 0,
             source,
             base: levels.clone(),
             levels,
@@ -340,6 +347,7 @@ pub struct Compaction {
 enum Phase {
     Picked,
     Merge(Plan, Box<Merge>),
+    Relocate(Relocate),
     Index(Box<Finish>),
     Over,
 }
@@ -363,7 +371,8 @@ impl Compaction {
         let inputs = match &self.context.source {
             Source::L0 { target, .. } if self.context.levels[*target].is_empty() => 0,
             Source::L0 { .. } => 1,
-            Source::Segments { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => 2,
+            Source::Segments { .. } | Source::Sorted { .. } => 2,
+            Source::Rewrite { .. } => return relocate::memory_bytes(&self.context.reads),
         };
         let chunks = 2 * inputs * input::chunk_bytes_of(&self.context.reads) as u64;
         chunks + self.context.output_bytes as u64
@@ -393,23 +402,19 @@ impl Compaction {
             match std::mem::replace(&mut self.phase, Phase::Over) {
                 Phase::Picked => self.phase = self.begin()?,
                 Phase::Merge(plan, mut merge) => {
-                    let built = merge.step(&self.context, &mut self.counters)?;
-                    self.phase = match built {
-                        Some(built) => {
-                            let built = match built {
-                                Built::Run(built) => built,
-                                Built::Leaf(output, built) => {
-                                    self.outputs.leaves.push(output);
-                                    built
-                                }
-                            };
-                            self.outputs.added.push(built.added());
-                            self.built.push(built.id);
-                            self.phase = Phase::Merge(plan, merge);
-                            return Ok(Step::Segment(built));
-                        }
-                        None => self.index(plan)?,
-                    };
+                    if let Some(built) = merge.step(&self.context, &mut self.counters)? {
+                        self.phase = Phase::Merge(plan, merge);
+                        return Ok(self.built_one(built));
+                    }
+                    self.phase = self.index(plan)?;
+                }
+                Phase::Relocate(mut relocate) => {
+                    if let Some(built) = relocate.step(&self.context, &mut self.counters)? {
+                        self.phase = Phase::Relocate(relocate);
+                        return Ok(self.built_one(built));
+                    }
+                    let plan = relocate.done(&self.context, &mut self.outputs)?;
+                    self.phase = self.index(plan)?;
                 }
                 Phase::Index(mut finish) => match finish.step(&self.context, &mut self.counters)? {
                     Some(built) => {
@@ -445,7 +450,23 @@ impl Compaction {
         &self.built
     }
 
+    fn built_one(&mut self, built: Built) -> Step {
+        let built = match built {
+            Built::Run(built) => built,
+            Built::Leaf(output, built) => {
+                self.outputs.leaves.push(output);
+                built
+            }
+        };
+        self.outputs.added.push(built.added());
+        self.built.push(built.id);
+        Step::Segment(built)
+    }
+
     fn begin(&mut self) -> Result<Phase> {
+        if let Source::Rewrite { level, first, most } = self.context.source {
+            return Ok(Phase::Relocate(Relocate::new(level, first, most)));
+        }
         let plan = Plan::new(&self.context, &mut self.counters)?;
         match Merge::new(&self.context, &plan, &mut self.counters)? {
             Some(merge) => {

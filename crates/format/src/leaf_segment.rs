@@ -37,7 +37,6 @@
 //! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
 
 use crate::filter::{Filter, filter_bytes};
-use crate::manifest::SegmentKind;
 use crate::node::{self, Address, BLOCK_BYTES, LeafBuilder, NODE_BYTES, Node, NodeKind};
 use crate::range::{self, NO_END, RangeTombstones};
 use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo, packed};
@@ -46,10 +45,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 mod build;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 
 pub use build::{BuiltLeafSegment, LeafSegmentBuilder, Sink, write_index};
+pub use rewrite::{readdress, translate};
 
 /// Version written into every footer; others are refused.
 pub const LEAF_SEGMENT_VERSION: u8 = 3;
@@ -454,59 +455,4 @@ fn place_leaf(leaves: &mut Vec<LeafPlace>, offset: u32, room: usize) -> bool {
     };
     leaves.push(LeafPlace { offset, bytes: 0 });
     follows
-}
-
-/// Rewrites every pointer in the `bytes` of a leaf or index segment: the number of each segment becomes what `map` answers
-/// for it, that of the segment itself included; offsets stay (Tebis 3.3). Fixes the CRCs. `bytes` are those in use, up to
-/// the segment's end, and `address` is that of its start. On an error they may be half rewritten and must not be used.
-///
-/// # Errors
-/// The bytes are no valid segment of that kind and address, or `map` does not know a segment.
-pub fn translate(
-    kind: SegmentKind,
-    address: Address,
-    bytes: &mut [u8],
-    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
-) -> Result<(), DecodeError> {
-    let (tree_at, nodes_end) = match kind {
-        SegmentKind::Log(_) => return Err(DecodeError::invalid(WHAT, "a log holds no nodes")),
-        SegmentKind::Leaf => checked_nodes_end(address, bytes)?,
-        SegmentKind::Index => (0, bytes.len()),
-    };
-    let mut at = 0;
-    // At least one node: no segment is empty.
-    while at < nodes_end || at == 0 {
-        if packed::is_packed(&bytes[at..nodes_end.min(at + NODE_BYTES)]) && at < tree_at {
-            packed::translate(&mut bytes[at..tree_at], address.at(at as u32), map)?;
-            at += packed::stored_bytes(&bytes[at..tree_at])?;
-            continue;
-        }
-        if at < tree_at && tree_at - at < NODE_BYTES && bytes[at..tree_at].iter().all(|byte| *byte == 0) {
-            at = tree_at;
-            continue;
-        }
-        let end = at + node::node_bytes(&bytes[at..nodes_end])?;
-        if end > nodes_end {
-            return Err(DecodeError::Short { what: WHAT, needed: end, available: nodes_end });
-        }
-        node::translate(&mut bytes[at..end], address.at(at as u32), map)?;
-        at = end;
-    }
-    Ok(())
-}
-
-/// Checks filter, range tombstones and footer of a whole leaf segment; answers where its leaves and its nodes end.
-fn checked_nodes_end(address: Address, bytes: &[u8]) -> Result<(usize, usize), DecodeError> {
-    let footer_bytes = bytes.len().min(TRAILER_BYTES + 2 * MAX_KEY_BYTES);
-    let footer = Footer::parse(&Bytes::copy_from_slice(&bytes[bytes.len() - footer_bytes..]), address)?;
-    if footer.end as usize != bytes.len() {
-        return Err(DecodeError::Short { what: WHAT, needed: footer.end as usize, available: bytes.len() });
-    }
-    let filter_at = footer.filter_at as usize;
-    Filter::parse(&bytes[filter_at..footer.ranges_at()], address.at(footer.filter_at))?;
-    if footer.ranges > 0 {
-        let ranges = footer.ranges_at()..footer.ranges_at() + footer.ranges_bytes as usize;
-        range::check_section(&bytes[ranges], address.at(footer.ranges_at() as u32))?;
-    }
-    Ok((footer.tree_at as usize, filter_at))
 }

@@ -21,7 +21,7 @@
 //! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
 //!   it leads to everything below pivot 1, so two children fit whatever their keys are.
 //! - A node is never changed once it is built, so the data follow the slots at once and no gap is managed; the one
-//!   exception is [`translate`], which rewrites pointers where they stand.
+//!   exception is a change of pointers, where they stand ([`crate::leaf_segment::translate`]).
 //! - The CRC covers everything after itself and is seeded with the node's [`Address`]: a node of another life of the
 //!   same place on the device never passes for this one.
 //!
@@ -29,8 +29,7 @@
 //! functions; any thread may call them.
 
 use crate::{
-    DecodeError, Expiry, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId,
-    SegmentNo, Stamp,
+    DecodeError, Expiry, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId, Stamp,
 };
 use std::{cmp::Ordering, ops::Deref};
 
@@ -486,27 +485,36 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 }
 
-/// Rewrites every pointer of the node `bytes` at `address`: the segment number of each becomes what `map` answers for
-/// it, the offset stays (Tebis 3.3). Then fixes the CRC. On an error `bytes` may be half rewritten and must not be used.
+/// Rewrites every pointer of the node `bytes` at the address `from`: each becomes what `map` answers for it (Tebis 3.3). Then
+/// makes the CRC, as of the address `to`. On an error `bytes` may be half rewritten and must not be used.
 ///
 /// # Errors
-/// The bytes are not a valid node of that address, or `map` does not know a segment.
-pub fn translate(
+/// The bytes are not a valid node of that address, or `map` does not know a pointer.
+pub(crate) fn rewrite(
     bytes: &mut [u8],
-    address: Address,
-    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
+    (from, to): (Address, Address),
+    map: &mut dyn FnMut(Pointer) -> Option<Pointer>,
 ) -> Result<(), DecodeError> {
-    let entries = Node::parse(&*bytes, address)?.len();
+    let entries = Node::parse(&*bytes, from)?.len();
     for i in 0..entries {
         // The node is taken apart anew for each pointer: it cannot be borrowed while it is written to.
-        let Some(at) = view(bytes).pointer_at(i) else { continue };
-        let old = Pointer(u64_at(bytes, at));
-        let segment = map(old.segment())
-            .ok_or_else(|| DecodeError::invalid(WHAT, format!("pointer {old:?} into an unknown segment")))?;
-        bytes[at..at + POINTER_BYTES].copy_from_slice(&Pointer::new(segment, old.offset()).0.to_le_bytes());
+        if let Some(at) = view(bytes).pointer_at(i) {
+            rewrite_pointer(&mut bytes[at..at + POINTER_BYTES], map)?;
+        }
     }
-    let crc = address.crc(&bytes[4..]);
+    let crc = to.crc(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    Ok(())
+}
+
+/// Replaces the pointer that stands at `place`.
+pub(crate) fn rewrite_pointer(
+    place: &mut [u8],
+    map: &mut dyn FnMut(Pointer) -> Option<Pointer>,
+) -> Result<(), DecodeError> {
+    let old = Pointer(u64_at(place, 0));
+    let new = map(old).ok_or_else(|| DecodeError::invalid(WHAT, format!("pointer {old:?} into an unknown segment")))?;
+    place.copy_from_slice(&new.0.to_le_bytes());
     Ok(())
 }
 

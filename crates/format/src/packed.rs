@@ -8,14 +8,14 @@
 //! - `node bytes` is the length of the [`Node`], `stored bytes` that of all that is drawn. Packed leaves follow each other at any
 //!   offset. The kind tells them from nodes, which lie among them where packing would not have saved an eighth.
 //! - The pointers of the node's entries stand apart, in their order, so that a backup rewrites them where they are
-//!   (`translate`) and need not know what is compressed. In the compressed node they are zero, and so is its CRC.
+//!   (`rewrite`) and need not know what is compressed. In the compressed node they are zero, and so is its CRC.
 //! - The CRC covers everything after itself, as stored, and is seeded with the [`Address`]. It is checked before a byte is
 //!   decompressed; into how many is bounded by [`MAX_SEGMENT_BYTES`], and a decoder that wants more or less is refused.
 //!
 //! Pure functions; any thread may call them. Each thread keeps what zstd needs to work with.
 
-use crate::node::{Address, NODE_BYTES, NODE_VERSION, Node, NodeKind, PACKED_LEAF};
-use crate::{DecodeError, MAX_SEGMENT_BYTES, Pointer, SegmentNo};
+use crate::node::{self, Address, NODE_BYTES, NODE_VERSION, Node, NodeKind, PACKED_LEAF};
+use crate::{DecodeError, MAX_SEGMENT_BYTES, Pointer};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::fmt;
@@ -228,20 +228,17 @@ fn leaf_only<B: Deref<Target = [u8]>>(node: Node<B>) -> Result<Node<B>, DecodeEr
     }
 }
 
-/// Rewrites the pointers of the packed leaf `bytes` at `address`: see [`node::translate`](crate::node::translate).
-pub(crate) fn translate(
+/// Rewrites the pointers of the packed leaf `bytes`: see [`node::rewrite`](crate::node::rewrite).
+pub(crate) fn rewrite(
     bytes: &mut [u8],
-    address: Address,
-    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
+    (from, to): (Address, Address),
+    map: &mut dyn FnMut(Pointer) -> Option<Pointer>,
 ) -> Result<(), DecodeError> {
-    let (packed, _) = check(bytes, address)?;
+    let (packed, _) = check(bytes, from)?;
     for place in bytes[HEADER_BYTES..].chunks_exact_mut(POINTER_BYTES).take(packed.pointers) {
-        let old = Pointer(u64::from_le_bytes((&*place).try_into().expect("eight bytes")));
-        let segment = map(old.segment())
-            .ok_or_else(|| DecodeError::invalid(WHAT, format!("pointer {old:?} into an unknown segment")))?;
-        place.copy_from_slice(&Pointer::new(segment, old.offset()).0.to_le_bytes());
+        node::rewrite_pointer(place, map)?;
     }
-    let crc = address.crc(&bytes[4..packed.stored_bytes]);
+    let crc = to.crc(&bytes[4..packed.stored_bytes]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     Ok(())
 }

@@ -36,13 +36,14 @@ impl Finish {
         if let Source::Rewrite { level, .. } = context.source {
             let contents = &context.levels[level];
             let next = (plan.swept_to < contents.segments().len()).then(|| contents.fence(plan.swept_to).to_vec());
-            finish.swept = Some(Swept { level, next });
+            finish.swept = Some(Swept { sweep: context.sweep, level, next });
             if plan.below.is_empty() {
                 return Ok(finish);
             }
         }
         if let Source::Segments { swept: Some(next), .. } = &context.source {
-            finish.swept = Some(Swept { level: L1, next: (!next.is_empty()).then(|| next.clone()) });
+            let next = (!next.is_empty()).then(|| next.clone());
+            finish.swept = Some(Swept { sweep: context.sweep, level: L1, next });
         }
         let target = context.source.target();
         let merged = &context.levels[target].segments()[plan.below.clone()];

@@ -122,7 +122,7 @@ impl Run {
     fn look_ahead(&mut self, placing: &Placing, counters: &mut Counters) -> Result<()> {
         let mut wanted = Vec::new();
         let (leaf, slot) = self.here.as_ref().expect("there is a current entry");
-        let mut room = self.reads.volume.memory().piece(AHEAD_BYTES) as u64;
+        let mut room = ahead_bytes_of(&self.reads) as u64;
         let mut goes_on = want(placing, leaf, *slot, &mut room, &mut wanted);
         let mut looked_at = 0;
         while goes_on {
@@ -221,6 +221,11 @@ fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mu
 /// Length of a chunk.
 pub(super) fn chunk_bytes_of(reads: &Reads) -> usize {
     reads.volume.memory().piece(CHUNK_BYTES)
+}
+
+/// Bytes of values that are fetched at once.
+pub(super) fn ahead_bytes_of(reads: &Reads) -> usize {
+    reads.volume.memory().piece(AHEAD_BYTES)
 }
 
 /// Length of as many of the next leaves as make a chunk of at most `most`; of one at least.

@@ -15,7 +15,7 @@ use crate::memtable::{Entry, MemCursor};
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
 use bytes::Bytes;
-use leeward_format::leaf_segment::{BuiltLeafSegment, LeafIndex, LeafSegmentBuilder};
+use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegmentBuilder};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::{Address, BLOCK_BYTES, Child};
 use leeward_format::{Pointer, SegmentId, Stamp};
@@ -109,7 +109,8 @@ impl Merge {
             Source::Sorted { sorted, is_late, .. } => {
                 Upper::Sorted(Box::new(Pairs::new(context, sorted, *is_late, counters)?))
             }
-            Source::Segments { .. } | Source::Rewrite { .. } => {
+            Source::Rewrite { .. } => unreachable!("nothing is merged"),
+            Source::Segments { .. } => {
                 let count = source_segments(context).count();
                 let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);
                 let runs = source_segments(context).map(run);
@@ -290,21 +291,32 @@ impl Filling {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
         let bytes = bytes.hold(context.reads.volume.memory().lease(Purpose::Compactions));
-        context.write(&segment, &bytes, counters)?;
-        let tree = Child {
-            pointer: Pointer::new(segment.no(), footer.tree_at),
-            blocks: (footer.index_bytes() / BLOCK_BYTES) as u32,
-        };
-        let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree);
-        // A copy: a slice would keep all of the segment in memory.
-        let index = Bytes::copy_from_slice(&bytes[footer.tree_at as usize..]);
-        let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
-        let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
-        leaf.keep_leaves(&index, &bytes, &were_kept(context, &index));
-        leaf.keep_index(Arc::new(index));
-        let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes };
-        Ok((Output { leaf: Arc::new(leaf), footer }, built))
+        keep(context, counters, (id, segment), (bytes, footer), |index| were_kept(context, index))
     }
+}
+
+/// Writes a leaf segment that was built; of its leaves, those that `were_kept` before are kept in memory.
+pub(super) fn keep(
+    context: &Context,
+    counters: &mut Counters,
+    (id, segment): (SegmentId, Arc<Segment>),
+    (bytes, footer): (Bytes, Footer),
+    were_kept: impl FnOnce(&LeafIndex) -> Vec<bool>,
+) -> Result<(Output, BuiltSegment)> {
+    context.write(&segment, &bytes, counters)?;
+    let tree = Child {
+        pointer: Pointer::new(segment.no(), footer.tree_at),
+        blocks: (footer.index_bytes() / BLOCK_BYTES) as u32,
+    };
+    let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree);
+    // A copy: a slice would keep all of the segment in memory.
+    let index = Bytes::copy_from_slice(&bytes[footer.tree_at as usize..]);
+    let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
+    let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
+    leaf.keep_leaves(&index, &bytes, &were_kept(&index));
+    leaf.keep_index(Arc::new(index));
+    let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes };
+    Ok((Output { leaf: Arc::new(leaf), footer }, built))
 }
 
 /// Which leaves of a segment that replaces others hold what leaves of those do that the cache has.

@@ -204,7 +204,9 @@ impl Picker {
         let way = (self.placement, self.compression, self.mode);
         let victims = Arc::clone(self.sweep.numbers());
         let output_bytes = output_bytes(&reads, &source, &levels);
-        let context = Context { levels, victims, output_bytes, ..Context::new(reads, ids, way, source, base, now) };
+        let sweep = self.sweep.serial();
+        let context =
+            Context { levels, victims, sweep, output_bytes, ..Context::new(reads, ids, way, source, base, now) };
         Compaction::new(context, claim)
     }
 

@@ -1,7 +1,6 @@
 //! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
 
-use super::input::Run;
-use super::newest::{Input, span};
+use super::newest::span;
 use super::{AddedSegment, Context, Source};
 use crate::error::Result;
 use crate::memtable::Entry;
@@ -73,15 +72,10 @@ pub(super) struct Plan {
     pub(super) swept_to: usize,
 }
 
-/// Leaf segments that one rewrite looks at in vain at most.
-const MAX_SEARCHED: usize = 32;
-
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
         let span = match &context.source {
-            Source::Rewrite { level, first, most } => {
-                return Plan::of_rewrite(context, *level, *first, *most, counters);
-            }
+            Source::Rewrite { .. } => unreachable!("nothing is merged"),
             Source::L0 { tables, .. } => span(tables),
             Source::Sorted { sorted, .. } => sorted.span(),
             Source::Segments { .. } => span_of_source(context, counters)?,
@@ -103,33 +97,6 @@ impl Plan {
         }
         Ok(Plan { below, moves, swept_to: 0 })
     }
-
-    /// The next leaf segments that lead to victims.
-    fn of_rewrite(context: &Context, level: usize, first: usize, most: usize, counters: &mut Counters) -> Result<Plan> {
-        let segments = context.levels[level].segments();
-        let end = (first + MAX_SEARCHED).min(segments.len());
-        for at in first..end {
-            if leads_to_victims(context, &segments[at], counters)? {
-                let below = at..(at + most).min(segments.len());
-                return Ok(Plan { swept_to: below.end, below, moves: false });
-            }
-        }
-        Ok(Plan { below: end..end, moves: true, swept_to: end })
-    }
-}
-
-fn leads_to_victims(context: &Context, leaf: &Arc<LeafSegment>, counters: &mut Counters) -> Result<bool> {
-    if read_index(context, leaf, counters)?.footer().log_bytes == 0 {
-        return Ok(false);
-    }
-    let mut run = Run::new(&context.reads, std::slice::from_ref(leaf), counters)?;
-    while let Some((_, _, entry)) = run.current() {
-        if matches!(entry, Entry::InLog { pointer, .. } if context.victims.contains(&pointer.segment())) {
-            return Ok(true);
-        }
-        run.step(counters)?;
-    }
-    Ok(false)
 }
 
 /// What the leaf segments that are compacted say anything of.
@@ -167,7 +134,11 @@ fn moved_leaves(context: &Context) -> Result<Vec<Output>> {
 }
 
 /// A segment's index, its bytes counted if they come from the device.
-fn read_index<'a>(context: &Context, leaf: &'a LeafSegment, counters: &mut Counters) -> Result<IndexRef<'a>> {
+pub(super) fn read_index<'a>(
+    context: &Context,
+    leaf: &'a LeafSegment,
+    counters: &mut Counters,
+) -> Result<IndexRef<'a>> {
     match leaf.index(&context.reads, Reach::Memory)? {
         Some(index) => Ok(index),
         None => {

@@ -3,7 +3,7 @@
 //! A *sweep* chooses victims, the segments with the least that is live in them. Every merge that passes moves values out of
 //! them. That is all, as long as there is not much more garbage than there should be: merges read and write the leaves
 //! anyway. Beyond that the sweep is *driven*: with the victims that are best by then, it rewrites, level by level from the
-//! top, the leaf segments that lead there: values move into sorted runs, and entries keep their LSNs. A victim is given back with the edit that kills its last record, like any
+//! top, the pointers of leaf segments that lead there (`relocate`): values move into sorted runs, and entries keep their LSNs. A victim is given back with the edit that kills its last record, like any
 //! segment; so no pointer ever leads to a segment that is gone, nothing competes with writers, and backups need to know
 //! nothing of it.
 //!
@@ -99,6 +99,8 @@ fn numbers(victims: &Victims) -> Arc<HashSet<SegmentNo>> {
 /// A sweep, or the time between two.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
+    /// Which one it is: a part of an earlier one says nothing of it.
+    serial: u64,
     victims: Victims,
     numbers: Arc<HashSet<SegmentNo>>,
     level: usize,
@@ -129,9 +131,9 @@ impl Sweep {
         let stuck = victims.is_empty().then_some(began_with);
         let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
         let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
-        let numbers = numbers(&victims);
-        *self =
-            Sweep { victims, numbers, level: L1, resume: Vec::new(), began_with, expected, moving, stuck, is_driven };
+        let (numbers, serial) = (numbers(&victims), self.serial + 1);
+        let (level, resume) = (L1, Vec::new());
+        *self = Sweep { serial, victims, numbers, level, resume, began_with, expected, moving, stuck, is_driven };
     }
 
     /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs.
@@ -143,6 +145,11 @@ impl Sweep {
     /// Numbers of the victims that are live.
     pub(super) fn numbers(&self) -> &Arc<HashSet<SegmentNo>> {
         &self.numbers
+    }
+
+    /// Which one it is.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Where it goes on, if one is driven: level and key.
@@ -162,10 +169,11 @@ impl Sweep {
             self.victims.retain(|id, _| !gone.contains(id));
             self.numbers = numbers(&self.victims);
         }
-        match swept {
-            Some(Swept { level, next: Some(next) }) if *level == self.level => self.resume.clone_from(next),
-            Some(Swept { level, next: None }) if *level == self.level => self.next_level(),
-            _ => {}
+        let swept = swept.filter(|swept| (swept.sweep, swept.level) == (self.serial, self.level));
+        match swept.map(|swept| &swept.next) {
+            Some(Some(next)) => self.resume.clone_from(next),
+            Some(None) => self.next_level(),
+            None => {}
         }
     }
 
@@ -174,6 +182,6 @@ impl Sweep {
         let garbage = accounts.garbage_bytes();
         let gained = self.began_with.saturating_sub(garbage);
         let is_poor = gained < segment_bytes || gained < self.expected / 4;
-        *self = Sweep { stuck: is_poor.then_some(garbage), ..Sweep::default() };
+        *self = Sweep { serial: self.serial, stuck: is_poor.then_some(garbage), ..Sweep::default() };
     }
 }

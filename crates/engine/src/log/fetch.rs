@@ -1,5 +1,5 @@
 //! Reading many records at once for a merge that moves values: in the order in which they lie on the device, neighbours
-//! with one read, past every cache (Anthus 3.6). A sorted run is so read sequentially, from its start to its end.
+//! with one read, several reads in flight, past every cache (Anthus 3.6). A sorted run is so read sequentially, from its start to its end.
 //!
 //! Any thread may read. Only records that were written to the device are asked for.
 
@@ -11,9 +11,12 @@ use leeward_format::record::record_bytes;
 use leeward_format::{Pointer, Stamp};
 
 /// Bytes between two records that are read along rather than skipped.
-const GAP_BYTES: u64 = 32 << 10;
+const GAP_BYTES: u64 = 16 << 10;
 /// Bytes that one read takes at most, but for a larger record.
-const READ_BYTES: u64 = 1 << 20;
+const READ_BYTES: u64 = 256 << 10;
+
+/// Bytes that are read at the same time; one read may be more.
+const TOGETHER_BYTES: usize = 2 << 20;
 
 /// A record whose value is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,14 @@ pub struct Fetched {
     pub bytes_read: u64,
 }
 
+/// Records that one read takes.
+struct Piece<'o> {
+    /// Their positions among those that are wanted.
+    of: &'o [usize],
+    at: Pointer,
+    bytes: usize,
+}
+
 impl LogReader {
     /// The values of the records in `wanted`.
     ///
@@ -52,26 +63,59 @@ impl LogReader {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_unstable_by_key(|i| wanted[*i].pointer);
         let mut fetched = Fetched { values: vec![Bytes::new(); wanted.len()], bytes_read: 0 };
+        let mut pieces = Vec::new();
         let mut rest = &order[..];
-        while let Some(first) = rest.first() {
+        while !rest.is_empty() {
             let (piece, beyond) = rest.split_at(neighbours(wanted, rest));
-            let last = &wanted[piece[piece.len() - 1]];
-            let start = wanted[*first].pointer.offset() as usize / BLOCK_BYTES * BLOCK_BYTES;
-            let end = (u64::from(last.pointer.offset()) + last.bytes()) as usize;
-            let end = end.next_multiple_of(BLOCK_BYTES);
-            if end > self.volume.segment_bytes() {
-                return Err(self.damaged(last.pointer, "the record would reach beyond its segment".into()));
-            }
-            let mut bytes = self.volume.memory().pool().take(end - start);
-            self.volume.read(last.pointer.segment(), start as u32, &mut bytes)?;
-            fetched.bytes_read += bytes.len() as u64;
-            let bytes = Bytes::from(bytes);
-            for i in piece {
-                fetched.values[*i] = self.value_within(&wanted[*i], start, &bytes)?;
-            }
+            pieces.push(self.piece(wanted, piece)?);
             rest = beyond;
         }
+        let mut pieces = &pieces[..];
+        while !pieces.is_empty() {
+            let mut bytes = 0;
+            let fits = |piece: &&Piece<'_>| {
+                let has_room = bytes < TOGETHER_BYTES;
+                bytes += piece.bytes;
+                has_room
+            };
+            let (now, later) = pieces.split_at(pieces.iter().take_while(fits).count());
+            self.fetch_pieces(wanted, now, &mut fetched)?;
+            pieces = later;
+        }
         Ok(fetched)
+    }
+
+    /// What one read takes for the records `of`, which are neighbours.
+    fn piece<'o>(&self, wanted: &[Wanted], of: &'o [usize]) -> Result<Piece<'o>> {
+        let (first, last) = (&wanted[of[0]], &wanted[of[of.len() - 1]]);
+        let start = first.pointer.offset() as usize / BLOCK_BYTES * BLOCK_BYTES;
+        let end = ((u64::from(last.pointer.offset()) + last.bytes()) as usize).next_multiple_of(BLOCK_BYTES);
+        if end > self.volume.segment_bytes() {
+            return Err(self.damaged(last.pointer, "the record would reach beyond its segment".into()));
+        }
+        Ok(Piece { of, at: Pointer::new(first.pointer.segment(), start as u32), bytes: end - start })
+    }
+
+    /// Reads pieces at the same time, into one block.
+    fn fetch_pieces(&self, wanted: &[Wanted], pieces: &[Piece<'_>], fetched: &mut Fetched) -> Result<()> {
+        let mut block = self.volume.memory().pool().take(pieces.iter().map(|piece| piece.bytes).sum());
+        fetched.bytes_read += block.len() as u64;
+        let (mut reads, mut rest) = (Vec::with_capacity(pieces.len()), &mut block[..]);
+        for piece in pieces {
+            let (buffer, beyond) = rest.split_at_mut(piece.bytes);
+            reads.push((piece.at, buffer));
+            rest = beyond;
+        }
+        self.volume.read_many(&mut reads)?;
+        let (block, mut at) = (Bytes::from(block), 0);
+        for piece in pieces {
+            let bytes = block.slice(at..at + piece.bytes);
+            for i in piece.of {
+                fetched.values[*i] = self.value_within(&wanted[*i], piece.at.offset() as usize, &bytes)?;
+            }
+            at += piece.bytes;
+        }
+        Ok(())
     }
 
     /// The value of a record in `bytes`, which begin at `start` of its segment.

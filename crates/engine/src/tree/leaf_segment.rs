@@ -129,6 +129,12 @@ impl LeafSegment {
         }
     }
 
+    /// Which of its leaves are kept, if each gets a leaf in its place that will be.
+    pub(crate) fn hand_on_all(&self, places: &[LeafPlace]) -> Vec<bool> {
+        let serial = self.segment.serial();
+        places.iter().map(|place| self.cache.hand_on_leaf(serial, place.offset).is_some()).collect()
+    }
+
     /// Keeps of its leaves, whose bytes these are, those that hold what was kept before a merge, and others while the cache
     /// has room to spare. Packed ones are not worth unpacking.
     pub(crate) fn keep_leaves(&self, index: &LeafIndex, bytes: &[u8], was_kept: &[bool]) {

@@ -1,6 +1,7 @@
 //! Leaf segments against a model, at their limits, translated, and damaged.
 
 use super::*;
+use crate::manifest::SegmentKind;
 use crate::node::{Child, Entry};
 use crate::packed::Codec;
 use crate::range::RangeTombstone;
@@ -17,11 +18,22 @@ type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// The first segment of as much of `model` as fits, and the number of entries taken.
 fn build(segment_bytes: usize, model: &Model, codec: Codec) -> (BuiltLeafSegment, usize) {
-    let mut builder = LeafSegmentBuilder::new(segment_bytes, HERE, NO, codec, Vec::new());
+    build_at((HERE, NO), segment_bytes, model, codec, &|pointer| pointer)
+}
+
+/// [`build`] of a segment with that address and number, whose pointers are others.
+fn build_at(
+    (address, no): (Address, SegmentNo),
+    segment_bytes: usize,
+    model: &Model,
+    codec: Codec,
+    map: &dyn Fn(Pointer) -> Pointer,
+) -> (BuiltLeafSegment, usize) {
+    let mut builder = LeafSegmentBuilder::new(segment_bytes, address, no, codec, Vec::new());
     for (key, (lsn, value)) in model {
         let entry = match value.len() % 7 {
             0 => Entry::Tombstone,
-            1 => Entry::InLog { pointer: Pointer::new(SegmentNo(*lsn as u32), 77), value_bytes: 5 },
+            1 => Entry::InLog { pointer: map(Pointer::new(SegmentNo(*lsn as u32), 77)), value_bytes: 5 },
             _ => Entry::InPlace(value),
         };
         if !builder.push(key, Lsn(*lsn), entry) {
@@ -105,6 +117,21 @@ proptest! {
                 prop_assert!(probe > bound);
             }
         }
+    }
+
+    /// It is what a builder makes of the same entries there.
+    #[test]
+    fn a_segment_gets_another_address_and_pointers(model in any_model(300), codec in any_codec(), moved in 0u32..1000) {
+        let there = (Address { segment: SegmentId(99), ..HERE }, SegmentNo(2000));
+        let move_one = |old: Pointer| if old.segment().0 == moved { Pointer::new(SegmentNo(3000), 8) } else { old };
+        let (mut built, _) = build(MIN_SEGMENT_BYTES, &model, codec);
+        let mut map = |old: Pointer| {
+            Some(if old.segment() == NO && old.offset() != 77 { Pointer::new(there.1, old.offset()) } else { move_one(old) })
+        };
+        readdress((HERE, there.0), &mut built.bytes, &mut map).unwrap();
+        let (expected, _) = build_at(there, MIN_SEGMENT_BYTES, &model, codec, &move_one);
+        prop_assert!(built.bytes == expected.bytes);
+        prop_assert!(readdress((HERE, there.0), &mut built.bytes, &mut Some).is_err(), "it is there no more");
     }
 
     #[test]

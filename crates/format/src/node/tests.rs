@@ -1,6 +1,7 @@
 //! Nodes against a model, and against hostile bytes.
 
 use super::*;
+use crate::SegmentNo;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -157,7 +158,7 @@ proptest! {
         fix_crc(&mut bytes);
         if let Ok(node) = Node::parse(&bytes[..], HERE) {
             read_all(&node, b"user0000abc");
-            let _ = translate(&mut bytes, HERE, &mut Some);
+            let _ = rewrite(&mut bytes, (HERE, HERE), &mut Some);
         }
     }
 
@@ -170,8 +171,11 @@ proptest! {
     fn translation_changes_pointers_only(model in btree_map(any_key(), any_entry(), 1..100)) {
         let (mut bytes, taken) = build_leaf(&model);
         let before = bytes.clone();
-        translate(&mut bytes, HERE, &mut |no| Some(SegmentNo(no.0 ^ 5))).unwrap();
-        let (old, new) = (Node::parse(&before[..], HERE).unwrap(), Node::parse(&bytes[..], HERE).unwrap());
+        let there = Address { segment: SegmentId(HERE.segment.0 + 1), ..HERE };
+        let mut map = |old: Pointer| Some(Pointer::new(SegmentNo(old.segment().0 ^ 5), old.offset()));
+        rewrite(&mut bytes, (HERE, there), &mut map).unwrap();
+        prop_assert!(Node::parse(&bytes[..], HERE).is_err());
+        let (old, new) = (Node::parse(&before[..], HERE).unwrap(), Node::parse(&bytes[..], there).unwrap());
         for i in 0..taken {
             prop_assert_eq!(old.suffix(i), new.suffix(i));
             match (old.entry(i), new.entry(i)) {
@@ -247,6 +251,6 @@ fn two_children_always_fit() {
 #[test]
 fn an_unknown_segment_stops_the_translation() {
     let (mut bytes, _) = build_index(&[b"a".to_vec(), b"b".to_vec()]);
-    let error = translate(&mut bytes, HERE, &mut |no| (no.0 == 0).then_some(no)).unwrap_err();
+    let error = rewrite(&mut bytes, (HERE, HERE), &mut |old| (old.segment().0 == 0).then_some(old)).unwrap_err();
     assert!(error.to_string().contains("unknown segment"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::node::{Entry, LeafBuilder};
-use crate::{Lsn, RegionId, SegmentId, Stamp};
+use crate::{Lsn, RegionId, SegmentId, SegmentNo, Stamp};
 use bytes::Bytes;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -98,14 +98,15 @@ fn pointers_are_rewritten_where_they_stand() {
         let mut stored = packed(codec, &node);
         let bytes = stored.len();
         stored.resize(bytes + 50, 0);
-        translate(&mut stored, HERE, &mut |no| Some(SegmentNo(no.0 + 1000))).unwrap();
+        let mut map = |old: Pointer| Some(Pointer::new(SegmentNo(old.segment().0 + 1000), old.offset()));
+        rewrite(&mut stored, (HERE, HERE), &mut map).unwrap();
         assert_eq!(stored_bytes(&stored).unwrap(), bytes);
         let back: Node<Vec<u8>> = read_leaf(&stored, HERE).unwrap();
         for n in (0..150).step_by(3) {
             let expected = Entry::InLog { pointer: Pointer::new(SegmentNo(n + 1000), n * 8), value_bytes: 2000 };
             assert_eq!(back.entry(n as usize).1, expected);
         }
-        assert!(translate(&mut stored, HERE, &mut |_| None).is_err(), "a segment that is not known");
+        assert!(rewrite(&mut stored, (HERE, HERE), &mut |_| None).is_err(), "a segment that is not known");
     }
 }
 
@@ -118,7 +119,7 @@ fn every_flipped_bit_is_found() {
             let mut damaged = stored.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(read_leaf::<Vec<u8>>(&damaged, HERE).is_err(), "{codec}: bit {bit}");
-            assert!(translate(&mut damaged, HERE, &mut Some).is_err(), "{codec}: bit {bit}");
+            assert!(rewrite(&mut damaged, (HERE, HERE), &mut Some).is_err(), "{codec}: bit {bit}");
         }
         for len in 0..stored.len() {
             assert!(read_leaf::<Vec<u8>>(&stored[..len], HERE).is_err());
@@ -195,7 +196,7 @@ proptest! {
             stored.truncate(cut.index(stored.len()));
         }
         let stored = sealed(stored);
-        let _ = translate(&mut stored.clone(), HERE, &mut Some);
+        let _ = rewrite(&mut stored.clone(), (HERE, HERE), &mut Some);
         // What is accepted can be read to the end.
         if let Ok(leaf) = read_leaf::<Bytes>(&stored, HERE) {
             for i in 0..leaf.len() {

@@ -1,0 +1,217 @@
+//! A part of a sweep: leaf segments that lead to victims, with pointers to where their values have moved; one a step.
+//!
+//! Only pointers change, so a segment is copied and not built anew: its keys, their order, filter and index stay, and the cache
+//! goes on with the leaves that it had. What has expired moves like all else; merges drop it. A few segments are looked at
+//! together, since their values lie in the same victims: the more are wanted at a time, the fewer reads it takes.
+
+use super::merge::keep;
+use super::output::{Built, Outbox};
+use super::plan::{Counters, Output, Outputs, Plan, footer_of, read_index};
+use super::{Context, input};
+use crate::error::Result;
+use crate::log::Wanted;
+use crate::memory::{Memory, Purpose};
+use crate::memtable::Entry;
+use crate::tree::LeafSegment;
+use crate::version::Reads;
+use bytes::Bytes;
+use leeward_format::leaf_segment::readdress;
+use leeward_format::node::Address;
+use leeward_format::{LogKind, Pointer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Leaf segments that are looked at together, where there is memory.
+const MOST_TOGETHER: usize = 2;
+/// Leaf segments that are looked at in vain at most.
+const MAX_SEARCHED: usize = 32;
+
+/// Leaf segments of a level, of which some lead to victims.
+pub(super) struct Relocate {
+    level: usize,
+    /// Position of the next one to look at, and of the first.
+    next: usize,
+    first: usize,
+    /// How many may still be changed.
+    left: usize,
+    /// Positions of those that were.
+    changed: Vec<usize>,
+    outbox: Outbox,
+}
+
+/// A leaf segment that leads to victims.
+struct Leading {
+    leaf: Arc<LeafSegment>,
+    bytes: Bytes,
+    /// What leads there, in key order.
+    moves: Vec<(Bytes, Wanted)>,
+    /// Old and new place of each value.
+    moved: VecDeque<(Pointer, Pointer)>,
+}
+
+/// Memory that it is sure to need, in bytes, beside values and what it builds: no more than other compactions, which would
+/// always go before it.
+pub(super) fn memory_bytes(reads: &Reads) -> u64 {
+    let segment_bytes = reads.volume.segment_bytes();
+    (together(reads.volume.memory(), segment_bytes) * segment_bytes) as u64
+}
+
+fn together(memory: &Memory, segment_bytes: usize) -> usize {
+    (MOST_TOGETHER * memory.piece(segment_bytes) / segment_bytes).clamp(1, MOST_TOGETHER)
+}
+
+impl Relocate {
+    /// Of `level`, from the segment at `first` on, `most` of those that lead to victims.
+    pub(super) fn new(level: usize, first: usize, most: usize) -> Relocate {
+        Relocate { level, next: first, first, left: most, changed: Vec::new(), outbox: Outbox::default() }
+    }
+
+    /// Writes the next segment; `None` when all are written.
+    pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<Built>> {
+        while self.outbox.is_empty() {
+            if !self.look_further(context, counters)? {
+                self.outbox.end_runs(context, counters)?;
+                break;
+            }
+        }
+        Ok(self.outbox.pop())
+    }
+
+    /// Looks at the next segments; `false` if there were enough.
+    fn look_further(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
+        let segments = context.levels[self.level].segments();
+        let in_vain = self.changed.is_empty() && self.next >= self.first + MAX_SEARCHED;
+        if self.left == 0 || in_vain || self.next >= segments.len() {
+            return Ok(false);
+        }
+        let volume = &context.reads.volume;
+        let most = together(volume.memory(), volume.segment_bytes()).min(self.left);
+        let end = (self.next + most).min(segments.len());
+        let mut reading = Vec::new();
+        for (position, leaf) in segments.iter().enumerate().take(end).skip(self.next) {
+            if read_index(context, leaf, counters)?.footer().log_bytes > 0 {
+                reading.push((position, leaf, volume.begin_read(leaf.segment(), 0, leaf.end())));
+            }
+        }
+        self.next = end;
+        let mut leading = Vec::new();
+        for (position, leaf, reading) in reading {
+            let bytes = Bytes::from(reading.wait()?);
+            counters.bytes_read += bytes.len() as u64;
+            let moves = moves(context, leaf, &bytes, counters)?;
+            if !moves.is_empty() {
+                self.changed.push(position);
+                self.left -= 1;
+                leading.push(Leading { leaf: Arc::clone(leaf), bytes, moves, moved: VecDeque::new() });
+            }
+        }
+        self.move_values(context, counters, &mut leading)?;
+        for leading in leading {
+            self.copy(context, counters, leading)?;
+        }
+        Ok(true)
+    }
+
+    /// Appends the values to a run, as many at a time as there is memory for.
+    fn move_values(&mut self, context: &Context, counters: &mut Counters, leading: &mut [Leading]) -> Result<()> {
+        let most = input::ahead_bytes_of(&context.reads) as u64;
+        let all: Vec<_> =
+            leading.iter().enumerate().flat_map(|(i, one)| (0..one.moves.len()).map(move |j| (i, j))).collect();
+        let lease = context.reads.volume.memory().lease(Purpose::Compactions);
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |(i, j): &&(usize, usize)| {
+                let has_room = bytes < most;
+                bytes += u64::from(leading[*i].moves[*j].1.value_bytes);
+                has_room
+            };
+            let (batch, beyond) = rest.split_at(rest.iter().take_while(fits).count());
+            let wanted: Vec<Wanted> = batch.iter().map(|(i, j)| leading[*i].moves[*j].1).collect();
+            let fetched = context.reads.log.fetch(&wanted)?;
+            counters.value_bytes_read += fetched.bytes_read;
+            lease.set(fetched.bytes_read);
+            for ((i, j), value) in batch.iter().zip(&fetched.values) {
+                let Leading { moves, moved, .. } = &mut leading[*i];
+                let (key, Wanted { pointer, stamp, value_bytes, .. }) = &moves[*j];
+                counters.drop_entry(key, *stamp, &Entry::InLog { pointer: *pointer, value_bytes: *value_bytes });
+                counters.relocated_bytes += value.len() as u64;
+                let to = self.outbox.run(context, counters, LogKind::Large, (key, *stamp, value))?;
+                let Entry::InLog { pointer: to, .. } = to else { unreachable!("a run is of a log") };
+                moved.push_back((*pointer, to));
+            }
+            rest = beyond;
+        }
+        Ok(())
+    }
+
+    /// Writes a segment with its new pointers.
+    fn copy(&mut self, context: &Context, counters: &mut Counters, leading: Leading) -> Result<()> {
+        let Leading { leaf, bytes, mut moved, .. } = leading;
+        let (volume, region) = (&context.reads.volume, context.reads.region);
+        let (segment, id) = (volume.allocate()?, (context.ids)());
+        let mut copy = volume.memory().pool().take(bytes.len());
+        copy.copy_from_slice(&bytes);
+        drop(bytes);
+        let (own, to) = (leaf.segment().no(), segment.no());
+        let mut map = |pointer: Pointer| match moved.front() {
+            _ if pointer.segment() == own => Some(Pointer::new(to, pointer.offset())),
+            Some((old, _)) if *old == pointer => moved.pop_front().map(|(_, new)| new),
+            _ => Some(pointer),
+        };
+        let [from, to] = [leaf.id(), id].map(|segment| Address { region, segment, offset: 0 });
+        let done = readdress((from, to), &mut copy, &mut map);
+        done.map_err(|error| context.reads.damaged(Pointer::new(own, 0), &error))?;
+        assert!(moved.is_empty(), "every entry that was found is met again in its order");
+        let memory_bytes = copy.memory_bytes();
+        let bytes = volume.memory().lease(Purpose::Compactions).hold(copy, memory_bytes);
+        let footer = footer_of(&context.reads, &leaf)?;
+        counters.entries_written += u64::from(footer.entries);
+        let (output, built) =
+            keep(context, counters, (id, segment), (bytes, footer), |index| leaf.hand_on_all(index.leaves()))?;
+        self.outbox.leaf(context, counters, output, built)
+    }
+
+    /// What it came to, once all segments that it changed are in `outputs`.
+    pub(super) fn done(self, context: &Context, outputs: &mut Outputs) -> Result<Plan> {
+        let (Some(first), Some(last)) = (self.changed.first(), self.changed.last()) else {
+            return Ok(Plan { below: self.next..self.next, moves: false, swept_to: self.next });
+        };
+        let below = *first..*last + 1;
+        let mut changed = std::mem::take(&mut outputs.leaves).into_iter();
+        for position in below.clone() {
+            outputs.leaves.push(if self.changed.binary_search(&position).is_ok() {
+                changed.next().expect("each that was changed is there")
+            } else {
+                let leaf = Arc::clone(&context.levels[self.level].segments()[position]);
+                Output { footer: footer_of(&context.reads, &leaf)?, leaf }
+            });
+        }
+        Ok(Plan { below, moves: false, swept_to: self.next })
+    }
+}
+
+/// The entries of a leaf segment, whose bytes these are, that lead to victims.
+fn moves(
+    context: &Context,
+    leaf: &LeafSegment,
+    bytes: &Bytes,
+    counters: &mut Counters,
+) -> Result<Vec<(Bytes, Wanted)>> {
+    let (mut moves, mut key) = (Vec::new(), Vec::new());
+    for place in leaf.index_from_device(&context.reads)?.leaves().iter() {
+        let (start, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
+        let node = leaf.parse_leaf(&context.reads, &bytes.slice(start..end), *place)?;
+        counters.entries_read += node.len() as u64;
+        for i in 0..node.len() {
+            let (stamp, entry) = node.entry(i);
+            let Entry::InLog { pointer, value_bytes } = entry else { continue };
+            if context.victims.contains(&pointer.segment()) {
+                node.key_into(i, &mut key);
+                let wanted = Wanted { pointer, stamp, key_bytes: key.len() as u32, value_bytes };
+                moves.push((Bytes::copy_from_slice(&key), wanted));
+            }
+        }
+    }
+    Ok(moves)
+}
