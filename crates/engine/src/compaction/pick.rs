@@ -51,14 +51,14 @@ pub struct Picker {
     ids: SegmentIds,
     picked: Picked,
     sweep: Sweep,
-    /// So many of the last compactions were parts of a sweep.
-    swept_last: u32,
     garbage_percent: u32,
     /// Bytes that sweeps may read and write in a second; 0: as many as they can.
     sweep_rate: u64,
     /// From when on there may be another part of a sweep.
     sweeps_from: UnixMs,
     max_space_percent: u32,
+}
+
 /// What a pick changes, before it is known whether what was picked will be done.
 #[derive(Clone, Default)]
 pub(crate) struct Picked {
@@ -73,8 +73,6 @@ pub(crate) struct Picked {
     swept_at: UnixMs,
 }
 
-}
-
 /// Which compactions one asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
@@ -84,6 +82,13 @@ pub enum Lane {
     L0s,
     /// Of levels, and parts of a sweep.
     Levels,
+}
+
+impl Lane {
+    /// Stands for it in a set of lanes.
+    pub(crate) fn bit(self) -> u8 {
+        1 << self as u8
+    }
 }
 
 /// Frozen L0s that may be compacted, oldest first, and how far the logs had reached when each froze.
