@@ -36,7 +36,6 @@ use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::Compression;
-use leeward_format::table::RUNS_OF_L1;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
@@ -57,9 +56,12 @@ const REGION: RegionId = RegionId(1);
 pub enum SyncMode {
     /// Before they are answered.
     Always,
-    /// At most this long after.
+    /// At most this long after; a millisecond at least.
     Every(Duration),
 }
+
+/// Least interval of [`SyncMode::Every`].
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Options of a [`Db`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub struct DbOptions {
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
-    /// Size at which an L0 freezes, in bytes of memory. Only read when the store is made.
+    /// Size at which an L0 freezes, in bytes of memory, 64 KiB to 1 GiB. Only read when the store is made.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
@@ -83,7 +85,7 @@ pub struct DbOptions {
     /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it can.
     /// Only read when the store is made.
     pub garbage_mib_per_second: u32,
-    /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
+    /// Percent of what is live in the large log that it may take of the volume, 105 to 1000: beyond, writers wait for
     /// the collection of garbage. Only read when the store is made.
     pub max_space_percent: u32,
     /// How leaves are compressed. Only read when the store is made.
@@ -160,6 +162,7 @@ impl Db {
     /// Opens the store on `disk`, which messages call `name`; what has expired is decided by the wall time of `clock`.
     ///
     /// # Errors
+        let table = table_options(&options)?;
     /// As [`Db::open`].
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let lock = lock(disk, name)?;
@@ -525,22 +528,15 @@ fn cannot_open(name: &str, error: std::io::Error) -> Error {
 }
 
 fn table_options(options: &DbOptions) -> Result<TableOptions> {
-    if options.l0_bytes < 64 * 1024 {
-        return Err(Error::Invalid(format!("l0_bytes {}: must be at least 65536", options.l0_bytes)));
+/// Options of the table that a store is, once all options were checked.
+    if let SyncMode::Every(interval) = options.sync
+        && interval < LEAST_INTERVAL
+    {
+        let detail =
+            format!("sync every {interval:?}: must be at least {LEAST_INTERVAL:?}; SyncMode::Always syncs each write");
+        return Err(Error::Invalid(detail));
     }
-    if !(2..=64).contains(&options.growth_factor) {
-        return Err(Error::Invalid(format!("growth_factor {}: must be 2 to 64", options.growth_factor)));
-    }
-    if !RUNS_OF_L1.contains(&options.l1_runs) {
-        return Err(Error::Invalid(format!("l1_runs {}: must be 1 to {}", options.l1_runs, RUNS_OF_L1.end())));
-    }
-    if !(1..=90).contains(&options.garbage_percent) {
-        return Err(Error::Invalid(format!("garbage_percent {}: must be 1 to 90", options.garbage_percent)));
-    }
-    if options.max_space_percent < 105 {
-        return Err(Error::Invalid(format!("max_space_percent {}: must be at least 105", options.max_space_percent)));
-    }
-    Ok(TableOptions {
+    let table = TableOptions {
         name: TableOptions::default().name,
         placement: options.placement,
         replicas: 1,
@@ -553,7 +549,9 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
-    })
+    };
+    table.check().map_err(Error::Invalid)?;
+    Ok(table)
 }
 
 #[cfg(test)]

@@ -170,12 +170,30 @@ fn absurd_options_are_refused() {
     let refuse =
         |options| Db::open_on(&SimDisk::new(0, 1 << 30), "sim", options, Arc::new(BootClock)).unwrap_err().to_string();
     let defaults = DbOptions::default;
-    assert!(refuse(DbOptions { l0_bytes: 1, ..defaults() }).contains("must be at least 65536"));
-    assert!(refuse(DbOptions { growth_factor: 1, ..defaults() }).contains("must be 2 to 64"));
+    assert!(refuse(DbOptions { l0_bytes: 1, ..defaults() }).contains("l0_bytes is 1: it must be from 65536"));
+    assert!(refuse(DbOptions { growth_factor: 1, ..defaults() }).contains("it must be from 2 to 64"));
+    assert!(refuse(DbOptions { l1_runs: 7, ..defaults() }).contains("it must be from 1 to 6"));
+    assert!(refuse(DbOptions { max_space_percent: 104, ..defaults() }).contains("it must be from 105"));
+    let placement = Placement { medium_from: 2, large_from: 1 };
+    assert!(refuse(DbOptions { placement, ..defaults() }).contains("it must be from 0 to 1"));
+    // Its thread would never sleep.
+    let sync = SyncMode::Every(Duration::ZERO);
+    assert!(refuse(DbOptions { sync, ..defaults() }).contains("must be at least 1ms"));
     let volume = VolumeOptions { segment_bytes: 3 << 20, ..VolumeOptions::default() };
     assert!(refuse(DbOptions { volume, ..defaults() }).contains("must be a power of two"));
     let volume = VolumeOptions { capacity_bytes: Some(1 << 20), ..VolumeOptions::default() };
     assert!(refuse(DbOptions { volume, ..defaults() }).contains("takes at least"));
+}
+
+#[test]
+fn bad_options_are_told_before_anything_is_made_and_of_a_store_that_exists() {
+    let disk = SimDisk::new(0, 1 << 30);
+    let bad = DbOptions { l0_bytes: 1, ..DbOptions::default() };
+    let refused = || Db::open_on(&disk, "sim", bad.clone(), Arc::new(BootClock)).unwrap_err();
+    assert!(matches!(refused(), Error::Invalid(_)));
+    assert!(!disk.exists(VOLUME_NAME).unwrap());
+    open(&disk, &DbOptions::default()).close().unwrap();
+    assert!(matches!(refused(), Error::Invalid(_)));
 }
 
 #[test]
