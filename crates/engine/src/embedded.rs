@@ -137,15 +137,13 @@ pub struct Db {
     /// Held by an ingest from its first step to its last: they are installed in the order of their LSNs.
     ingesting: Mutex<()>,
     stalls: StallClocks,
-    /// Last: the directory is let go when all else is done.
-    _lock: DiskLock,
 }
 
 impl Db {
     /// Opens the store in `directory`, making one if there is none.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
+    /// [`Error::Locked`] if another process has it, or a snapshot of this one; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
     /// [`Error::Invalid`], [`Error::Io`].
     pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
         let directory = directory.as_ref();
@@ -162,16 +160,17 @@ impl Db {
     /// Opens the store on `disk`, which messages call `name`; what has expired is decided by the wall time of `clock`.
     ///
     /// # Errors
-        let table = table_options(&options)?;
     /// As [`Db::open`].
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
+        let table = table_options(&options)?;
         let lock = lock(disk, name)?;
         let (volume, replicas) = open_volume(disk, name, options.volume)?;
+        volume.keep(lock);
         // A checkpoint of a node's region is the only one of its volume, and keeps its number.
         let is_alone = replicas.len() == 1;
         let replica = match replicas.into_iter().find(|replica| is_alone || replica.region() == REGION) {
             Some(replica) => replica,
-            None => Replica::create(&volume, REGION, table_options(&options)?)?,
+            None => Replica::create(&volume, REGION, table)?,
         };
         let term = replica.position().0.next();
         let region = replica.serve(term)?;
@@ -187,7 +186,6 @@ impl Db {
             syncing: Mutex::new(()),
             ingesting: Mutex::new(()),
             stalls: StallClocks::default(),
-            _lock: lock,
         })
     }
 
@@ -527,8 +525,8 @@ fn cannot_open(name: &str, error: std::io::Error) -> Error {
     }
 }
 
-fn table_options(options: &DbOptions) -> Result<TableOptions> {
 /// Options of the table that a store is, once all options were checked.
+fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if let SyncMode::Every(interval) = options.sync
         && interval < LEAST_INTERVAL
     {

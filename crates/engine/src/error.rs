@@ -75,8 +75,9 @@ pub enum Error {
         /// The format that this program reads.
         known: u32,
     },
-    /// Another process uses the data directory.
-    #[error("{0}: in use by another process")]
+    /// Another process uses the data directory, or this one does: a store that was closed is in use for as long as somebody reads
+    /// a snapshot of it.
+    #[error("{0}: in use by another process, or by a store or a snapshot of this one")]
     Locked(String),
     /// This object no longer stands for the region: another one was opened since.
     #[error("region {0}: superseded on this volume")]

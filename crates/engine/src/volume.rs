@@ -30,13 +30,13 @@ use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
-use leeward_platform::disk::{DIRECT_ALIGN, Read};
+use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
 use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Options of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub struct Volume {
     memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
+    /// Last: the directory is let go when nobody reads or writes the file any more.
+    lock: OnceLock<DiskLock>,
 }
 
 impl Volume {
@@ -119,6 +121,7 @@ impl Volume {
             manifest: Mutex::new(manifest),
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
+            lock: OnceLock::new(),
         });
         let replicas = regions.into_iter().map(|region| Replica::open(&volume, region));
         let replicas = replicas.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
@@ -285,6 +288,12 @@ impl Volume {
     /// The failure since which it refuses writes.
     pub fn failure(&self) -> Option<&str> {
         self.device.why_failed()
+    }
+
+    /// Keeps the directory for as long as anything of the volume is in use: snapshots outlive the store, and read segments that
+    /// another store would write to. Only the first lock is kept.
+    pub(crate) fn keep(&self, lock: DiskLock) {
+        drop(self.lock.set(lock));
     }
 
     /// An error if it refuses writes.
