@@ -164,13 +164,16 @@ impl Db {
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let table = table_options(&options)?;
         let lock = lock(disk, name)?;
-        let (volume, replicas) = open_volume(disk, name, options.volume)?;
+        let (volume, mut replicas) = open_volume(disk, name, options.volume)?;
         volume.keep(lock);
         // A checkpoint of a node's region is the only one of its volume, and keeps its number.
-        let is_alone = replicas.len() == 1;
-        let replica = match replicas.into_iter().find(|replica| is_alone || replica.region() == REGION) {
-            Some(replica) => replica,
-            None => Replica::create(&volume, REGION, table)?,
+        let replica = match (replicas.pop(), replicas.len()) {
+            (Some(replica), 0) => replica,
+            (Some(_), others) => {
+                let detail = format!("{name}: holds {} regions, and so is a node's data, not a store's", others + 1);
+                return Err(Error::Invalid(detail));
+            }
+            (None, _) => Replica::create(&volume, REGION, table)?,
         };
         let term = replica.position().0.next();
         let region = replica.serve(term)?;

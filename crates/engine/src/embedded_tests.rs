@@ -196,6 +196,18 @@ fn bad_options_are_told_before_anything_is_made_and_of_a_store_that_exists() {
     assert!(matches!(refused(), Error::Invalid(_)));
 }
 
+/// It would get a term that its group does not know of.
+#[test]
+fn the_data_of_a_node_are_no_store() {
+    let disk = SimDisk::new(0, 1 << 30);
+    let (volume, _) = Volume::open(disk.open(VOLUME_NAME).unwrap(), VolumeId(1), VolumeOptions::default()).unwrap();
+    let made = [RegionId(3), RegionId(7)].map(|id| Replica::create(&volume, id, TableOptions::default()).unwrap());
+    volume.sync().unwrap();
+    drop((made, volume));
+    let error = Db::open_on(&disk, "sim", DbOptions::default(), Arc::new(BootClock)).unwrap_err();
+    assert_eq!(error.to_string(), "sim: holds 2 regions, and so is a node's data, not a store's");
+}
+
 /// Another store would write to segments that the snapshot reads.
 #[test]
 fn a_directory_is_in_use_until_the_last_snapshot_is_gone() {
