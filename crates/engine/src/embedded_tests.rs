@@ -227,6 +227,20 @@ fn a_directory_is_in_use_until_the_last_snapshot_is_gone() {
 }
 
 #[test]
+fn a_store_almost_without_memory_is_the_same_map() {
+    for memory_budget in [0, 1, 64 << 10, 200 << 10] {
+        let disk = SimDisk::new(11, 1 << 30);
+        let mut options = small(Placement { medium_from: 60, large_from: 200 });
+        options.volume.memory_budget = memory_budget;
+        let (mut rng, mut model, db) = (Rng::new(11), Model::new(), open(&disk, &options));
+        (0..3000).for_each(|_| step(&mut rng, &db, &mut model));
+        assert_eq!(everything(&db), model, "{memory_budget} bytes");
+        db.close().unwrap();
+        assert_eq!(everything(&open(&disk, &options)), model, "{memory_budget} bytes");
+    }
+}
+
+#[test]
 fn a_locked_directory_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path(), DbOptions::default()).unwrap();
