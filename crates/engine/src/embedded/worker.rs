@@ -168,13 +168,16 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
     let mut seen = 0;
     let mut pause = None;
     let mut synced = Instant::now();
-    while let Some(calls) = shared.sleep(seen, pause.or(interval)) {
+    loop {
+        // Calls come in between.
+        let until_sync = interval.map(|interval| interval.saturating_sub(synced.elapsed()));
+        let Some(calls) = shared.sleep(seen, [pause, until_sync].into_iter().flatten().min()) else { return };
         seen = calls;
-        let is_due = interval.is_some_and(|interval| synced.elapsed() >= interval) && region.is_unsynced();
+        let is_due = interval.is_some_and(|interval| synced.elapsed() >= interval);
         if is_due {
             synced = Instant::now();
         }
-        let result = flush(region, is_due);
+        let result = flush(region, is_due && region.is_unsynced());
         pause = (!shared.note(Worker::Flusher, result)).then_some(RETRY);
     }
 }
@@ -182,9 +185,8 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
 /// Flushes and releases sealed tails, and prepares the next ones; answers whether there was anything to do but to sync.
 fn flush(region: &Region, sync: bool) -> Result<bool> {
     let mut did = region.wants_tails();
-    if did {
-        region.prepare_tails()?;
-    }
+    // Where there is no room for another tail, what was written is made durable all the same.
+    let prepared = if did { region.prepare_tails() } else { Ok(()) };
     for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
             region.flush_tail(log, tail.index())?;
@@ -196,7 +198,7 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     if sync {
         region.sync_tails()?;
     }
-    Ok(did)
+    prepared.map(|()| did)
 }
 
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
