@@ -93,7 +93,7 @@ impl Workers {
         self.shared.turn.write()
     }
 
-    /// Something was installed that writers may have waited for.
+    /// Something was installed that writers, or workers, may have waited for.
     pub(super) fn advance(&self) {
         self.shared.state.lock().progress += 1;
         self.shared.progress.notify_all();
@@ -114,6 +114,7 @@ impl Workers {
             self.shared.progress.wait(&mut state);
         }
         Ok(())
+        self.shared.call();
     }
 
     /// Ends the threads; what they are at is finished first.
