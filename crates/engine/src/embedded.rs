@@ -179,7 +179,7 @@ impl Db {
         let region = replica.serve(term)?;
         // Alone, a store has committed all that it has.
         region.set_commit(region.last_lsn());
-        let workers = Workers::start(&region, options.sync, &clock);
+        let workers = Workers::start(&region, options.sync, &clock)?;
         Ok(Db {
             workers,
             volume,
@@ -195,8 +195,8 @@ impl Db {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`] and other
-    /// faults.
+    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`],
+    /// [`Error::Panicked`] and other faults.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(&[Write::put(key, value)])
     }

@@ -41,6 +41,15 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
+    /// A thread panicked while it changed the store, which is a bug. What it left in memory is in doubt, what is on the
+    /// device is not: the volume takes no more writes until it is opened again.
+    #[error("{file}: takes no writes since {reason}, which is a bug; open it again")]
+    Panicked {
+        /// The volume's file.
+        file: String,
+        /// Which thread, and what it said.
+        reason: String,
+    },
     /// Bytes that were durable are not what was written.
     #[error("{file}: damaged at offset {offset}: {detail}; {advice}")]
     Damaged {

@@ -3,7 +3,8 @@
 //! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
 //!   live segments are held by the volume itself, so readers and shipments can pin a segment beyond its removal. The
 //!   free list is never stored: after a start it is what the manifest does not name.
-//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so.
+//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
+//!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
 //!   refused.
 //!
@@ -35,7 +36,9 @@ use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 /// Options of a volume.
@@ -296,6 +299,20 @@ impl Volume {
         drop(self.lock.set(lock));
     }
 
+    /// Calls `change`, of what others rely on, under the lock that they take: if it panics, half of it is done, and so nothing is
+    /// written from then on.
+    pub(crate) fn in_doubt<T>(&self, change: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(change)).unwrap_or_else(|panic| {
+            self.panicked(&*panic);
+            resume_unwind(panic)
+        })
+    }
+
+    /// This thread has panicked: see [`Error::Panicked`]. Answers what writers are told from now on.
+    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
+        self.device.panicked(panic)
+    }
+
     /// An error if it refuses writes.
     pub(crate) fn check(&self) -> Result<()> {
         self.device.check()
@@ -401,13 +418,16 @@ impl Volume {
     ) -> Result<()> {
         let mut manifest = self.manifest.lock();
         self.device.check()?;
-        let dropped = {
-            let mut registry = self.registry.lock();
-            registry.check(owner)?;
-            registry.apply(owner.region, &changes, added)?
-        };
-        let durability = if dropped.is_empty() { durability } else { Durability::Synced };
-        manifest.append(changes, durability, || self.registry.lock().state.clone())?;
+        let dropped = self.in_doubt(|| {
+            let dropped = {
+                let mut registry = self.registry.lock();
+                registry.check(owner)?;
+                registry.apply(owner.region, &changes, added)?
+            };
+            let durability = if dropped.is_empty() { durability } else { Durability::Synced };
+            manifest.append(changes, durability, || self.registry.lock().state.clone())?;
+            Ok(dropped)
+        })?;
         drop(manifest);
         drop(dropped);
         Ok(())

@@ -81,6 +81,10 @@ impl Region {
     /// Those of writing. Nothing is changed then.
     pub fn install(&self, done: &CompactionDone) -> Result<()> {
         let _installing = self.installing.lock();
+        self.volume.in_doubt(|| self.install_now(done))
+    }
+
+    fn install_now(&self, done: &CompactionDone) -> Result<()> {
         if !planted(Bug::InstallBeforeLogDurable) {
             self.sync_tails()?;
         }
