@@ -36,7 +36,8 @@ impl Db {
             builder.push(key.as_ref(), value.as_ref())?;
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
-        self.region.set_commit(sorted.last());
+        // What was written before has to be committed, and may be on its way.
+        self.commit(sorted.last(), false)?;
         loop {
             let seen = self.workers.progress();
             let turn = self.workers.turn();
