@@ -21,6 +21,8 @@
 //! as copying them takes. Writers that wait for a sync share it.
 
 mod bulk;
+#[cfg(test)]
+mod fault_tests;
 mod stats;
 mod worker;
 
