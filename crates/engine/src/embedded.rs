@@ -353,7 +353,13 @@ impl Db {
     fn append<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
         match append(&self.region) {
             Ok(appended) => Ok(appended),
-            Err(AppendError::Engine(error)) => Err(error),
+            Err(AppendError::Engine(error)) => {
+                if matches!(error, Error::NoSpace { .. }) {
+                    // The L0 is to freeze, so that what it has overwritten is known: nothing else may tell them.
+                    self.workers.call();
+                }
+                Err(error)
+            }
             Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(append),
         }
     }

@@ -370,7 +370,9 @@ impl Picker {
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if self.l1_runs > 1 {
-            full.push((L1, self.fill_of_runs(levels)));
+            // What runs hide is garbage that nobody knows of before they are merged: it may be all that there is to give back.
+            let is_short = runs::count(levels) > 0 && version.reads().volume.is_short_of_space();
+            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(is_short)))));
         }
         full.retain(|(_, fill)| *fill >= 1.0);
         full
