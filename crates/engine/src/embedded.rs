@@ -21,6 +21,8 @@
 //! as copying them takes. Writers that wait for a sync share it.
 
 mod bulk;
+#[cfg(test)]
+mod fault_tests;
 mod stats;
 mod worker;
 
@@ -36,7 +38,6 @@ use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::packed::Compression;
-use leeward_format::table::RUNS_OF_L1;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
@@ -57,9 +58,12 @@ const REGION: RegionId = RegionId(1);
 pub enum SyncMode {
     /// Before they are answered.
     Always,
-    /// At most this long after.
+    /// At most this long after; a millisecond at least.
     Every(Duration),
 }
+
+/// Least interval of [`SyncMode::Every`].
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Options of a [`Db`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +72,7 @@ pub struct DbOptions {
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
-    /// Size at which an L0 freezes, in bytes of memory. Only read when the store is made.
+    /// Size at which an L0 freezes, in bytes of memory, 64 KiB to 1 GiB. Only read when the store is made.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
@@ -83,7 +87,7 @@ pub struct DbOptions {
     /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it can.
     /// Only read when the store is made.
     pub garbage_mib_per_second: u32,
-    /// Percent of what is live in the large log that it may take of the volume, at least 105: beyond, writers wait for
+    /// Percent of what is live in the large log that it may take of the volume, 105 to 1000: beyond, writers wait for
     /// the collection of garbage. Only read when the store is made.
     pub max_space_percent: u32,
     /// How leaves are compressed. Only read when the store is made.
@@ -135,15 +139,13 @@ pub struct Db {
     /// Held by an ingest from its first step to its last: they are installed in the order of their LSNs.
     ingesting: Mutex<()>,
     stalls: StallClocks,
-    /// Last: the directory is let go when all else is done.
-    _lock: DiskLock,
 }
 
 impl Db {
     /// Opens the store in `directory`, making one if there is none.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
+    /// [`Error::Locked`] if another process has it, or a snapshot of this one; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
     /// [`Error::Invalid`], [`Error::Io`].
     pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
         let directory = directory.as_ref();
@@ -162,19 +164,24 @@ impl Db {
     /// # Errors
     /// As [`Db::open`].
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
+        let table = table_options(&options)?;
         let lock = lock(disk, name)?;
-        let (volume, replicas) = open_volume(disk, name, options.volume)?;
+        let (volume, mut replicas) = open_volume(disk, name, options.volume)?;
+        volume.keep(lock);
         // A checkpoint of a node's region is the only one of its volume, and keeps its number.
-        let is_alone = replicas.len() == 1;
-        let replica = match replicas.into_iter().find(|replica| is_alone || replica.region() == REGION) {
-            Some(replica) => replica,
-            None => Replica::create(&volume, REGION, table_options(&options)?)?,
+        let replica = match (replicas.pop(), replicas.len()) {
+            (Some(replica), 0) => replica,
+            (Some(_), others) => {
+                let detail = format!("{name}: holds {} regions, and so is a node's data, not a store's", others + 1);
+                return Err(Error::Invalid(detail));
+            }
+            (None, _) => Replica::create(&volume, REGION, table)?,
         };
         let term = replica.position().0.next();
         let region = replica.serve(term)?;
         // Alone, a store has committed all that it has.
         region.set_commit(region.last_lsn());
-        let workers = Workers::start(&region, options.sync, &clock);
+        let workers = Workers::start(&region, options.sync, &clock)?;
         Ok(Db {
             workers,
             volume,
@@ -184,15 +191,14 @@ impl Db {
             syncing: Mutex::new(()),
             ingesting: Mutex::new(()),
             stalls: StallClocks::default(),
-            _lock: lock,
         })
     }
 
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`] and other
-    /// faults.
+    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`],
+    /// [`Error::Panicked`] and other faults.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(&[Write::put(key, value)])
     }
@@ -347,7 +353,13 @@ impl Db {
     fn append<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
         match append(&self.region) {
             Ok(appended) => Ok(appended),
-            Err(AppendError::Engine(error)) => Err(error),
+            Err(AppendError::Engine(error)) => {
+                if matches!(error, Error::NoSpace { .. }) {
+                    // The L0 is to freeze, so that what it has overwritten is known: nothing else may tell them.
+                    self.workers.call();
+                }
+                Err(error)
+            }
             Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(append),
         }
     }
@@ -524,23 +536,16 @@ fn cannot_open(name: &str, error: std::io::Error) -> Error {
     }
 }
 
+/// Options of the table that a store is, once all options were checked.
 fn table_options(options: &DbOptions) -> Result<TableOptions> {
-    if options.l0_bytes < 64 * 1024 {
-        return Err(Error::Invalid(format!("l0_bytes {}: must be at least 65536", options.l0_bytes)));
+    if let SyncMode::Every(interval) = options.sync
+        && interval < LEAST_INTERVAL
+    {
+        let detail =
+            format!("sync every {interval:?}: must be at least {LEAST_INTERVAL:?}; SyncMode::Always syncs each write");
+        return Err(Error::Invalid(detail));
     }
-    if !(2..=64).contains(&options.growth_factor) {
-        return Err(Error::Invalid(format!("growth_factor {}: must be 2 to 64", options.growth_factor)));
-    }
-    if !RUNS_OF_L1.contains(&options.l1_runs) {
-        return Err(Error::Invalid(format!("l1_runs {}: must be 1 to {}", options.l1_runs, RUNS_OF_L1.end())));
-    }
-    if !(1..=90).contains(&options.garbage_percent) {
-        return Err(Error::Invalid(format!("garbage_percent {}: must be 1 to 90", options.garbage_percent)));
-    }
-    if options.max_space_percent < 105 {
-        return Err(Error::Invalid(format!("max_space_percent {}: must be at least 105", options.max_space_percent)));
-    }
-    Ok(TableOptions {
+    let table = TableOptions {
         name: TableOptions::default().name,
         placement: options.placement,
         replicas: 1,
@@ -553,7 +558,9 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
-    })
+    };
+    table.check().map_err(Error::Invalid)?;
+    Ok(table)
 }
 
 #[cfg(test)]

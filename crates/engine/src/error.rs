@@ -41,6 +41,15 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
+    /// A thread panicked while it changed the store, which is a bug. What it left in memory is in doubt, what is on the
+    /// device is not: the volume takes no more writes until it is opened again.
+    #[error("{file}: takes no writes since {reason}, which is a bug; open it again")]
+    Panicked {
+        /// The volume's file.
+        file: String,
+        /// Which thread, and what it said.
+        reason: String,
+    },
     /// Bytes that were durable are not what was written.
     #[error("{file}: damaged at offset {offset}: {detail}; {advice}")]
     Damaged {
@@ -75,8 +84,9 @@ pub enum Error {
         /// The format that this program reads.
         known: u32,
     },
-    /// Another process uses the data directory.
-    #[error("{0}: in use by another process")]
+    /// Another process uses the data directory, or this one does: a store that was closed is in use for as long as somebody reads
+    /// a snapshot of it.
+    #[error("{0}: in use by another process, or by a store or a snapshot of this one")]
     Locked(String),
     /// This object no longer stands for the region: another one was opened since.
     #[error("region {0}: superseded on this volume")]

@@ -139,9 +139,16 @@ struct Regions {
 /// Whose compaction is next where there is no room for all.
 #[derive(Default)]
 struct Turns {
-    waiting: VecDeque<u32>,
+    waiting: VecDeque<Waiting>,
     /// How often others were sent away for the first since it was last asked.
     passed_over: u32,
+}
+
+/// A region that has compactions to carry out.
+struct Waiting {
+    owner: u32,
+    /// Of which lanes they are, a bit each.
+    lanes: u8,
 }
 
 /// After so many refusals of others the first of those that wait has lost its turn: it may have gone.
@@ -260,33 +267,36 @@ impl Memory {
         (self.share(Purpose::L0s) / 4 / regions).max(LEAST_L0_BYTES)
     }
 
-    /// Memory for a compaction of `owner`; `None` if it must wait for others.
-    pub(crate) fn admit(&self, owner: u32, bytes: u64) -> Option<Lease> {
+    /// Memory for a compaction of one of the lanes of `owner`; `None` if it must wait for others. The lanes of an owner, a bit each,
+    /// have one turn together.
+    pub(crate) fn admit(&self, (owner, lane): (u32, u8), bytes: u64) -> Option<Lease> {
         let mut turns = self.regions.turns.lock();
         let used = self.accounts.of(Purpose::Compactions);
         let fits = used == 0 || used + bytes <= self.share(Purpose::Compactions);
         match turns.waiting.front() {
-            Some(first) if *first != owner => {
+            Some(first) if first.owner != owner => {
                 turns.passed_over += 1;
                 if turns.passed_over > PATIENCE {
                     turns.leave_first();
                 }
             }
             _ if fits => {
-                turns.leave(owner);
+                turns.leave(owner, lane);
+                turns.go_behind(owner);
                 return Some(self.take(Purpose::Compactions, bytes as usize));
             }
             _ => turns.passed_over = 0,
         }
-        if !turns.waiting.contains(&owner) {
-            turns.waiting.push_back(owner);
+        match turns.waiting.iter_mut().find(|waiting| waiting.owner == owner) {
+            Some(waiting) => waiting.lanes |= lane,
+            None => turns.waiting.push_back(Waiting { owner, lanes: lane }),
         }
         None
     }
 
-    /// `owner` has nothing to compact.
-    pub(crate) fn leave(&self, owner: u32) {
-        self.regions.turns.lock().leave(owner);
+    /// `owner` has nothing to compact in these of its lanes.
+    pub(crate) fn leave(&self, owner: u32, lanes: u8) {
+        self.regions.turns.lock().leave(owner, lanes);
     }
 }
 
@@ -299,11 +309,22 @@ impl Turns {
         self.waiting.pop_front();
     }
 
-    fn leave(&mut self, owner: u32) {
-        if self.waiting.front() == Some(&owner) {
-            self.leave_first();
-        } else {
-            self.waiting.retain(|waiting| *waiting != owner);
+    /// What other lanes of `owner` wait for keeps its place.
+    fn leave(&mut self, owner: u32, lanes: u8) {
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.owner == owner) else { return };
+        self.waiting[at].lanes &= !lanes;
+        match (self.waiting[at].lanes, at) {
+            (0, 0) => self.leave_first(),
+            (0, at) => drop(self.waiting.remove(at)),
+            _ => {}
+        }
+    }
+
+    /// `owner` had its turn: if it is the first still, others are before it from now on.
+    fn go_behind(&mut self, owner: u32) {
+        if self.waiting.front().is_some_and(|first| first.owner == owner) {
+            self.passed_over = 0;
+            self.waiting.rotate_left(1);
         }
     }
 }

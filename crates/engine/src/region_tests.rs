@@ -1,6 +1,7 @@
 //! Tests of the write path: what refuses a batch, what a batch changes, and what snapshots see.
 
 use super::*;
+use crate::memory::Purpose;
 use crate::memtable::MOST_RANGES;
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
@@ -234,4 +235,18 @@ fn an_l0_takes_so_many_ranges_and_freezes() {
     region.set_commit(region.last_lsn());
     let mut cursor = region.snapshot(region.last_lsn(), UnixMs(0)).cursor(ScanBounds::default());
     assert_eq!(cursor.next().unwrap(), None);
+}
+
+/// What had no memory was not compacted: nothing waits as if it had been.
+#[test]
+fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() {
+    let region = region(32 << 10, 1 << 20);
+    region.append(&[put(b"key", b"value")]).unwrap();
+    region.set_commit(region.sync_tails().unwrap());
+    region.freeze();
+    let memory = region.volume().memory();
+    let taken = memory.take(Purpose::Compactions, memory.stats().budget as usize);
+    assert!(region.next_compaction_at_once(UnixMs(5000)).is_none());
+    drop(taken);
+    assert!(region.next_compaction(UnixMs(5001)).is_some());
 }

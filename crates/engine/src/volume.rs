@@ -3,7 +3,8 @@
 //! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
 //!   live segments are held by the volume itself, so readers and shipments can pin a segment beyond its removal. The
 //!   free list is never stored: after a start it is what the manifest does not name.
-//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so.
+//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
+//!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
 //!   refused.
 //!
@@ -30,13 +31,15 @@ use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
-use leeward_platform::disk::{DIRECT_ALIGN, Read};
+use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
 use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
+use std::any::Any;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, OnceLock};
 
 /// Options of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +79,8 @@ pub struct Volume {
     memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
+    /// Last: the directory is let go when nobody reads or writes the file any more.
+    lock: OnceLock<DiskLock>,
 }
 
 impl Volume {
@@ -119,6 +124,7 @@ impl Volume {
             manifest: Mutex::new(manifest),
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
+            lock: OnceLock::new(),
         });
         let replicas = regions.into_iter().map(|region| Replica::open(&volume, region));
         let replicas = replicas.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
@@ -288,6 +294,26 @@ impl Volume {
         self.device.why_failed()
     }
 
+    /// Keeps the directory for as long as anything of the volume is in use: snapshots outlive the store, and read segments that
+    /// another store would write to. Only the first lock is kept.
+    pub(crate) fn keep(&self, lock: DiskLock) {
+        drop(self.lock.set(lock));
+    }
+
+    /// Calls `change`, of what others rely on, under the lock that they take: if it panics, half of it is done, and so nothing is
+    /// written from then on.
+    pub(crate) fn in_doubt<T>(&self, change: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(change)).unwrap_or_else(|panic| {
+            self.panicked(&*panic);
+            resume_unwind(panic)
+        })
+    }
+
+    /// This thread has panicked: see [`Error::Panicked`]. Answers what writers are told from now on.
+    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
+        self.device.panicked(panic)
+    }
+
     /// An error if it refuses writes.
     pub(crate) fn check(&self) -> Result<()> {
         self.device.check()
@@ -393,13 +419,16 @@ impl Volume {
     ) -> Result<()> {
         let mut manifest = self.manifest.lock();
         self.device.check()?;
-        let dropped = {
-            let mut registry = self.registry.lock();
-            registry.check(owner)?;
-            registry.apply(owner.region, &changes, added)?
-        };
-        let durability = if dropped.is_empty() { durability } else { Durability::Synced };
-        manifest.append(changes, durability, || self.registry.lock().state.clone())?;
+        let dropped = self.in_doubt(|| {
+            let dropped = {
+                let mut registry = self.registry.lock();
+                registry.check(owner)?;
+                registry.apply(owner.region, &changes, added)?
+            };
+            let durability = if dropped.is_empty() { durability } else { Durability::Synced };
+            manifest.append(changes, durability, || self.registry.lock().state.clone())?;
+            Ok(dropped)
+        })?;
         drop(manifest);
         drop(dropped);
         Ok(())

@@ -123,6 +123,27 @@ impl NewTable {
     /// # Errors
     /// What is wrong and what it may be, for whoever asked.
     pub fn check(&self) -> Result<(), String> {
+        self.options.check()?;
+        if self.splits.len() >= MAX_NEW_REGIONS {
+            return Err(format!("{} regions: a table is made with at most {MAX_NEW_REGIONS}", self.splits.len() + 1));
+        }
+        let is_ascending = self.starts().is_sorted_by(|left, right| left < right);
+        if !is_ascending || self.splits.iter().any(|key| key.len() > MAX_KEY_BYTES) {
+            return Err(format!(
+                "the first keys of regions must ascend, each must differ from the one before, and each has 1 to \
+                 {MAX_KEY_BYTES} bytes"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl TableOptions {
+    /// Refuses what no table can have.
+    ///
+    /// # Errors
+    /// What is wrong and what it may be, for whoever asked.
+    pub fn check(&self) -> Result<(), String> {
         let TableOptions {
             name,
             placement,
@@ -137,19 +158,9 @@ impl NewTable {
             compression: _,
             compaction: _,
             garbage_mib_per_second: _,
-        } = &self.options;
+        } = self;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);
-        }
-        if self.splits.len() >= MAX_NEW_REGIONS {
-            return Err(format!("{} regions: a table is made with at most {MAX_NEW_REGIONS}", self.splits.len() + 1));
-        }
-        let is_ascending = self.starts().is_sorted_by(|left, right| left < right);
-        if !is_ascending || self.splits.iter().any(|key| key.len() > MAX_KEY_BYTES) {
-            return Err(format!(
-                "the first keys of regions must ascend, each must differ from the one before, and each has 1 to \
-                 {MAX_KEY_BYTES} bytes"
-            ));
         }
         within("replicas", *replicas, &REPLICAS)?;
         within("min_in_sync", *min_in_sync, &(1..=*replicas))?;

@@ -46,23 +46,31 @@ pub struct Picker {
     growth_factor: u32,
     l1_runs: usize,
     mode: CompactionMode,
-    /// When it had L0s compacted last.
-    had_l0s_at: UnixMs,
     placement: Placement,
     compression: Compression,
     ids: SegmentIds,
-    /// Key that the next compaction of each position starts from, so that all of a level gets its turn; all runs of L1 have
-    /// the first.
-    resume: Vec<Vec<u8>>,
+    picked: Picked,
     sweep: Sweep,
-    /// So many of the last compactions were parts of a sweep.
-    swept_last: u32,
     garbage_percent: u32,
     /// Bytes that sweeps may read and write in a second; 0: as many as they can.
     sweep_rate: u64,
-    /// When the last part of a sweep began, and from when on there may be another.
-    sweep_times: (UnixMs, UnixMs),
+    /// From when on there may be another part of a sweep.
+    sweeps_from: UnixMs,
     max_space_percent: u32,
+}
+
+/// What a pick changes, before it is known whether what was picked will be done.
+#[derive(Clone, Default)]
+pub(crate) struct Picked {
+    /// Key that the next compaction of each position starts from, so that all of a level gets its turn; all runs of L1 have
+    /// the first.
+    resume: Vec<Vec<u8>>,
+    /// So many of the last compactions were parts of a sweep.
+    swept_last: u32,
+    /// When it had L0s compacted last.
+    had_l0s_at: UnixMs,
+    /// When the last part of a sweep began.
+    swept_at: UnixMs,
 }
 
 /// Which compactions one asks for.
@@ -74,6 +82,13 @@ pub enum Lane {
     L0s,
     /// Of levels, and parts of a sweep.
     Levels,
+}
+
+impl Lane {
+    /// Stands for it in a set of lanes.
+    pub(crate) fn bit(self) -> u8 {
+        1 << self as u8
+    }
 }
 
 /// Frozen L0s that may be compacted, oldest first, and how far the logs had reached when each froze.
@@ -113,23 +128,20 @@ impl Picker {
             max_space_percent,
             ..
         } = options;
-        let (resume, sweep, swept_last) = (Vec::new(), Sweep::default(), 0);
         Picker {
             claims: Arc::default(),
             l0_bytes: l0_bytes.max(1),
             growth_factor,
             l1_runs: l1_runs as usize,
             mode,
-            had_l0s_at: UnixMs(0),
             placement,
             compression,
             ids,
-            resume,
-            sweep,
-            swept_last,
+            picked: Picked::default(),
+            sweep: Sweep::default(),
             garbage_percent,
             sweep_rate: u64::from(garbage_mib_per_second) << 20,
-            sweep_times: (UnixMs(0), UnixMs(0)),
+            sweeps_from: UnixMs(0),
             max_space_percent,
         }
     }
@@ -175,7 +187,7 @@ impl Picker {
             if is_beyond { TURNS_BEYOND_LIMIT } else { u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)) };
         let swept = if is_beyond || !self.sweep_rests(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
-            Some(swept) if self.swept_last < turns => Some(swept),
+            Some(swept) if self.picked.swept_last < turns => Some(swept),
             swept => {
                 // Writers that wait for space get no second L0.
                 let least = if is_beyond { 1 } else { l0s.least };
@@ -183,7 +195,7 @@ impl Picker {
             }
         };
         let source = source.or_else(|| self.pick_ranged(version))?;
-        self.swept_last = if source.sweeps() { self.swept_last + 1 } else { 0 };
+        self.picked.swept_last = if source.sweeps() { self.picked.swept_last + 1 } else { 0 };
         Some(source)
     }
 
@@ -194,10 +206,10 @@ impl Picker {
             _ => base.clone(),
         };
         if matches!(source, Source::L0 { .. }) {
-            self.had_l0s_at = now;
+            self.picked.had_l0s_at = now;
         }
         if source.sweeps() {
-            self.sweep_times.0 = now;
+            self.picked.swept_at = now;
         }
         let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
@@ -227,13 +239,12 @@ impl Picker {
 
     /// Sweeps have had what they may for now, as far as the clock can be trusted.
     pub(crate) fn sweep_rests(&self, now: UnixMs) -> bool {
-        let (began, until) = self.sweep_times;
-        (began.0..until.0).contains(&now.0)
+        (self.picked.swept_at.0..self.sweeps_from.0).contains(&now.0)
     }
 
     /// It had L0s compacted within a second, as far as the clock can be trusted.
     pub(crate) fn had_l0s_lately(&self, now: UnixMs) -> bool {
-        now.0.wrapping_sub(self.had_l0s_at.0) < 1000
+        now.0.wrapping_sub(self.picked.had_l0s_at.0) < 1000
     }
 
     /// What is compacted from now on is compressed so.
@@ -249,13 +260,13 @@ impl Picker {
     }
 
     /// What [`Picker::reset`] brings back.
-    pub(crate) fn mark(&self) -> (Vec<Vec<u8>>, u32) {
-        (self.resume.clone(), self.swept_last)
+    pub(crate) fn mark(&self) -> Picked {
+        self.picked.clone()
     }
 
     /// What was picked since `mark` will not be done.
-    pub(crate) fn reset(&mut self, mark: (Vec<Vec<u8>>, u32)) {
-        (self.resume, self.swept_last) = mark;
+    pub(crate) fn reset(&mut self, mark: Picked) {
+        self.picked = mark;
     }
 
     /// A compaction was installed; `gone` were given back with it.
@@ -263,7 +274,7 @@ impl Picker {
         self.sweep.installed(done.swept.as_ref(), gone);
         if done.swept.is_some() && self.sweep_rate > 0 {
             let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
-            self.sweep_times.1 = UnixMs(self.sweep_times.0.0 + bytes * 1000 / self.sweep_rate);
+            self.sweeps_from = UnixMs(self.picked.swept_at.0 + bytes * 1000 / self.sweep_rate);
         }
     }
 
@@ -361,7 +372,9 @@ impl Picker {
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if self.l1_runs > 1 {
-            full.push((L1, self.fill_of_runs(levels)));
+            // What runs hide is garbage that nobody knows of before they are merged: it may be all that there is to give back.
+            let is_short = runs::count(levels) > 0 && version.reads().volume.is_short_of_space();
+            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(is_short)))));
         }
         full.retain(|(_, fill)| *fill >= 1.0);
         full
@@ -403,26 +416,27 @@ impl Picker {
 
     /// The next part of a level, into the one below; `None` if others are at it.
     fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
-        if self.resume.len() <= position {
-            self.resume.resize(position + 1, Vec::new());
+        if self.picked.resume.len() <= position {
+            self.picked.resume.resize(position + 1, Vec::new());
         }
         let (most, least) = match self.mode {
             CompactionMode::Partial => (MAX_INPUT_SEGMENTS, LEAST_RUN_SEGMENTS),
             CompactionMode::WholeLevel => (usize::MAX, usize::MAX),
         };
         let (source, next) = if position == L1 && self.l1_runs > 1 {
-            let runs::Part { from, next } = runs::part(version.reads(), version.levels(), &self.resume[L1], least);
+            let runs::Part { from, next } =
+                runs::part(version.reads(), version.levels(), &self.picked.resume[L1], least);
             (Source::Segments { from, target: L1_RUNS, swept: None }, next)
         } else {
             let contents = &version.levels()[position];
-            let first = contents.segment_of(&self.resume[position]);
+            let first = contents.segment_of(&self.picked.resume[position]);
             let first = if self.mode == CompactionMode::WholeLevel { 0 } else { first };
             let end = first.saturating_add(most).min(contents.segments().len());
             let next = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
             (Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None }, next)
         };
         let source = self.unless_claimed(source)?;
-        self.resume[position] = next;
+        self.picked.resume[position] = next;
         Some(source)
     }
 

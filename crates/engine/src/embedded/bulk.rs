@@ -36,14 +36,21 @@ impl Db {
             builder.push(key.as_ref(), value.as_ref())?;
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
-        self.region.set_commit(sorted.last());
-        let _turn = self.workers.turn();
+        // What was written before has to be committed, and may be on its way.
+        self.commit(sorted.last(), false)?;
         loop {
+            let seen = self.workers.progress();
+            let turn = self.workers.turn();
             let ingest = self.region.ingest(&sorted, self.now())?;
             let is_last = ingest.is_some();
             // L0s from before are compacted first, and wait for no other.
-            let compaction = ingest.or_else(|| self.region.next_compaction_at_once(self.now()));
-            let compaction = compaction.expect("an L0 from before is there, and committed");
+            let Some(compaction) = ingest.or_else(|| self.region.next_compaction_at_once(self.now())) else {
+                // But where space is short: then others make room.
+                drop(turn);
+                self.workers.call();
+                self.workers.wait(seen)?;
+                continue;
+            };
             self.region.install(&compaction.finish()?)?;
             self.workers.advance();
             if is_last {

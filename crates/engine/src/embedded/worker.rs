@@ -2,7 +2,8 @@
 //! are about other levels.
 //!
 //! They sleep until a write, or the time of a sync, gives them something to do. What they finish is *progress*, which a
-//! writer that was refused waits for.
+//! writer that was refused waits for. A worker that fails tries again, and meanwhile whoever would wait gets its error. One that
+//! panics is the last: the volume takes no more writes, the others end, and everyone who waits, or comes later, is told.
 
 use super::SyncMode;
 use crate::compaction::{Lane, Step};
@@ -11,6 +12,7 @@ use crate::region::Region;
 use leeward_format::{LogKind, UnixMs};
 use leeward_platform::Clock;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,10 +49,12 @@ struct State {
     progress: u64,
     /// Why the worker of that number cannot go on; cleared when it can again.
     trouble: [Option<Error>; 4],
+    /// A worker has panicked, and this is what to say.
+    dead: Option<Error>,
 }
 
 /// Position of a worker in [`State::trouble`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Worker {
     Flusher,
     OfL0s,
@@ -59,28 +63,41 @@ enum Worker {
 }
 
 impl Worker {
-    const COMPACTORS: [Worker; 3] = [Worker::OfL0s, Worker::OfLevels, Worker::OfOtherLevels];
+    const ALL: [Worker; 4] = [Worker::Flusher, Worker::OfL0s, Worker::OfLevels, Worker::OfOtherLevels];
+
+    /// What its thread is called.
+    fn name(self) -> &'static str {
+        ["lw-flush", "lw-l0s", "lw-levels-1", "lw-levels-2"][self as usize]
+    }
 
     /// What a compactor compacts.
     fn lane(self) -> Lane {
-        if matches!(self, Worker::OfL0s) { Lane::L0s } else { Lane::Levels }
+        if self == Worker::OfL0s { Lane::L0s } else { Lane::Levels }
     }
 }
 
 impl Workers {
-    pub(super) fn start(region: &Arc<Region>, sync: SyncMode, clock: &Arc<dyn Clock>) -> Workers {
-        let shared = Arc::new(Shared::default());
-        let flusher = {
-            let (shared, region) = (shared.clone(), region.clone());
-            move || run_flusher(&shared, &region, sync)
-        };
-        let compactor = |worker| {
-            let (shared, region, clock) = (shared.clone(), region.clone(), clock.clone());
-            std::thread::spawn(move || run_compactor(worker, &shared, &region, &*clock))
-        };
-        let mut threads: Vec<_> = Worker::COMPACTORS.into_iter().map(compactor).collect();
-        threads.push(std::thread::spawn(flusher));
-        Workers { shared, threads }
+    /// # Errors
+    /// [`Error::Io`] if the system refuses threads.
+    pub(super) fn start(region: &Arc<Region>, sync: SyncMode, clock: &Arc<dyn Clock>) -> Result<Workers> {
+        let mut workers = Workers { shared: Arc::default(), threads: Vec::new() };
+        for worker in Worker::ALL {
+            let (shared, region, clock) = (workers.shared.clone(), region.clone(), clock.clone());
+            let file = region.volume().name().to_owned();
+            let run = move || {
+                let work = || match worker {
+                    Worker::Flusher => run_flusher(&shared, &region, sync),
+                    _ => run_compactor(worker, &shared, &region, &*clock),
+                };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+                    shared.die(region.volume().panicked(&*panic));
+                }
+            };
+            let thread = std::thread::Builder::new().name(worker.name().into()).spawn(run);
+            let failed = |error| Error::Io { file, action: "start a thread", offset: 0, source: Arc::new(error) };
+            workers.threads.push(thread.map_err(failed)?);
+        }
+        Ok(workers)
     }
 
     /// Calls the workers: there is something to do.
@@ -93,10 +110,11 @@ impl Workers {
         self.shared.turn.write()
     }
 
-    /// Something was installed that writers may have waited for.
+    /// Something was installed that writers, or workers, may have waited for.
     pub(super) fn advance(&self) {
         self.shared.state.lock().progress += 1;
         self.shared.progress.notify_all();
+        self.shared.call();
     }
 
     /// How much the workers have finished.
@@ -108,7 +126,7 @@ impl Workers {
     pub(super) fn wait(&self, seen: u64) -> Result<()> {
         let mut state = self.shared.state.lock();
         while state.progress == seen {
-            if let Some(error) = state.trouble.iter().flatten().next() {
+            if let Some(error) = state.dead.iter().chain(state.trouble.iter().flatten()).next() {
                 return Err(error.clone());
             }
             self.shared.progress.wait(&mut state);
@@ -121,10 +139,15 @@ impl Workers {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a worker of the store panicked");
-            }
+            // A panic in it was caught, and told.
+            drop(thread.join());
         }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -146,11 +169,24 @@ impl Shared {
         (!state.stop).then_some(state.calls)
     }
 
+    /// A worker has panicked: nobody goes on, nobody waits.
+    fn die(&self, error: Error) {
+        let mut state = self.state.lock();
+        (state.stop, state.dead) = (true, Some(error));
+        self.work.notify_all();
+        self.progress.notify_all();
+    }
+
     /// Notes what came of a worker's turn, and whether it did anything; answers whether it can go on at once. Writers are
     /// woken only by what they may have waited for.
     fn note(&self, worker: Worker, result: Result<bool>) -> bool {
         let mut state = self.state.lock();
         let (is_ok, did) = (result.is_ok(), !matches!(result, Ok(false)));
+        if let Err(error) = &result
+            && state.trouble[worker as usize].is_none()
+        {
+            tracing::warn!(worker = worker.name(), %error, "a worker of the store cannot go on, and tries again");
+        }
         state.trouble[worker as usize] = result.err();
         if did {
             state.progress += u64::from(is_ok);
@@ -168,13 +204,16 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
     let mut seen = 0;
     let mut pause = None;
     let mut synced = Instant::now();
-    while let Some(calls) = shared.sleep(seen, pause.or(interval)) {
+    loop {
+        // Calls come in between.
+        let until_sync = interval.map(|interval| interval.saturating_sub(synced.elapsed()));
+        let Some(calls) = shared.sleep(seen, [pause, until_sync].into_iter().flatten().min()) else { return };
         seen = calls;
-        let is_due = interval.is_some_and(|interval| synced.elapsed() >= interval) && region.is_unsynced();
+        let is_due = interval.is_some_and(|interval| synced.elapsed() >= interval);
         if is_due {
             synced = Instant::now();
         }
-        let result = flush(region, is_due);
+        let result = flush(region, is_due && region.is_unsynced());
         pause = (!shared.note(Worker::Flusher, result)).then_some(RETRY);
     }
 }
@@ -182,9 +221,8 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
 /// Flushes and releases sealed tails, and prepares the next ones; answers whether there was anything to do but to sync.
 fn flush(region: &Region, sync: bool) -> Result<bool> {
     let mut did = region.wants_tails();
-    if did {
-        region.prepare_tails()?;
-    }
+    // Where there is no room for another tail, what was written is made durable all the same.
+    let prepared = if did { region.prepare_tails() } else { Ok(()) };
     for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
             region.flush_tail(log, tail.index())?;
@@ -196,7 +234,7 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     if sync {
         region.sync_tails()?;
     }
-    Ok(did)
+    prepared.map(|()| did)
 }
 
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
@@ -248,3 +286,7 @@ fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> O
     drop(compaction);
     Some(region.install(&done))
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

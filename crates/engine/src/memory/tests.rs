@@ -47,16 +47,33 @@ fn the_largest_l0s_are_asked_to_freeze_until_the_others_fit() {
 #[test]
 fn compactions_that_do_not_fit_take_turns() {
     let memory = Memory::new(4 * MIB);
-    let first = memory.admit(1, 10 * MIB).expect("one is always under way");
-    assert!(memory.admit(2, MIB / 2).is_none());
-    assert!(memory.admit(3, MIB / 2).is_none());
+    let first = memory.admit((1, 1), 10 * MIB).expect("one is always under way");
+    assert!(memory.admit((2, 1), MIB / 2).is_none());
+    assert!(memory.admit((3, 1), MIB / 2).is_none());
     drop(first);
-    assert!(memory.admit(1, MIB / 2).is_none(), "others were here before");
-    assert!(memory.admit(3, MIB / 2).is_none());
-    let second = memory.admit(2, MIB / 2).expect("its turn");
-    memory.leave(3);
-    let third = memory.admit(1, MIB / 2).expect("nobody else waits, and there is room for two");
-    assert!(memory.admit(4, 1).is_none());
+    assert!(memory.admit((1, 1), MIB / 2).is_none(), "others were here before");
+    assert!(memory.admit((3, 1), MIB / 2).is_none());
+    let second = memory.admit((2, 1), MIB / 2).expect("its turn");
+    memory.leave(3, 1);
+    let third = memory.admit((1, 1), MIB / 2).expect("nobody else waits, and there is room for two");
+    assert!(memory.admit((4, 1), 1).is_none());
     drop((second, third));
-    assert!((0..=PATIENCE + 1).any(|_| memory.admit(5, 1).is_some()), "who does not come loses its turn");
+    assert!((0..=PATIENCE + 1).any(|_| memory.admit((5, 1), 1).is_some()), "who does not come loses its turn");
+}
+
+#[test]
+fn a_lane_without_work_does_not_cost_the_others_their_turn() {
+    const L0S: u8 = 1;
+    const LEVELS: u8 = 2;
+    let memory = Memory::new(4 * MIB);
+    let first = memory.admit((1, L0S), 10 * MIB).expect("one is always under way");
+    assert!(memory.admit((2, L0S), MIB / 2).is_none());
+    assert!(memory.admit((3, L0S), MIB / 2).is_none());
+    memory.leave(2, LEVELS);
+    drop(first);
+    assert!(memory.admit((3, L0S), MIB / 2).is_none(), "the L0s of the second were here before");
+    assert!(memory.admit((2, LEVELS), MIB / 4).is_some(), "its lanes have one turn together");
+    assert!(memory.admit((2, L0S), MIB / 4).is_none(), "it had its turn");
+    assert!(memory.admit((3, L0S), MIB / 2).is_some());
+    assert!(memory.admit((2, L0S), MIB / 2).is_some(), "it was kept in the queue");
 }

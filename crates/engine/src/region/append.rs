@@ -191,15 +191,26 @@ impl Region {
         may: impl FnOnce(&View) -> bool,
     ) -> Result<Option<Appended>, AppendError> {
         let needs = self.check_batch(writes)?;
-        self.volume.check()?;
         let mut writer = self.writer.lock();
+        // Whoever had the lock may have failed in the middle of a write, which none must follow.
+        self.volume.check()?;
+        self.volume.in_doubt(|| self.append_now(&mut writer, writes, needs, may))
+    }
+
+    fn append_now(
+        &self,
+        writer: &mut Writer,
+        writes: &[Write<'_>],
+        needs: [Need; 2],
+        may: impl FnOnce(&View) -> bool,
+    ) -> Result<Option<Appended>, AppendError> {
         let mut view = self.view.load();
         if !may(&view) {
             return Ok(None);
         }
         let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64, ranges(writes))?;
         for log in LogKind::APPENDED {
-            self.check_tail(&mut writer, log, needs[log.index()].bytes)?;
+            self.check_tail(writer, log, needs[log.index()].bytes)?;
         }
         if freeze {
             self.freeze();
@@ -207,15 +218,15 @@ impl Region {
         }
         let mut wants_upkeep = freeze;
         for log in LogKind::APPENDED {
-            wants_upkeep |= self.make_room(&mut writer, log, needs[log.index()]);
+            wants_upkeep |= self.make_room(writer, log, needs[log.index()]);
         }
         let first = writer.next;
         let last = Lsn(first.0 + writes.len() as u64 - 1);
-        let large_at = self.log_batch(&mut writer, writes)?;
+        let large_at = self.log_batch(writer, writes)?;
         let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
         let l0 = view.version.active();
         let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());
-        self.show_batch(&writer, l0, writes, large_at);
+        self.show_batch(writer, l0, writes, large_at);
         if needs[LogKind::Large.index()].first.is_some() {
             self.keep_large(&view, writes, first);
         }

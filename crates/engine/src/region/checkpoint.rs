@@ -164,15 +164,16 @@ impl Checkpoint {
     /// As [`Export::begin`] and [`Export::step`]; nothing is left there then.
     pub(crate) fn copy_to(&self, new: VolumeId, disk: &dyn Disk, at: &str) -> Result<()> {
         let mut export = Export::begin(Arc::clone(&self.pinned), self.region, new, disk, at)?;
-        let copied = loop {
+        loop {
             match export.step() {
-                Ok(0) => break Ok(()),
+                Ok(0) => return Ok(()),
                 Ok(_) => {}
-                Err(error) => break Err(error),
+                Err(error) => {
+                    export.give_up(disk, at);
+                    return Err(error);
+                }
             }
-        };
-        drop(export);
-        copied.inspect_err(|_| Export::remove(disk, at))
+        }
     }
 }
 

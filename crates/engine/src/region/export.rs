@@ -25,7 +25,7 @@ pub struct Export {
 
 impl Export {
     /// Begins to copy all of `pinned`, which is `region`, to a volume that is called `new`, drawn at random, on `disk`, which messages call `at`. When a step
-    /// fails, [`Export::remove`] takes away what there is.
+    /// fails, [`Export::give_up`] takes away what there is.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is a store already, [`Error::Locked`] if somebody has it; those of writing.
@@ -55,7 +55,7 @@ impl Export {
             let missing = copy.begin_base(&pinned.base)?.into();
             Ok((volume, copy, missing))
         };
-        let begun = begin().inspect_err(|_| Export::remove(disk, at));
+        let begun = begin().inspect_err(|_| remove(disk, at));
         let (volume, copy, missing) = begun?;
         Ok(Export { pinned, copy, volume, missing, _lock: lock })
     }
@@ -83,10 +83,17 @@ impl Export {
         self.pinned.base.last_lsn
     }
 
-    /// Takes away a copy that did not become whole.
-    pub fn remove(disk: &dyn Disk, at: &str) {
-        if let Err(error) = disk.remove(VOLUME_NAME) {
-            tracing::warn!(at, %error, "what was exported in part is left there");
-        }
+    /// Takes away what there is of the copy, before the directory is let go: nobody else may take it for a store.
+    pub fn give_up(self, disk: &dyn Disk, at: &str) {
+        let Export { copy, volume, _lock: lock, .. } = self;
+        drop((copy, volume));
+        remove(disk, at);
+        drop(lock);
+    }
+}
+
+fn remove(disk: &dyn Disk, at: &str) {
+    if let Err(error) = disk.remove(VOLUME_NAME) {
+        tracing::warn!(at, %error, "what was exported in part is left there");
     }
 }

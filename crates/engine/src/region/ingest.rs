@@ -1,7 +1,7 @@
 //! Sorted pairs that go into the levels without the logs and the L0: see `compaction/sorted.rs` for the steps.
 
 use super::append::Need;
-use super::{MAX_FROZEN_L0S, Region};
+use super::{MAX_FROZEN_L0S, Region, Writer};
 use crate::compaction::{Compaction, Open, Sorted, SortedBuilder, ingest};
 use crate::error::{Error, Result};
 use crate::region::AppendError;
@@ -22,10 +22,14 @@ impl Region {
     /// See [`AppendError`].
     pub fn begin_ingest(&self, most: Option<u64>) -> Result<SortedBuilder, AppendError> {
         let count = most.unwrap_or(UNKNOWN_PAIRS).max(1);
+        let mut writer = self.writer.lock();
+        self.volume.check()?;
+        self.volume.in_doubt(|| self.begin_ingest_now(&mut writer, count))
+    }
+
+    fn begin_ingest_now(&self, writer: &mut Writer, count: u64) -> Result<SortedBuilder, AppendError> {
         let (key, value) = ([0], count.to_le_bytes());
         let bytes = record_bytes(key.len(), value.len(), None);
-        self.volume.check()?;
-        let mut writer = self.writer.lock();
         if writer.next.0.checked_add(count).is_none_or(|end| end == u64::MAX) {
             return Err(AppendError::Engine(Error::Invalid(format!("there are no LSNs for {count} pairs"))));
         }
@@ -34,11 +38,11 @@ impl Region {
         if freezes && view.version.frozen().len() >= MAX_FROZEN_L0S {
             return Err(AppendError::L0Full);
         }
-        self.check_tail(&mut writer, LogKind::Recovery, bytes)?;
+        self.check_tail(writer, LogKind::Recovery, bytes)?;
         if freezes {
             self.freeze();
         }
-        self.make_room(&mut writer, LogKind::Recovery, Need { bytes, first: Some(0) });
+        self.make_room(writer, LogKind::Recovery, Need { bytes, first: Some(0) });
         let first = writer.next;
         let record = Record { stamp: first.into(), kind: RecordKind::Ingest, flags: 0, key: &key, value: &value };
         let open = writer.current[LogKind::Recovery.index()].as_mut().expect("room was made in this log");

@@ -55,10 +55,10 @@ impl Region {
         let picked = picker.pick(&version, self.commit(), &extents, &logs, (lane, least, now));
         let (memory, owner) = (self.volume.memory(), version.reads().owner);
         let Some(mut compaction) = picked else {
-            memory.leave(owner);
+            memory.leave(owner, lane.bit());
             return None;
         };
-        match memory.admit(owner, compaction.memory_bytes()) {
+        match memory.admit((owner, lane.bit()), compaction.memory_bytes()) {
             Some(lease) => {
                 compaction.admitted(lease);
                 // The version was loaded before: if it has anything newer than an ingest, that is seen to be open.
@@ -81,6 +81,10 @@ impl Region {
     /// Those of writing. Nothing is changed then.
     pub fn install(&self, done: &CompactionDone) -> Result<()> {
         let _installing = self.installing.lock();
+        self.volume.in_doubt(|| self.install_now(done))
+    }
+
+    fn install_now(&self, done: &CompactionDone) -> Result<()> {
         if !planted(Bug::InstallBeforeLogDurable) {
             self.sync_tails()?;
         }

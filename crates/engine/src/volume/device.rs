@@ -4,14 +4,16 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use leeward_platform::disk::{Pending, Read};
 use leeward_platform::{Appender, Block, File};
+use std::any::Any;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 /// The file, and whether it can still be trusted with writes.
 #[derive(Debug)]
 pub(crate) struct Device {
     file: Arc<dyn File>,
-    failed: OnceLock<String>,
+    failed: OnceLock<Error>,
 }
 
 impl Device {
@@ -25,21 +27,37 @@ impl Device {
 
     /// Why nothing is written any more.
     pub(crate) fn why_failed(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
+        match self.failed.get()? {
+            Error::VolumeFailed { reason, .. } | Error::Panicked { reason, .. } => Some(reason),
+            _ => unreachable!("there are two reasons to take no writes"),
+        }
     }
 
-    /// Nothing is written from now on.
+    /// Nothing is written from now on, since nobody knows what the device holds.
     pub(crate) fn fail(&self, reason: &str) {
-        if self.failed.set(reason.to_owned()).is_ok() {
-            tracing::error!(file = self.file.name(), reason, "the volume takes no more writes");
+        self.refuse(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.to_owned() });
+    }
+
+    /// This thread has panicked: nothing is written from now on, since nobody knows what memory holds. Answers what writers are
+    /// told, which is of the first failure.
+    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let reason = format!("thread {name} panicked ({})", text.unwrap_or("it did not say why"));
+        let error = Error::Panicked { file: self.file.name().to_owned(), reason };
+        self.refuse(error.clone());
+        self.failed.get().cloned().unwrap_or(error)
+    }
+
+    fn refuse(&self, error: Error) {
+        if self.failed.set(error).is_ok() {
+            tracing::error!(file = self.file.name(), reason = self.why_failed(), "the volume takes no more writes");
         }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(reason) => Err(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.clone() }),
-        }
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

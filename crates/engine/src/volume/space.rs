@@ -115,10 +115,10 @@ impl Space {
     /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
     /// make room, have those.
     pub(super) fn allocate_for_writes(self: &Arc<Self>) -> Result<Arc<Segment>> {
-        let detail = self.too_few_for_writes();
-        self.state.lock().refuses_writes = detail.is_some();
-        match detail {
-            Some(detail) => Err(self.no_space(detail)),
+        let too_few = self.too_few_for_writes();
+        self.state.lock().refuses_writes = too_few.is_some();
+        match too_few {
+            Some(left) => Err(self.kept_for_compactions(left)),
             None => self.allocate(),
         }
     }
@@ -132,18 +132,21 @@ impl Space {
         Error::NoSpace { file: self.device.file().name().to_owned(), detail }
     }
 
-    fn too_few_for_writes(&self) -> Option<String> {
+    /// Segments left below a declared capacity, if those are the last.
+    fn too_few_for_writes(&self) -> Option<u32> {
         if self.limit == u32::MAX {
             return None;
         }
-        let (left, kept) =
-            (self.limit.saturating_sub(self.state.lock().used()), (self.limit / KEPT_SHARE).min(MOST_KEPT));
+        let left = self.limit.saturating_sub(self.state.lock().used());
+        (left <= (self.limit / KEPT_SHARE).min(MOST_KEPT)).then_some(left)
+    }
+
+    /// What writes are told of the `left` segments that are the last.
+    fn kept_for_compactions(&self, left: u32) -> Error {
         let capacity = u64::from(self.limit) * self.segment_bytes;
-        (left <= kept).then(|| {
-            format!(
-                "the volume has {left} segments left of its capacity of {capacity} bytes, which it needs to make room"
-            )
-        })
+        self.no_space(format!(
+            "the volume has {left} segments left of its capacity of {capacity} bytes, which it needs to make room"
+        ))
     }
 
     /// Segments in use, those reserved included, and those that the file has space for.
@@ -183,8 +186,8 @@ impl Space {
     /// Why there is no room for writes: no segment is free, and the file did not grow; or too few are left.
     pub(super) fn why_full(&self) -> Option<String> {
         let refuses_writes = self.state.lock().refuses_writes;
-        if refuses_writes && let Some(detail) = self.too_few_for_writes() {
-            return Some(self.no_space(detail).to_string());
+        if refuses_writes && let Some(left) = self.too_few_for_writes() {
+            return Some(self.kept_for_compactions(left).to_string());
         }
         let state = self.state.lock();
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())

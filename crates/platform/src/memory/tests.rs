@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Rng;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 #[test]
 fn blocks_are_of_one_owner_each() {
@@ -12,7 +14,7 @@ fn blocks_are_of_one_owner_each() {
     for round in 0..rounds {
         if blocks.len() > 50 || (!blocks.is_empty() && rng.one_in(3)) {
             let (byte, block) = blocks.swap_remove(rng.index(blocks.len()));
-            assert!(block.iter().all(|found| *found == byte));
+            assert_eq!(*block, vec![byte; block.len()][..]);
         } else {
             let most = if rng.one_in(20) { 200_000 } else { 40_000 };
             let bytes = rng.index(most);
@@ -32,12 +34,43 @@ fn a_block_goes_back_from_any_thread_and_outlives_its_pool() {
     let pool = Pool::new(1 << 20);
     let block = pool.take(8000);
     let start = block.start().addr();
-    std::thread::spawn(move || drop(block)).join().expect("it only drops");
+    thread::spawn(move || drop(block)).join().expect("it only drops");
     assert_eq!(pool.idle_bytes(), 8192);
     let (again, copy) = (pool.take(5000), pool.copy(&[7; 100]));
     assert_eq!((again.start().addr(), pool.idle_bytes()), (start, 0));
     drop((pool, again));
     assert_eq!(&copy[..], [7; 100]);
+}
+
+/// Some fill blocks, of all shelves and beyond; others read them, two at a time, and give them back.
+#[test]
+fn threads_pass_blocks_on_to_each_other() {
+    let pool = Pool::new(32 << 10);
+    let rounds = if cfg!(miri) { 40 } else { 5000u32 };
+    thread::scope(|scope| {
+        for n in 0..2 {
+            let (pool, (blocks, taken)) = (&pool, sync_channel::<(u8, Bytes)>(4));
+            scope.spawn(move || {
+                let mut rng = Rng::new(n);
+                for round in 0..rounds {
+                    let most = (3 * PAGE_BYTES) << rng.index(5);
+                    let mut block = pool.take(1 + rng.index(most));
+                    block.fill(round as u8);
+                    blocks.send((round as u8, block.into())).expect("it is read to the end");
+                }
+            });
+            scope.spawn(move || {
+                for (byte, block) in taken {
+                    let shared = block.clone();
+                    let other = thread::spawn(move || shared[shared.len() - 1]);
+                    assert_eq!(block, vec![byte; block.len()]);
+                    drop(block);
+                    assert_eq!(other.join().expect("it only reads"), byte);
+                }
+            });
+        }
+    });
+    assert!((1..=32 << 10).contains(&pool.idle_bytes()), "{pool:?}");
 }
 
 #[test]

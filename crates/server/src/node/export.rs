@@ -108,8 +108,7 @@ impl Serving {
             Ok(left) => Outcome::Exported { name, left: Ok(left), export: Some(export) },
             Err(error) => {
                 let (copy, disk) = *export;
-                drop(copy);
-                Export::remove(&*disk, &at);
+                copy.give_up(&*disk, &at);
                 Outcome::Exported { name, left: Err(error), export: None }
             }
         });

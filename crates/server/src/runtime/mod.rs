@@ -7,8 +7,9 @@
 //! | `admin` | HTTP; asks the event loop for figures |
 //! | the fabric's, the coordinator client's | push what they hear through the channel |
 //!
-//! A panic in the event loop or in a job ends the process: what they hold in memory can no longer be trusted, what is
-//! on the volume can.
+//! A panic in the event loop, in a job or in the coordinator client ends the process: what they hold in memory can no longer be
+//! trusted, what is on the volume can. A node that lives on without one of them would keep its regions, or its place in groups, and
+//! serve nobody; one that dies is taken over from.
 
 pub(crate) mod channel;
 mod connection;
@@ -304,8 +305,11 @@ fn join_cluster(config: &NodeConfig, doorbell: &Doorbell) -> Result<embedded::Cl
         session_timeout: Nanos::from_millis(config.session_timeout_ms),
         ..embedded::ClientOptions::new(config.coordinator)
     };
-    let doorbell = doorbell.clone();
-    let client = embedded::Client::start(options, move |event| doorbell.send(Event::Coordinator(event)));
+    let (doorbell, vital) = (doorbell.clone(), Vital("the coordinator client"));
+    let client = embedded::Client::start(options, move |event| {
+        let _the_threads_own = &vital;
+        doorbell.send(Event::Coordinator(event));
+    });
     client.map_err(system("coordinator client"))
 }
 
@@ -367,8 +371,23 @@ fn run(event_loop: EventLoop) {
 /// Runs `work`; a panic in it, which was printed already, ends the process.
 fn die_of_panic(what: &str, work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        tracing::error!("{what} panicked, which is a bug; the node ends so that another can take over");
-        std::process::abort();
+        die(what);
+    }
+}
+
+fn die(what: &str) -> ! {
+    tracing::error!("{what} panicked, which is a bug; the node ends so that another can take over");
+    std::process::abort();
+}
+
+/// What a thread has that others started: its panic ends the process.
+struct Vital(&'static str);
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            die(self.0);
+        }
     }
 }
 

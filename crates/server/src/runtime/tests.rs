@@ -378,3 +378,33 @@ fn a_start_that_cannot_be_says_what_to_do() {
     let error = start(&config).err().expect("absurd").to_string();
     assert!(error.contains("job_threads is 0"), "{error}");
 }
+
+/// Threads of a node that cannot go on without them.
+#[test]
+fn a_panic_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    const CHILD: &str = "LEEWARD_TEST_WHO_PANICS";
+    const ABORTED: i32 = 6;
+    match std::env::var(CHILD).as_deref() {
+        Err(_) => {}
+        Ok(who) => {
+            let in_job = who == "job";
+            let thread = std::thread::spawn(move || {
+                let vital = (!in_job).then_some(Vital("the coordinator client"));
+                let work = || panic!("on purpose {}", vital.is_some());
+                if in_job { die_of_panic("a job", work) } else { work() }
+            });
+            // Reached only by one that lives on.
+            drop(thread.join());
+            return;
+        }
+    }
+    for who in ["job", "client"] {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", "runtime::tests::a_panic_ends_the_process", "--nocapture"]).env(CHILD, who);
+        let ended = child.output().expect("it starts");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(ABORTED), "{who}: {said}");
+        assert!(said.contains("on purpose"), "{said}");
+    }
+}

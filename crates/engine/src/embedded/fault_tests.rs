@@ -1,0 +1,145 @@
+//! A store on a disk that fails, or is full, at any moment: what was answered is there, what was refused is not, and nothing else
+//! is told than what happened.
+
+use super::*;
+use leeward_platform::SimDisk;
+use leeward_platform::disk::{Fault, FaultPlan};
+use std::collections::BTreeMap;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> DbOptions {
+    DbOptions {
+        volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, memory_budget: 1 << 20 },
+        placement: Placement { medium_from: 60, large_from: 200 },
+        l0_bytes: 64 << 10,
+        growth_factor: 4,
+        sync: SyncMode::Every(Duration::from_millis(5)),
+        ..DbOptions::default()
+    }
+}
+
+fn open(disk: &SimDisk) -> Result<Db> {
+    Db::open_on(disk, "sim", options(), Arc::new(BootClock))
+}
+
+fn everything(db: &Db) -> Result<Model> {
+    let mut cursor = db.scan(ScanBounds::default());
+    let mut all = Model::new();
+    while let Some(entry) = cursor.next()? {
+        all.insert(entry.key.to_vec(), entry.value.to_vec());
+    }
+    Ok(all)
+}
+
+/// Keys and what becomes of them.
+type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// Does one random thing, to the store and, if that says that it is done, to the model; otherwise answers what it would have
+/// changed.
+fn step(rng: &mut Rng, db: &Db, model: &mut Model) -> Result<(), (Error, Changes)> {
+    let key = |n: u64| format!("key{n:04}").into_bytes();
+    let mut changes = Changes::new();
+    let done = match rng.below(400) {
+        0 => {
+            let first = rng.below(1000);
+            let pairs: Model = (first..first + 300).map(|n| (key(n), vec![n as u8; 100])).collect();
+            changes.extend(pairs.iter().map(|(key, value)| (key.clone(), Some(value.clone()))));
+            db.ingest(pairs.iter()).map(drop)
+        }
+        1 => match db.checkpoints() {
+            all if all.len() > 1 => all.iter().try_for_each(|checkpoint| db.drop_checkpoint(&checkpoint.name)),
+            all => db.checkpoint(&format!("checkpoint-{}", all.len())),
+        },
+        2 => {
+            let (start, end) = (key(rng.below(1000)), key(1000 + rng.below(300)));
+            changes.extend(model.range(start.clone()..end.clone()).map(|(key, _)| (key.clone(), None)));
+            db.delete_range(&start, Some(&end))
+        }
+        3 => db.sync(),
+        n => {
+            let (key, value) = (key(rng.below(1300)), vec![n as u8; rng.below(400) as usize]);
+            changes.push((key.clone(), Some(value.clone())));
+            db.put(&key, &value)
+        }
+    };
+    if let Err(error) = done {
+        return Err((error, changes));
+    }
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(model.insert(key, value)),
+            None => drop(model.remove(&key)),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_moment_costs_nothing_that_was_answered() {
+    let mut refused = 0;
+    for kib in (280..2000).step_by(215) {
+        let disk = SimDisk::new(kib, kib << 10);
+        let (mut rng, mut model) = (Rng::new(kib), Model::new());
+        let db = match open(&disk) {
+            Err(error) => {
+                assert!(kib < 300 && matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
+                disk.set_capacity(1 << 30);
+                open(&disk).expect("there is room now")
+            }
+            Ok(db) => db,
+        };
+        for _ in 0..6000 {
+            if let Err((error, _)) = step(&mut rng, &db, &mut model) {
+                assert!(matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(everything(&db).unwrap(), model, "{kib} KiB");
+        assert!(db.verify().damaged.is_empty());
+        disk.set_capacity(1 << 30);
+        // Until the workers have tried again they have no other answer.
+        let since = Instant::now();
+        while let Err(error) = db.put(b"more", b"room") {
+            assert!(since.elapsed() < Duration::from_secs(30), "{kib} KiB: {error}");
+        }
+        model.insert(b"more".to_vec(), b"room".to_vec());
+        (0..500).for_each(|_| while step(&mut rng, &db, &mut model).is_err() {});
+        db.close().unwrap();
+        let db = open(&disk).unwrap();
+        assert_eq!(everything(&db).unwrap(), model, "{kib} KiB, opened again");
+        assert!(db.verify().damaged.is_empty());
+    }
+    assert!(refused > 1000, "most were full some time: {refused} refused");
+}
+
+#[test]
+fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
+    let mut failed = 0;
+    for op in (1..900).step_by(13) {
+        let disk = SimDisk::new(op, 1 << 30);
+        let (mut rng, mut model) = (Rng::new(op), Model::new());
+        // A store to mapped memory is an operation that does not fail.
+        disk.set_maps(op % 2 == 0);
+        disk.set_faults(FaultPlan { at: vec![(op, Fault::Fail)], ..FaultPlan::default() });
+        let stopped = open(&disk)
+            .map_err(|error| (error, Changes::new()))
+            .and_then(|db| (0..2500).try_for_each(|_| step(&mut rng, &db, &mut model)));
+        failed += u32::from(stopped.is_err());
+        // Nobody can say whether the last of them was done.
+        let doubtful: BTreeMap<_, _> = match stopped {
+            Err((Error::Io { .. } | Error::VolumeFailed { .. }, changes)) => changes.into_iter().collect(),
+            Err((error, _)) => panic!("operation {op}: {error}"),
+            Ok(()) => BTreeMap::new(),
+        };
+        disk.set_faults(FaultPlan::default());
+        let db = open(&disk).unwrap_or_else(|error| panic!("operation {op}: {error}"));
+        let found = everything(&db).unwrap();
+        for key in found.keys().chain(model.keys()) {
+            let is_right = found.get(key) == model.get(key) || doubtful.get(key) == Some(&found.get(key).cloned());
+            assert!(is_right, "operation {op}: {:?}", key.escape_ascii().to_string());
+        }
+        assert!(db.verify().damaged.is_empty());
+    }
+    assert!(failed > 20, "{failed} were told");
+}
