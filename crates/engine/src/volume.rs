@@ -439,6 +439,11 @@ impl Volume {
         self.space.is_short()
     }
 
+    /// Segments that are left of a declared capacity; a great many without one.
+    pub(crate) fn segments_left(&self) -> u32 {
+        self.space.left().unwrap_or(u32::MAX)
+    }
+
     /// Gives space back to the device if much is free: worth a call when segments were let go of.
     pub(crate) fn release_space(&self) {
         self.space.release();

@@ -280,7 +280,8 @@ impl Picker {
 
     /// The next part of a sweep, if there is garbage to collect.
     fn next_of_sweep(&mut self, version: &Version, logs: &Logs<'_>) -> Option<Source> {
-        let segment_bytes = version.reads().volume.segment_bytes() as u64;
+        let volume = &version.reads().volume;
+        let (segment_bytes, left) = (volume.segment_bytes() as u64, volume.segments_left());
         let accounts = &logs.accounts;
         let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
@@ -295,14 +296,14 @@ impl Picker {
                 _ if position == L1 && self.l1_runs > 1 => {
                     // On their way into L2, values leave victims; it is read but once.
                     let segments = levels.iter().take(L1_RUNS + 1).map(|level| level.segments().len()).sum();
-                    let least = self.sweep.part(segments, segment_bytes);
+                    let least = self.sweep.part(segments, segment_bytes, left);
                     (runs::count(levels) > 0).then(|| {
                         let runs::Part { from, next } = runs::part(version.reads(), levels, resume, least);
                         Source::Segments { from, target: L1_RUNS, swept: Some(next) }
                     })
                 }
                 Some(level) if !level.is_empty() => {
-                    let most = self.sweep.part(level.segments().len(), segment_bytes);
+                    let most = self.sweep.part(level.segments().len(), segment_bytes, left);
                     Some(Source::Rewrite { level: position, first: level.segment_of(resume), most })
                 }
                 Some(_) => None,

@@ -73,13 +73,15 @@ fn complete(state: &RegionState) -> impl Iterator<Item = (&SegmentState, u32)> {
     complete.filter_map(|segment| Some((segment, segment.live_bytes()?)))
 }
 
-/// The segments to empty so that no more than `goal` bytes of garbage are left, or as many as one sweep takes.
-pub(crate) fn choose(state: &RegionState, segment_bytes: usize, goal: u64) -> Victims {
+/// The segments to empty so that no more than `goal` bytes of garbage are left, or as many as one sweep takes; where only so
+/// many segments are `left`, no more than some of those can hold.
+pub(crate) fn choose(state: &RegionState, segment_bytes: usize, (goal, left): (u64, u32)) -> Victims {
     let accounts = Accounts::of(state, segment_bytes);
     let mut all: Vec<_> = complete(state).collect();
     all.sort_by_key(|(segment, live)| (*live, segment.id));
     let mut garbage = accounts.garbage_bytes();
-    let mut room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes as u64);
+    let room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes as u64);
+    let mut room = room.min(taken_of(left) * segment_bytes as u64);
     let mut victims = Victims::new();
     for (segment, live) in all {
         let gained = (segment_bytes as u64).saturating_sub(u64::from(live));
@@ -90,6 +92,11 @@ pub(crate) fn choose(state: &RegionState, segment_bytes: usize, goal: u64) -> Vi
         victims.insert(segment.id, (segment.no, live));
     }
     victims
+}
+
+/// Of so many segments that are left, those that a compaction may take for what it moves, or for what it writes beside that.
+fn taken_of(left: u32) -> u64 {
+    u64::from(left / 3).max(1)
 }
 
 fn numbers(victims: &Victims) -> Arc<HashSet<SegmentNo>> {
@@ -136,10 +143,12 @@ impl Sweep {
         *self = Sweep { serial, victims, numbers, level, resume, began_with, expected, moving, stuck, is_driven };
     }
 
-    /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs.
-    pub(super) fn part(&self, leaf_segments: usize, segment_bytes: u64) -> usize {
+    /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs,
+    /// where so many segments are `left`.
+    pub(super) fn part(&self, leaf_segments: usize, segment_bytes: u64, left: u32) -> usize {
         let wanted = RUNS_OF_A_PART * segment_bytes * leaf_segments as u64 / self.moving.max(1);
-        (wanted as usize).clamp(MOST_REWRITTEN.0, MOST_REWRITTEN.1)
+        let most = MOST_REWRITTEN.1.min(taken_of(left) as usize);
+        (wanted as usize).clamp(MOST_REWRITTEN.0.min(most), most)
     }
 
     /// Numbers of the victims that are live.

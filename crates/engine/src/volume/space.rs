@@ -132,13 +132,14 @@ impl Space {
         Error::NoSpace { file: self.device.file().name().to_owned(), detail }
     }
 
-    /// Segments left below a declared capacity, if those are the last.
+    /// Segments left below a declared capacity.
+    pub(super) fn left(&self) -> Option<u32> {
+        (self.limit < u32::MAX).then(|| self.limit.saturating_sub(self.state.lock().used()))
+    }
+
+    /// Those, if they are the last.
     fn too_few_for_writes(&self) -> Option<u32> {
-        if self.limit == u32::MAX {
-            return None;
-        }
-        let left = self.limit.saturating_sub(self.state.lock().used());
-        (left <= (self.limit / KEPT_SHARE).min(MOST_KEPT)).then_some(left)
+        self.left().filter(|left| *left <= (self.limit / KEPT_SHARE).min(MOST_KEPT))
     }
 
     /// What writes are told of the `left` segments that are the last.
