@@ -26,9 +26,9 @@ const L1_L0S: u64 = 4;
 /// of them.
 const L0_WEIGHT: f64 = 0.5;
 
-/// Part of an L0's size that each run of L1 should have: three L0s make one, about half of them is data, and half of what is in
-/// the runs was merged already.
-const RUN_SHARE: f64 = 0.75;
+/// Part of an L0's size that each run of L1 should have: three L0s make one, about half of them is data, and some of what is in
+/// the runs was merged already. Measured against 0.75, which writes 5 % more in Load of SD and 10 % more of S, and 1.
+const RUN_SHARE: f64 = 1.25;
 /// Runs of L1 from which on they are merged however small they are: there is room for one more.
 const MOST_RUNS: usize = L1_RUNS - 1;
 
