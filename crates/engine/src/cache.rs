@@ -163,10 +163,16 @@ impl Item {
     fn bytes(&self) -> u64 {
         match self {
             Item::Leaf(leaf) => Pool::memory_bytes(leaf.bytes().len()) as u64,
-            Item::Index(index) => index.memory_bytes() as u64,
+            Item::Index(index) => index_memory_bytes(index) as u64,
             Item::Value(value) => Pool::memory_bytes(value.len()) as u64,
         }
     }
+}
+
+/// Memory of an index whose bytes are a block's.
+pub(crate) fn index_memory_bytes(index: &LeafIndex) -> usize {
+    let bytes = index.footer().index_bytes();
+    index.memory_bytes() - bytes + Pool::memory_bytes(bytes)
 }
 
 impl Cache {

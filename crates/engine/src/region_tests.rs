@@ -189,7 +189,10 @@ fn prepared_tails(maps: bool) {
     let options = TableOptions { placement: Placement::IN_PLACE, ..TableOptions::default() };
     let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
     assert!(!region.wants_tails(), "a region that nobody writes to takes no space");
-    region.append(&[put(b"first", b"1")]).unwrap();
+    assert!(region.append(&[put(b"first", b"1")]).unwrap().wants_upkeep);
+    assert!(!region.wants_tails(), "nor does one that has hardly begun take a second segment");
+    let half = (0..).find(|_| region.append(&[put(b"fill", &[0; 1000])]).unwrap().wants_upkeep).unwrap();
+    assert!((12..=16).contains(&half), "{half} KiB of 32");
     assert!(region.wants_tails());
     region.prepare_tails().unwrap();
     assert!(!region.wants_tails());

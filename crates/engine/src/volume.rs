@@ -63,8 +63,9 @@ impl Default for VolumeOptions {
 pub const VOLUME_NAME: &str = "volume";
 /// Segments of each manifest zone of a new volume.
 const ZONE_SEGMENTS: u32 = 4;
-/// Memory of a region without data, about: a thousand of them take a thousand times as much.
-const REGION_BYTES: usize = 8 << 10;
+/// Memory of a region itself, its parts of the manifest, and what the allocator cannot give back of that, about: a thousand of them
+/// take a thousand times as much.
+const REGION_BYTES: usize = 12 << 10;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
 

@@ -1,53 +1,25 @@
 //! The budget of memory is kept: what the process has is looked at while stores of one region and of a thousand are written to,
 //! compacted, read and scanned.
 
+mod process;
+
 use leeward_engine::compaction::{Compaction, Step};
 use leeward_engine::embedded::{Db, DbOptions};
 use leeward_engine::{AppendError, Reach, Region, Replica, ScanBounds, VOLUME_NAME, Volume, VolumeOptions, Write};
 use leeward_format::cluster::TableOptions;
 use leeward_format::{Epoch, LogKind, RegionId, UnixMs, VolumeId};
 use leeward_platform::{Disk, RealDisk, Rng};
+use process::{MIB, memory_bytes};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
-
-const MIB: usize = 1 << 20;
-
-/// Bytes of this process that are not the page cache's.
-fn memory_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
-    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("the kernel tells");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") << 10
-}
-
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
 
 /// What the process has at most while `work` is done, beyond what it had before, against the budget.
 fn check(budget: usize, what: &str, work: impl FnOnce()) {
     let before = memory_bytes();
-    let done = AtomicBool::new(false);
-    let peak = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut peak = 0;
-            while !done.load(Relaxed) {
-                peak = peak.max(memory_bytes());
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            peak
-        });
-        // Also when it panics.
-        let end = End(&done);
+    let peak = process::watch(|peak| {
         work();
-        drop(end);
-        watch.join().expect("it only looks")
+        peak.take()
     });
-    let peak = peak - before;
+    let peak = peak.saturating_sub(before);
     println!("{what}: {} KiB of {} KiB", peak >> 10, budget >> 10);
     assert!(peak <= budget / 10 * 11, "{what}: {} KiB of a budget of {} KiB", peak >> 10, budget >> 10);
     assert!(peak >= budget / 2, "{what}: {} KiB of a budget of {} KiB: nothing is shown", peak >> 10, budget >> 10);

@@ -37,7 +37,7 @@ pub enum Control {
     },
     /// An operation for a region whose primary the receiver is.
     Forward {
-        /// Chosen by the sender, echoed.
+        /// Chosen by the sender, echoed; no other process of its server uses it: the answer may come when the sender is gone.
         id: u64,
         /// The table that it is on.
         table: TableName,

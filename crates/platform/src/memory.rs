@@ -4,7 +4,7 @@
 //! purposes all the time, as that of a cache does, a process so comes to have a multiple of what is in use.
 //!
 //! ```text
-//!  shelf      4 KiB, 8 KiB, 16 KiB, 32 KiB, 64 KiB                    a larger block is a mapping of its own
+//!  shelf      4 KiB, 8, 12, 16 ... 32 KiB, 40, 48, 56, 64 KiB         a larger block is a mapping of its own
 //!  its slabs  | block | block | ... 64 of them ... |  | block | ...   mapped once, unmapped with the pool
 //!  a block    in use, idle (its pages are there), or bare (the system has them)
 //! ```
@@ -30,13 +30,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Unit of the system's memory, in bytes: what a block has is a multiple.
 pub const PAGE_BYTES: usize = 4096;
-const SHELVES: usize = 5;
+/// Pages of the blocks of each shelf: a block has at most one more than it needs.
+const SHELF_PAGES: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16];
 /// Blocks of a slab.
 const SLAB_BLOCKS: usize = 64;
 
 /// Blocks that give way to each other. Any thread may take one and drop it.
 pub struct Pool {
-    shelves: [Shelf; SHELVES],
+    shelves: [Shelf; SHELF_PAGES.len()],
     /// Bytes of idle blocks that it may have.
     most_idle: usize,
     idle: AtomicUsize,
@@ -78,8 +79,9 @@ unsafe impl Sync for Block {}
 impl Pool {
     /// One that keeps up to `most_idle` bytes of blocks that nobody uses.
     pub fn new(most_idle: usize) -> Arc<Pool> {
-        let shelf = |at| Shelf { block_bytes: PAGE_BYTES << at, idle: AtomicUsize::new(0), lists: Mutex::default() };
-        Arc::new(Pool { shelves: std::array::from_fn(shelf), most_idle, idle: AtomicUsize::new(0) })
+        let shelf =
+            |pages| Shelf { block_bytes: pages * PAGE_BYTES, idle: AtomicUsize::new(0), lists: Mutex::default() };
+        Arc::new(Pool { shelves: SHELF_PAGES.map(shelf), most_idle, idle: AtomicUsize::new(0) })
     }
 
     /// A block of so many bytes, which hold anything and are about to be written to.
@@ -87,7 +89,7 @@ impl Pool {
         match shelf_of(bytes) {
             Some(at) => {
                 let (start, home) = (self.take_of(&self.shelves[at]), Some((Arc::clone(self), at)));
-                Block { start, bytes, memory_bytes: PAGE_BYTES << at, home }
+                Block { start, bytes, memory_bytes: self.shelves[at].block_bytes, home }
             }
             None => {
                 let mut block = Block::bare(bytes);
@@ -99,7 +101,7 @@ impl Pool {
 
     /// Bytes of memory that a block of so many bytes takes.
     pub fn memory_bytes(bytes: usize) -> usize {
-        shelf_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| PAGE_BYTES << at)
+        shelf_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| SHELF_PAGES[at] * PAGE_BYTES)
     }
 
     /// A copy of `bytes` in a block.
@@ -161,8 +163,8 @@ impl Pool {
 }
 
 fn shelf_of(bytes: usize) -> Option<usize> {
-    let pages = bytes.div_ceil(PAGE_BYTES).max(1);
-    Some(pages.next_power_of_two().ilog2() as usize).filter(|at| *at < SHELVES)
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    SHELF_PAGES.iter().position(|has| pages <= *has)
 }
 
 impl Drop for Pool {

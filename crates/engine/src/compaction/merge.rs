@@ -310,7 +310,7 @@ pub(super) fn keep(
     };
     let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree);
     // A copy: a slice would keep all of the segment in memory.
-    let index = Bytes::copy_from_slice(&bytes[footer.tree_at as usize..]);
+    let index = context.reads.volume.memory().pool().copy(&bytes[footer.tree_at as usize..]);
     let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
     let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
     leaf.keep_leaves(&index, &bytes, &were_kept(&index));

@@ -469,7 +469,8 @@ impl Picker {
 pub(super) fn padded(version: &Version, least: usize) -> Vec<Arc<Level>> {
     let mut levels = version.levels().to_vec();
     let positions = levels.len().max(least + 1).max(L1_RUNS);
-    levels.resize_with(positions, || Arc::new(Level::empty()));
+    // One for all that are empty: most of a small region's are.
+    levels.resize(positions, Arc::new(Level::empty()));
     levels
 }
 

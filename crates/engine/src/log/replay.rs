@@ -5,12 +5,13 @@
 
 use super::{decode_record, read_header};
 use crate::error::Result;
+use crate::memory::{Lease, Purpose};
 use crate::volume::Volume;
 use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
-use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordSeed, read_record_unchecked};
+use leeward_format::record::{FLAG_BATCH_CONTINUES, RECORD_HEADER_BYTES, Record, RecordSeed, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
-use leeward_platform::{Bug, planted};
+use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_platform::{Block, Bug, planted};
 use std::collections::{HashMap, VecDeque};
 
 /// A record on its way through a replay.
@@ -124,6 +125,46 @@ fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }
 
+/// Bytes of a segment that are read first: each time that more is wanted, three times as much again. So the tails of a thousand
+/// regions that were hardly written to cost a thousand such reads, not a thousand segments.
+const FIRST_READ_BYTES: usize = 64 << 10;
+
+/// What is known of the bytes of a segment, from its start.
+enum Contents<'a> {
+    Overlay(&'a [u8]),
+    Read {
+        /// As long as what may be read.
+        block: Block,
+        /// Bytes that were.
+        bytes: usize,
+        /// For those.
+        lease: Lease,
+    },
+}
+
+impl Contents<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Contents::Overlay(bytes) => bytes,
+            Contents::Read { block, bytes, .. } => &block[..*bytes],
+        }
+    }
+
+    /// Reads on; `false` if there is no more.
+    fn read_on(&mut self, volume: &Volume, no: SegmentNo) -> Result<bool> {
+        let Contents::Read { block, bytes, lease } = self else { return Ok(false) };
+        let (from, to) = (*bytes, (4 * *bytes).max(FIRST_READ_BYTES).min(block.len()));
+        if from == to {
+            return Ok(false);
+        }
+        lease.set(to as u64);
+        block.make_ready(from, to - from);
+        volume.read(no, from as u32, &mut block[from..to])?;
+        *bytes = to;
+        Ok(true)
+    }
+}
+
 /// One log, segment by segment, one of them in memory at a time.
 struct Source<'a> {
     volume: &'a Volume,
@@ -133,8 +174,8 @@ struct Source<'a> {
     segments: VecDeque<SegmentState>,
     current: Option<SegmentState>,
     seed: RecordSeed,
-    bytes: Vec<u8>,
-    /// Of the record that comes next in `bytes`.
+    contents: Contents<'a>,
+    /// Of the record that comes next in them.
     offset: usize,
     /// First and last LSN and length of the record at `offset`, once it was looked at.
     head: Option<(Lsn, Lsn, usize)>,
@@ -158,7 +199,7 @@ impl<'a> Source<'a> {
             segments: VecDeque::new(),
             current: None,
             seed: RecordSeed::new(region, log, SegmentId(0)),
-            bytes: Vec::new(),
+            contents: Contents::Overlay(&[]),
             offset: 0,
             head: None,
             last: Lsn(0),
@@ -188,7 +229,7 @@ impl<'a> Source<'a> {
                 let Some(segment) = self.segments.pop_front() else { return Ok(None) };
                 self.load(segment)?;
             } else {
-                self.decode_head();
+                self.decode_head()?;
             }
         }
     }
@@ -199,7 +240,8 @@ impl<'a> Source<'a> {
         let offset = self.offset;
         self.pass(last, bytes);
         let segment = self.current.as_ref().expect("the record is in a segment");
-        let record = read_record_unchecked(&self.bytes[offset..]).ok().flatten().expect("it was decoded before");
+        let record =
+            read_record_unchecked(&self.contents.bytes()[offset..]).ok().flatten().expect("it was decoded before");
         Ok(Replayed { log: self.log, no: segment.no, offset: offset as u32, record })
     }
 
@@ -213,8 +255,9 @@ impl<'a> Source<'a> {
     }
 
     /// Looks at the record at `offset`; leaves the segment where there is none.
-    fn decode_head(&mut self) {
-        match decode_record(self.seed, &self.bytes[self.offset..]) {
+    fn decode_head(&mut self) -> Result<()> {
+        while self.is_cut() && self.read_on()? {}
+        match decode_record(self.seed, &self.contents.bytes()[self.offset..]) {
             Ok(Some(record)) if record.stamp.lsn > self.last => {
                 self.head = Some((record.stamp.lsn, record.last_lsn(), record.bytes()))
             }
@@ -225,6 +268,18 @@ impl<'a> Source<'a> {
             Ok(None) => self.leave(None),
             Err(error) => self.leave(Some(error.to_string())),
         }
+        Ok(())
+    }
+
+    /// Whether a record at `offset` may go on behind what was read.
+    fn is_cut(&self) -> bool {
+        let rest = &self.contents.bytes()[self.offset..];
+        rest.len() < RECORD_HEADER_BYTES || matches!(read_record_unchecked(rest), Err(DecodeError::Short { .. }))
+    }
+
+    fn read_on(&mut self) -> Result<bool> {
+        let Some(segment) = self.current else { return Ok(false) };
+        self.contents.read_on(self.volume, segment.no)
     }
 
     fn leave(&mut self, fault: Option<String>) {
@@ -240,20 +295,22 @@ impl<'a> Source<'a> {
 
     fn load(&mut self, segment: SegmentState) -> Result<()> {
         let wanted = segment.bytes.map_or(self.volume.segment_bytes(), |bytes| bytes as usize);
-        match self.overlays.get(&segment.id) {
-            Some(bytes) => self.bytes = bytes[..bytes.len().min(wanted)].to_vec(),
+        self.contents = match self.overlays.get(&segment.id) {
+            Some(bytes) => Contents::Overlay(&bytes[..bytes.len().min(wanted)]),
             None => {
-                self.bytes.resize(wanted.min(self.volume.segment_bytes()), 0);
-                self.volume.read(segment.no, 0, &mut self.bytes)?;
+                let block = Block::bare(wanted.min(self.volume.segment_bytes()));
+                Contents::Read { block, bytes: 0, lease: self.volume.memory().lease(Purpose::Reads) }
             }
-        }
+        };
+        self.contents.read_on(self.volume, segment.no)?;
         self.current = Some(segment);
         self.seed = RecordSeed::new(self.region, self.log, segment.id);
         self.offset = LOG_HEADER_BYTES;
-        match read_header(&self.bytes, self.region, self.log, segment.id) {
+        let bytes = self.contents.bytes();
+        match read_header(bytes, self.region, self.log, segment.id) {
             Ok(_) => {}
             // A segment that was opened and never written to.
-            Err(_) if segment.bytes.is_none() && self.bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {
+            Err(_) if segment.bytes.is_none() && bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {
                 self.leave(None);
             }
             Err(error) => {

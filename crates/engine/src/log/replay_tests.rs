@@ -147,3 +147,29 @@ fn an_empty_region_is_before_the_first_record() {
     logs.overlays.insert(SegmentId(1), vec![0; 4096]);
     assert_eq!(logs.last(), 0);
 }
+
+#[test]
+fn a_segment_is_read_as_far_as_it_has_records() {
+    let value = vec![7; 9_000];
+    for records in [1u64, 6, 7, 8, 20, 25, 110] {
+        let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
+        let options = VolumeOptions { segment_bytes: 1 << 20, ..VolumeOptions::default() };
+        let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
+        let (held, id) = (volume.allocate().unwrap(), SegmentId(1));
+        let mut bytes = LogHeader { region: REGION, log: Recovery, id, first_lsn: Lsn(1) }.encode().to_vec();
+        for lsn in 1..=records {
+            let record = Record { stamp: Lsn(lsn).into(), kind: RecordKind::Put, flags: 0, key: b"key", value: &value };
+            record.append_to(RecordSeed::new(REGION, Recovery, id), &mut bytes);
+        }
+        volume.write_buffered(held.no(), 0, &bytes).unwrap();
+        let mut state = RegionState::new(REGION, TableOptions::default());
+        state.segments.insert(id, SegmentState::new(id, held.no(), SegmentKind::Log(Recovery)));
+        let before = volume.counters().bytes_read;
+        let logs = Logs { volume, state, overlays: HashMap::new() };
+        assert_eq!(logs.last(), records);
+        let (read, most) = (logs.volume.counters().bytes_read - before, (4 * bytes.len()).max(FIRST_READ_BYTES) as u64);
+        assert!((bytes.len() as u64..=most).contains(&read), "{read} bytes for {records} records");
+        assert_eq!(logs.replay().1[&id], End { bytes: bytes.len() as u32, last_lsn: Lsn(records) });
+        assert_eq!(logs.volume.memory().stats().reads, 0);
+    }
+}

@@ -152,6 +152,10 @@ impl Tail {
     pub fn filled(&self) -> u32 {
         self.bytes.filled() as u32
     }
+    /// It has so much that the next should be prepared.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.bytes.filled() >= self.bytes.capacity() / 2
+    }
     /// No more bytes will come.
     pub fn sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
@@ -213,6 +217,10 @@ impl Tails {
     /// All tails, of both logs.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Tail>> {
         LogKind::APPENDED.into_iter().flat_map(|log| self.of(log).iter().cloned().collect::<Vec<_>>())
+    }
+
+    pub(crate) fn newest(&self, log: LogKind) -> Option<Arc<Tail>> {
+        self.lists[log.index()].load().last().cloned()
     }
 
     pub(crate) fn find(&self, log: LogKind, index: u64) -> Option<Arc<Tail>> {

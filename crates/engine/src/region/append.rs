@@ -126,7 +126,7 @@ pub struct Appended {
     pub is_written: bool,
     /// How long its writer should rest before the next append, so that compactions keep up; most often not at all.
     pub pause: Duration,
-    /// It opened a tail or froze an L0: there is upkeep to do.
+    /// It opened a tail, or half filled one, or froze an L0: there is upkeep to do.
     pub wants_upkeep: bool,
 }
 
@@ -155,6 +155,13 @@ pub(super) struct Need {
     pub(super) bytes: usize,
     /// Position in the batch of its first record of this log.
     pub(super) first: Option<u64>,
+}
+
+impl Writer {
+    /// Of each log, whether the tail that takes writes is half full.
+    fn half_full(&self) -> [bool; 2] {
+        self.current.each_ref().map(|open| open.as_ref().is_some_and(|open| open.tail.is_half_full()))
+    }
 }
 
 impl Region {
@@ -222,7 +229,9 @@ impl Region {
         }
         let first = writer.next;
         let last = Lsn(first.0 + writes.len() as u64 - 1);
+        let half_full = writer.half_full();
         let large_at = self.log_batch(writer, writes)?;
+        wants_upkeep |= writer.half_full() != half_full;
         let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
         let l0 = view.version.active();
         let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());

@@ -2,7 +2,7 @@
 //!
 //! Any thread may read; a leaf or index that two threads miss at once is read twice.
 
-use crate::cache::{Cache, Leaf, Reservation};
+use crate::cache::{Cache, Leaf, Reservation, index_memory_bytes};
 use crate::error::{Error, Result};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
@@ -109,7 +109,7 @@ impl LeafSegment {
 
     /// Gives it the index that was just built, if the cache has room.
     pub(crate) fn keep_index(&self, index: Arc<LeafIndex>) {
-        if let Some(reservation) = self.cache.reserve(index.memory_bytes()) {
+        if let Some(reservation) = self.cache.reserve(index_memory_bytes(&index)) {
             // Another thread may have been faster: then its index stays.
             let _ = self.resident.set((index, reservation));
         }
@@ -171,7 +171,7 @@ impl LeafSegment {
 
     fn load_index(&self, reads: &Reads) -> Result<Arc<LeafIndex>> {
         self.cache.count_miss();
-        let mut bytes = vec![0; self.tree.bytes()];
+        let mut bytes = reads.volume.memory().pool().take(self.tree.bytes());
         let offset = self.tree.pointer.offset();
         reads.volume.read(self.segment.no(), offset, &mut bytes)?;
         let index = LeafIndex::parse(&bytes.into(), self.address.at(offset), self.segment.no())

@@ -11,6 +11,7 @@ use leeward_format::DecodeError;
 use leeward_format::Incarnation;
 use leeward_format::frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameKind, read_frame, write_frame};
 use leeward_format::manifest::{Change, Entry, EntryBody, FRAME_ALIGN, VolumeState};
+use leeward_platform::Block;
 use std::sync::Arc;
 
 /// Room at the end of a zone that only `Moved` may use, in bytes.
@@ -72,14 +73,21 @@ impl Manifest {
     /// Reads what the device holds.
     pub(crate) fn read(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
         let mut manifest = Manifest::new(device, start, zone_bytes);
-        let zones = [manifest.read_zone(0)?, manifest.read_zone(1)?];
-        let firsts = zones.each_ref().map(|zone| decode(zone).ok().flatten().filter(is_checkpoint));
-        let sequence = |zone: usize| firsts[zone].as_ref().map(|(entry, _)| entry.sequence);
-        manifest.current = usize::from(sequence(1) > sequence(0));
-        let Some((first, bytes)) = firsts[manifest.current].clone() else {
+        let first = |zone: &Block| decode(zone).ok().flatten().filter(is_checkpoint);
+        // One of them in memory at a time.
+        let other = first(&manifest.read_zone(1)?).map(|(entry, _)| entry.sequence);
+        let mut zone = manifest.read_zone(0)?;
+        let mut newest = first(&zone);
+        if other > newest.as_ref().map(|(entry, _)| entry.sequence) {
+            manifest.current = 1;
+            drop(zone);
+            zone = manifest.read_zone(1)?;
+            newest = first(&zone);
+        }
+        let Some((first, bytes)) = newest else {
             return Err(manifest.damaged(0, "neither zone of the manifest starts with a checkpoint".into()));
         };
-        let state = manifest.replay(&zones[manifest.current], first, bytes)?;
+        let state = manifest.replay(&zone, first, bytes)?;
         Ok((manifest, state))
     }
 
@@ -166,8 +174,9 @@ impl Manifest {
         frame
     }
 
-    fn read_zone(&self, zone: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.zone_bytes];
+    /// A block: an allocator that has been given back so much would keep as much for good.
+    fn read_zone(&self, zone: usize) -> Result<Block> {
+        let mut bytes = Block::bare(self.zone_bytes);
         self.device.read(self.starts[zone], &mut bytes)?;
         Ok(bytes)
     }

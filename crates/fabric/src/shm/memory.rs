@@ -54,6 +54,15 @@ pub(super) struct ShmMemory {
     counters: Arc<Counters>,
 }
 
+/// Says what to do where the process has as many files as it may.
+fn explained(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(rustix::io::Errno::MFILE.raw_os_error()) {
+        return error;
+    }
+    let advice = "shared memory takes a file a piece: raise the limit (`ulimit -Hn`), or use the TCP fabric";
+    io::Error::new(error.kind(), format!("{error}; {advice}"))
+}
+
 impl ShmMemory {
     /// `len` zeroed bytes, known to `registry`.
     pub(super) fn register(
@@ -62,7 +71,7 @@ impl ShmMemory {
         len: usize,
     ) -> io::Result<Arc<ShmMemory>> {
         let bytes = file_bytes(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = create_file(bytes)?;
+        let file = create_file(bytes).map_err(explained)?;
         let memory = Arc::new(ShmMemory {
             handle: registry.handle(len),
             mapping: Mapping::new(&file, bytes)?,

@@ -89,3 +89,11 @@ fn revoked_memory_is_not_passed_on() {
     owner.revoke();
     assert!(owner.file().unwrap().is_none());
 }
+
+#[test]
+fn who_has_too_many_files_is_told_what_to_do() {
+    use rustix::io::Errno;
+    let told = explained(Errno::MFILE.into()).to_string();
+    assert!(told.starts_with("Too many open files") && told.contains("ulimit -Hn"), "{told}");
+    assert_eq!(explained(Errno::NOMEM.into()).raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
+}

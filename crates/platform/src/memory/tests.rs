@@ -20,6 +20,12 @@ fn blocks_are_of_one_owner_each() {
             let bytes = rng.index(most);
             let mut block = pool.take(bytes);
             assert!(block.len() == bytes && block.memory_bytes() >= bytes);
+            assert!(
+                block.memory_bytes() < bytes.max(1) + 2 * PAGE_BYTES,
+                "{block:?} of {} bytes",
+                block.memory_bytes()
+            );
+            assert_eq!(block.memory_bytes(), Pool::memory_bytes(bytes));
             assert!(block.start().addr().get().is_multiple_of(PAGE_BYTES));
             block.fill(round as u8);
             blocks.push((round as u8, block));

@@ -3,12 +3,17 @@
 //! A read whose answer was lost is routed again. A write is not, also where that would do no harm: if its second try were
 //! refused, its client would have to be told both that it was not done and that it may have been. One that was
 //! certainly not carried out (the primary says that it is none) is routed again until its time is over.
+//!
+//! Invariant: no two processes of a server use the same id. A primary may hold an answer for seconds, and knows whom it is for by
+//! server and id: if the process that asked is gone by then, the next one of that server gets it, and must not take it for the
+//! answer to an operation of its own.
 
 use super::serving::{Answer, ReplyTo};
+use leeward_format::cluster::Member;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
 use leeward_format::{RegionId, ServerId};
-use leeward_platform::Nanos;
+use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
 /// How long an operation is tried before its client is told.
@@ -30,20 +35,28 @@ pub(super) enum Next {
     Answer(Answer),
 }
 
-#[derive(Default)]
 pub(super) struct Forwarding {
-    next: u64,
+    /// Id of the message that was sent last.
+    last: u64,
     sent: BTreeMap<u64, Forwarded>,
     pub(super) total: u64,
 }
 
 impl Forwarding {
+    /// Nothing is sent yet by `me`, the only process that is this member.
+    pub(super) fn new(me: Member) -> Forwarding {
+        // Far apart: those of two lives on a volume, and those on two volumes. In a simulation, the same in every run.
+        let volume = Rng::new(me.volume.0).u64();
+        let last = Rng::new(volume.wrapping_add(me.incarnation.0)).u64();
+        Forwarding { last, sent: BTreeMap::new(), total: 0 }
+    }
+
     /// An operation goes to `server`; answers the id of its message.
     pub(super) fn send(&mut self, since: Nanos, to: ReplyTo, table: TableName, op: Op, server: ServerId) -> u64 {
-        self.next += 1;
+        self.last = self.last.wrapping_add(1);
         self.total += 1;
-        self.sent.insert(self.next, Forwarded { to, table, op, since, server });
-        self.next
+        self.sent.insert(self.last, Forwarded { to, table, op, since, server });
+        self.last
     }
 
     /// The answer of `server` to message `id`.

@@ -3,9 +3,13 @@
 use super::*;
 use crate::node::Token;
 use bytes::Bytes;
-use leeward_format::Epoch;
+use leeward_format::{Epoch, Incarnation, VolumeId};
 
 const THERE: ServerId = ServerId(2);
+
+fn member(volume: u64, incarnation: u64) -> Member {
+    Member { server: ServerId(1), volume: VolumeId(volume), incarnation: Incarnation(incarnation) }
+}
 
 fn get() -> Op {
     Op::Get { key: Bytes::from_static(b"k") }
@@ -21,7 +25,7 @@ fn to(token: u64) -> ReplyTo {
 
 #[test]
 fn only_a_read_is_retried_when_its_answer_was_lost() {
-    let mut forwarding = Forwarding::default();
+    let mut forwarding = Forwarding::new(member(1, 1));
     forwarding.send(Nanos(0), to(1), TableName::default(), get(), THERE);
     forwarding.send(Nanos(0), to(2), TableName::default(), add(), THERE);
     forwarding.send(Nanos(0), to(3), TableName::default(), get(), ServerId(3));
@@ -33,7 +37,7 @@ fn only_a_read_is_retried_when_its_answer_was_lost() {
 
 #[test]
 fn not_done_is_routed_again_until_its_time_is_over() {
-    let mut forwarding = Forwarding::default();
+    let mut forwarding = Forwarding::new(member(1, 1));
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
     let id = forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     let again = forwarding.answered(Nanos::from_secs(1), THERE, id, not_primary());
@@ -45,7 +49,7 @@ fn not_done_is_routed_again_until_its_time_is_over() {
 
 #[test]
 fn answers_count_once_and_only_from_where_they_were_asked() {
-    let mut forwarding = Forwarding::default();
+    let mut forwarding = Forwarding::new(member(1, 1));
     let id = forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
     assert!(matches!(
@@ -56,8 +60,26 @@ fn answers_count_once_and_only_from_where_they_were_asked() {
 }
 
 #[test]
+fn an_answer_to_an_earlier_process_answers_nothing() {
+    let lives = [member(1, 1), member(1, 2), member(1, 3), member(2, 1), member(2, 2), member(3, 1)];
+    let mut lives = lives.map(Forwarding::new);
+    let mut ids = Vec::new();
+    for forwarding in &mut lives {
+        let new: Vec<u64> =
+            (0..1_000).map(|token| forwarding.send(Nanos(0), to(token), TableName::default(), get(), THERE)).collect();
+        for id in std::mem::replace(&mut ids, new) {
+            assert!(forwarding.answered(Nanos(1), THERE, id, OpResult::Value(None)).is_none());
+        }
+    }
+    let mut ids: Vec<u64> = lives.iter().flat_map(|forwarding| forwarding.sent.keys().copied()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 6_000, "an id of two processes");
+}
+
+#[test]
 fn what_is_not_answered_in_time_is_unknown() {
-    let mut forwarding = Forwarding::default();
+    let mut forwarding = Forwarding::new(member(1, 1));
     forwarding.send(Nanos(0), to(1), TableName::default(), add(), THERE);
     forwarding.send(Nanos::from_secs(4), to(2), TableName::default(), add(), THERE);
     let expired = forwarding.expire(Nanos::from_secs(6));

@@ -227,7 +227,7 @@ impl Node {
             coordinator: parts.coordinator,
             slots,
             map: Arc::default(),
-            forwarding: Forwarding::default(),
+            forwarding: Forwarding::new(me),
             again: Vec::new(),
             flush_interval: parts.timing.flush_interval,
             leases_asked: Nanos::ZERO,

@@ -1,0 +1,48 @@
+//! What this process has of memory, watched while a test does its work. Of one process one test may ask at a time.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+pub(crate) const MIB: usize = 1 << 20;
+
+/// Bytes of this process that are not the page cache's.
+pub(crate) fn memory_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("the kernel tells");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") << 10
+}
+
+/// The most that the process had since it was last asked.
+#[derive(Default)]
+pub(crate) struct Peak(AtomicUsize);
+
+impl Peak {
+    /// Bytes; begins anew.
+    pub(crate) fn take(&self) -> usize {
+        self.0.swap(memory_bytes(), Relaxed).max(memory_bytes())
+    }
+}
+
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Does `work` while the process is looked at.
+pub(crate) fn watch<T>(work: impl FnOnce(&Peak) -> T) -> T {
+    let (done, peak) = (AtomicBool::new(false), Peak::default());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                peak.0.fetch_max(memory_bytes(), Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        // Also when it panics.
+        let _end = End(&done);
+        work(&peak)
+    })
+}
