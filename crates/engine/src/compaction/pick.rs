@@ -185,7 +185,8 @@ impl Picker {
         let is_beyond = accounts.is_beyond(self.max_space_percent);
         let turns =
             if is_beyond { TURNS_BEYOND_LIMIT } else { u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)) };
-        let swept = if is_beyond || !self.sweep_rests(now) { self.next_of_sweep(version, logs) } else { None };
+        let must = is_beyond || version.reads().volume.is_short_of_space();
+        let swept = if must || !self.sweep_rests(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
             Some(swept) if self.picked.swept_last < turns => Some(swept),
             swept => {

@@ -16,14 +16,14 @@ use crate::tree::LeafSegment;
 use crate::version::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::readdress;
-use leeward_format::node::Address;
+use leeward_format::node::{Address, BLOCK_BYTES};
 use leeward_format::{LogKind, Pointer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Leaf segments that are looked at together, where there is memory.
 const MOST_TOGETHER: usize = 2;
-/// Leaf segments that are looked at in vain at most.
+/// Leaf segments that one compaction looks at, at most.
 const MAX_SEARCHED: usize = 32;
 
 /// Leaf segments of a level, of which some lead to victims.
@@ -80,8 +80,7 @@ impl Relocate {
     /// Looks at the next segments; `false` if there were enough.
     fn look_further(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
         let segments = context.levels[self.level].segments();
-        let in_vain = self.changed.is_empty() && self.next >= self.first + MAX_SEARCHED;
-        if self.left == 0 || in_vain || self.next >= segments.len() {
+        if self.left == 0 || self.next >= self.first + MAX_SEARCHED || self.next >= segments.len() {
             return Ok(false);
         }
         let volume = &context.reads.volume;
@@ -123,7 +122,8 @@ impl Relocate {
             let mut bytes = 0;
             let fits = |(i, j): &&(usize, usize)| {
                 let has_room = bytes < most;
-                bytes += u64::from(leading[*i].moves[*j].1.value_bytes);
+                // A value that lies alone takes a read of a block or two.
+                bytes += u64::from(leading[*i].moves[*j].1.value_bytes).max(BLOCK_BYTES as u64);
                 has_room
             };
             let (batch, beyond) = rest.split_at(rest.iter().take_while(fits).count());
@@ -147,7 +147,8 @@ impl Relocate {
 
     /// Writes a segment with its new pointers.
     fn copy(&mut self, context: &Context, counters: &mut Counters, leading: Leading) -> Result<()> {
-        let Leading { leaf, bytes, mut moved, .. } = leading;
+        let Leading { leaf, bytes, moves, mut moved } = leading;
+        drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let (segment, id) = (volume.allocate()?, (context.ids)());
         let mut copy = volume.memory().pool().take(bytes.len());

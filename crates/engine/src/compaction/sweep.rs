@@ -190,7 +190,7 @@ impl Sweep {
     pub(super) fn end(&mut self, accounts: &Accounts, segment_bytes: u64) {
         let garbage = accounts.garbage_bytes();
         let gained = self.began_with.saturating_sub(garbage);
-        let is_poor = gained < segment_bytes || gained < self.expected / 4;
+        let is_poor = gained < segment_bytes.min(self.expected / 2).max(1) || gained < self.expected / 4;
         *self = Sweep { serial: self.serial, stuck: is_poor.then_some(garbage), ..Sweep::default() };
     }
 }

@@ -15,7 +15,7 @@ const GAP_BYTES: u64 = 16 << 10;
 /// Bytes that one read takes at most, but for a larger record.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Bytes that are read at the same time; one read may be more.
+/// Bytes that are read at the same time where there is memory; one read may be more.
 const TOGETHER_BYTES: usize = 2 << 20;
 
 /// A record whose value is wanted.
@@ -70,11 +70,12 @@ impl LogReader {
             pieces.push(self.piece(wanted, piece)?);
             rest = beyond;
         }
+        let most = self.volume.memory().piece(TOGETHER_BYTES);
         let mut pieces = &pieces[..];
         while !pieces.is_empty() {
             let mut bytes = 0;
             let fits = |piece: &&Piece<'_>| {
-                let has_room = bytes < TOGETHER_BYTES;
+                let has_room = bytes < most;
                 bytes += piece.bytes;
                 has_room
             };
