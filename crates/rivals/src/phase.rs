@@ -149,6 +149,11 @@ impl Measured {
     }
 }
 
+/// Another one for each client of each workload: a workload that repeats another's choices would find them cached.
+fn seed(workload: &str, client: u32) -> u64 {
+    workload.bytes().fold(mix64(!u64::from(client)), |seed, byte| mix64(seed ^ u64::from(byte)))
+}
+
 /// One client thread.
 struct Client<'a> {
     shared: &'a Shared<'a>,
@@ -162,12 +167,10 @@ struct Client<'a> {
 
 impl<'a> Client<'a> {
     fn new(shared: &'a Shared<'a>, chooser: Chooser, index: u32) -> Client<'a> {
-        // Another seed for each workload: a workload that repeats another's choices would find them cached.
-        let seed = shared.work.to_string().bytes().fold(u64::from(index), |seed, byte| mix64(seed ^ u64::from(byte)));
         Client {
             shared,
             chooser,
-            rng: fastrand::Rng::with_seed(seed),
+            rng: fastrand::Rng::with_seed(seed(&shared.work.to_string(), index)),
             sequence: u64::from(index) << 48,
             value: Vec::new(),
             measured: Measured::new(),

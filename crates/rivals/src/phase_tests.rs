@@ -1,6 +1,6 @@
-//! The orders in which *space* overwrites.
+//! The orders in which *space* overwrites; what clients choose.
 
-use super::stride;
+use super::{seed, stride};
 use std::collections::BTreeSet;
 
 #[test]
@@ -20,4 +20,13 @@ fn every_pass_visits_every_record_once_in_another_order() {
             assert!(orders[0] != orders[1] && orders[1] != orders[2], "{records} records");
         }
     }
+}
+
+#[test]
+fn no_client_repeats_what_one_of_another_workload_did() {
+    let works = ["load", "a", "b", "c", "d", "e", "f", "space"];
+    let mut seeds: Vec<u64> = works.iter().flat_map(|work| (0..8).map(|client| seed(work, client))).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds.len(), works.len() * 8);
 }
