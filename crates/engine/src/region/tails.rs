@@ -83,11 +83,11 @@ impl Region {
 
     /// Logs that little was written to get no segment ahead: where regions are many, most are such.
     fn wants_tail(&self, log: LogKind) -> bool {
-        let ends_soon = self.tails.newest(log).is_some_and(|tail| tail.is_half_full() || tail.sealed());
-        ends_soon && self.prepared.lock()[log.index()].is_none()
+        let is_half_full = self.tails.newest(log).is_some_and(|tail| tail.is_half_full());
+        is_half_full && self.prepared.lock()[log.index()].is_none()
     }
 
-    /// Takes and records a segment for the next tail of each log whose newest is half full or sealed, so that the writer need not.
+    /// Takes and records a segment for the next tail of each log whose newest is half full, so that the writer need not.
     ///
     /// # Errors
     /// Those of writing; [`Error::NoSpace`].
