@@ -87,6 +87,8 @@ pub struct Region {
     tails: Arc<Tails>,
     reader: Arc<LogReader>,
     prepared: Mutex<[Option<Prepared>; 2]>,
+    /// Held while one is prepared.
+    preparing: Mutex<()>,
     /// Highest index that a tail may have.
     allowed: [AtomicU64; 2],
     view: ArcSwap<View>,

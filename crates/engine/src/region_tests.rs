@@ -209,6 +209,28 @@ fn prepared_tails(maps: bool) {
     assert!(!region.is_unsynced());
 }
 
+/// Also where the writer overtakes whoever prepares ahead: a replay reads the segments of a log by their ids.
+#[test]
+fn a_log_fills_its_segments_in_the_order_of_their_ids() {
+    let region = region(32 << 10, 1 << 30);
+    let mut ids = Vec::new();
+    thread::scope(|scope| {
+        let writer = region.clone();
+        scope.spawn(|| {
+            while Arc::strong_count(&region) > 1 {
+                region.prepare_tails().unwrap();
+            }
+        });
+        for index in 0..2000 {
+            writer.append(&[put(b"most of a tail", &[0; 30 << 10])]).unwrap();
+            ids.push(writer.tails(LogKind::Large)[0].id());
+            writer.release_tail(LogKind::Large, index);
+            writer.allow_tails(LogKind::Large, index + 2);
+        }
+    });
+    assert!(ids.is_sorted_by(|before, id| before < id));
+}
+
 #[test]
 fn ranges_are_checked_before_anything_is_written() {
     let region = region(32 << 10, 1 << 20);

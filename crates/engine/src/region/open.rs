@@ -59,6 +59,7 @@ impl Region {
             tails,
             reader,
             prepared: Mutex::new([None, None]),
+            preparing: Mutex::new(()),
             allowed: [AtomicU64::new(1), AtomicU64::new(1)],
             view: ArcSwap::from_pointee(view),
             // All that was replayed is durable.

@@ -97,7 +97,10 @@ impl Region {
 
     /// Makes sure that a segment is prepared for the next tail of `log`. The manifest's entry for it becomes durable
     /// with the next sync, and so before any of its bytes is relied on.
+    ///
+    /// One at a time: who was given the lower id and came second would have the log filled out of its order.
     pub(super) fn prepare_tail(&self, log: LogKind) -> Result<()> {
+        let _preparing = self.preparing.lock();
         if self.prepared.lock()[log.index()].is_some() {
             return Ok(());
         }
@@ -110,15 +113,8 @@ impl Region {
         let id = (self.ids)();
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
-        let mut prepared = self.prepared.lock();
-        if prepared[log.index()].is_none() {
-            prepared[log.index()] = Some(Prepared { id, segment, appender, lease });
-            return Ok(());
-        }
-        drop(prepared);
-        // The writer and a job prepared at the same time: one segment is enough.
-        let spare = Change::Forget { region: self.id(), ids: vec![id] };
-        self.volume.commit(&self.owner, vec![spare], &[], Durability::Lazy)
+        self.prepared.lock()[log.index()] = Some(Prepared { id, segment, appender, lease });
+        Ok(())
     }
 
     /// Seals the open tails, so that the logs' contents can be listed by segment: see [`Region::base`]. For the writer.
