@@ -8,6 +8,7 @@ mod reader;
 mod replay;
 mod tail;
 
+pub(crate) use fetch::how_many;
 pub use fetch::{Fetched, Wanted};
 pub use reader::{LogReader, ValueAt};
 pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, segment_end};

@@ -220,8 +220,10 @@ impl Volume {
     pub fn read_many(&self, reads: &mut [(Pointer, impl AsMut<[u8]>)]) -> Result<()> {
         let mut reads: Vec<Read<'_>> = reads
             .iter_mut()
-            .map(|(at, buffer)| (at, buffer.as_mut()))
-            .map(|(at, buffer)| Read { offset: self.place(at.segment(), at.offset(), buffer.len()), buffer })
+            .map(|(at, buffer)| {
+                let buffer = buffer.as_mut();
+                Read { offset: self.place(at.segment(), at.offset(), buffer.len()), buffer }
+            })
             .collect();
         self.device.read_many(&mut reads)
     }

@@ -56,13 +56,7 @@ pub fn write_filter(hashes: &[u64], address: Address, out: &mut Vec<u8>) {
             block[bit >> 3] |= 1 << (bit & 7);
         }
     }
-    reseal(filter, address);
-}
-
-/// Makes the CRC of a filter that lives at `address` from now on.
-pub(crate) fn reseal(filter: &mut [u8], address: Address) {
-    let crc = address.crc(&filter[4..]);
-    filter[..4].copy_from_slice(&crc.to_le_bytes());
+    address.seal(filter);
 }
 
 #[inline]

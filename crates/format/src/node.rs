@@ -91,6 +91,12 @@ impl Address {
     pub(crate) fn crc(self, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(self.seed(), bytes)
     }
+
+    /// Makes the CRC of `bytes` stored here, which begin with it and are covered by it.
+    pub(crate) fn seal(self, bytes: &mut [u8]) {
+        let crc = self.crc(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    }
 }
 
 /// What a node holds.
@@ -498,12 +504,11 @@ pub(crate) fn rewrite(
     let entries = Node::parse(&*bytes, from)?.len();
     for i in 0..entries {
         // The node is taken apart anew for each pointer: it cannot be borrowed while it is written to.
-        if let Some(at) = view(bytes).pointer_at(i) {
+        if let Some(at) = Node::trusted(bytes).pointer_at(i) {
             rewrite_pointer(&mut bytes[at..at + POINTER_BYTES], map)?;
         }
     }
-    let crc = to.crc(&bytes[4..]);
-    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    to.seal(bytes);
     Ok(())
 }
 
@@ -521,25 +526,20 @@ pub(crate) fn rewrite_pointer(
 impl<'a> Node<&'a [u8]> {
     /// A node over bytes that are known to be one, its CRC aside; its tombstones are not counted.
     pub(crate) fn trusted(bytes: &'a [u8]) -> Node<&'a [u8]> {
-        view(bytes)
+        Node {
+            kind: if bytes[5] == NodeKind::Leaf as u8 { NodeKind::Leaf } else { NodeKind::Index },
+            lsn_bytes: bytes[6],
+            entries: u16_at(bytes, 12),
+            prefix_bytes: u16_at(bytes, 14),
+            base_lsn: u64_at(bytes, 16),
+            tombstones: 0,
+            bytes,
+        }
     }
 
     /// Where the pointers of its entries stand, in their order.
     pub(crate) fn pointer_places(&self) -> Vec<usize> {
         (0..self.len()).filter_map(|i| self.pointer_at(i)).collect()
-    }
-}
-
-/// A node over bytes that `parse` has accepted, its CRC aside; its tombstones are not counted.
-fn view(bytes: &[u8]) -> Node<&[u8]> {
-    Node {
-        kind: if bytes[5] == NodeKind::Leaf as u8 { NodeKind::Leaf } else { NodeKind::Index },
-        lsn_bytes: bytes[6],
-        entries: u16_at(bytes, 12),
-        prefix_bytes: u16_at(bytes, 14),
-        base_lsn: u64_at(bytes, 16),
-        tombstones: 0,
-        bytes,
     }
 }
 

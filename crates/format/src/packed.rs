@@ -116,8 +116,7 @@ pub(crate) fn pack(codec: Codec, node: &mut [u8], address: Address, out: &mut Ve
     }
     let table = packed[HEADER_BYTES..].chunks_exact_mut(POINTER_BYTES);
     table.zip(pointers).for_each(|(place, pointer)| place.copy_from_slice(&pointer.0.to_le_bytes()));
-    let crc = address.crc(&packed[4..]);
-    packed[..4].copy_from_slice(&crc.to_le_bytes());
+    address.seal(packed);
 }
 
 /// Zeroes the pointers of a leaf's entries; answers them, in order.
@@ -238,8 +237,7 @@ pub(crate) fn rewrite(
     for place in bytes[HEADER_BYTES..].chunks_exact_mut(POINTER_BYTES).take(packed.pointers) {
         node::rewrite_pointer(place, map)?;
     }
-    let crc = to.crc(&bytes[4..packed.stored_bytes]);
-    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    to.seal(&mut bytes[..packed.stored_bytes]);
     Ok(())
 }
 

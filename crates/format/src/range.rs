@@ -256,13 +256,7 @@ pub(crate) fn write_section(ranges: &RangeTombstones, (first, last): (&[u8], &[u
         }
         before = &range.end;
     }
-    reseal_section(&mut out[section..], at);
-}
-
-/// Makes the CRC of a section that lives at `address` from now on.
-pub(crate) fn reseal_section(section: &mut [u8], address: Address) {
-    let crc = address.crc(&section[CRC_BYTES..]);
-    section[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    at.seal(&mut out[section..]);
 }
 
 /// Checks the CRC of the section `bytes` at `address`.

@@ -185,9 +185,9 @@ fn times(a: usize, b: usize) -> usize {
     ((b + a / 2) / a.max(1)).max(1)
 }
 
-/// What a use of a record of `bytes` counts.
-fn uses_of(bytes: usize, mean_bytes: usize) -> u32 {
-    times(bytes, mean_bytes).min(MOST_USES as usize) as u32
+/// The same, as far as uses are counted.
+fn uses(a: usize, b: usize) -> u32 {
+    times(a, b).min(MOST_USES as usize) as u32
 }
 
 /// Hash of an owner's key, from that of the key.
@@ -282,7 +282,7 @@ impl Shard {
         if record.lsn() > at {
             return None;
         }
-        slot.0 += uses_of(record.bytes(), mean_bytes).min(MOST_USES - slot.uses());
+        slot.0 += uses(record.bytes(), mean_bytes).min(MOST_USES - slot.uses());
         self.hits += 1;
         Some((record.stamp(), record.value().map(Bytes::copy_from_slice)))
     }
@@ -418,12 +418,12 @@ impl Shard {
             let (hash, end) = (record.hash(), offset + record.bytes());
             // A record that was replaced or forgotten has no slot.
             if let Ok(entry) = self.table.find_entry(hash, |slot| slot.is_at(page, offset)) {
-                let uses = entry.remove().0.uses();
+                let used = entry.remove().0.uses();
                 live_bytes += end - offset;
-                if (uses as usize) < times(mean_bytes, end - offset).min(MOST_USES as usize) {
+                if used < uses(mean_bytes, end - offset) {
                     shared.gone.note(hash, (end - offset) as u64);
                 } else {
-                    staying.push((hash, offset..end, if from == Ring::Main { uses / 2 } else { 0 }));
+                    staying.push((hash, offset..end, if from == Ring::Main { used / 2 } else { 0 }));
                 }
             }
             offset = end;

@@ -110,7 +110,7 @@ impl L0s<'_> {
 pub(crate) struct Logs<'a> {
     pub(crate) accounts: Accounts,
     /// See [`super::sweep::choose`].
-    pub(crate) choose: &'a dyn Fn(u64) -> Victims,
+    pub(crate) choose: &'a dyn Fn(u64, u32) -> Victims,
 }
 
 impl Picker {
@@ -288,7 +288,7 @@ impl Picker {
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
             // One that is driven reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
-            self.sweep.begin((logs.choose)(goal), is_driven, accounts, segment_bytes);
+            self.sweep.begin((logs.choose)(goal, left), is_driven, accounts, segment_bytes);
         }
         loop {
             let (position, resume) = self.sweep.place()?;

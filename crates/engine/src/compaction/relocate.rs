@@ -9,13 +9,13 @@ use super::output::{Built, Outbox};
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, read_index};
 use super::{Context, input};
 use crate::error::Result;
-use crate::log::Wanted;
+use crate::log::{Wanted, how_many};
 use crate::memory::{Memory, Purpose};
 use crate::memtable::Entry;
 use crate::tree::LeafSegment;
 use crate::version::Reads;
 use bytes::Bytes;
-use leeward_format::leaf_segment::readdress;
+use leeward_format::leaf_segment::{Footer, LeafIndex, readdress};
 use leeward_format::node::{Address, BLOCK_BYTES};
 use leeward_format::{LogKind, Pointer};
 use std::collections::VecDeque;
@@ -42,6 +42,7 @@ pub(super) struct Relocate {
 /// A leaf segment that leads to victims.
 struct Leading {
     leaf: Arc<LeafSegment>,
+    footer: Footer,
     bytes: Bytes,
     /// What leads there, in key order.
     moves: Vec<(Bytes, Wanted)>,
@@ -88,20 +89,22 @@ impl Relocate {
         let end = (self.next + most).min(segments.len());
         let mut reading = Vec::new();
         for (position, leaf) in segments.iter().enumerate().take(end).skip(self.next) {
-            if read_index(context, leaf, counters)?.footer().log_bytes > 0 {
-                reading.push((position, leaf, volume.begin_read(leaf.segment(), 0, leaf.end())));
+            let index = read_index(context, leaf, counters)?;
+            if index.footer().log_bytes > 0 {
+                reading.push((position, leaf, index, volume.begin_read(leaf.segment(), 0, leaf.end())));
             }
         }
         self.next = end;
         let mut leading = Vec::new();
-        for (position, leaf, reading) in reading {
+        for (position, leaf, index, reading) in reading {
             let bytes = Bytes::from(reading.wait()?);
             counters.bytes_read += bytes.len() as u64;
-            let moves = moves(context, leaf, &bytes, counters)?;
+            let moves = moves(context, (leaf, &index), &bytes, counters)?;
             if !moves.is_empty() {
                 self.changed.push(position);
                 self.left -= 1;
-                leading.push(Leading { leaf: Arc::clone(leaf), bytes, moves, moved: VecDeque::new() });
+                let (leaf, footer) = (Arc::clone(leaf), index.footer().clone());
+                leading.push(Leading { leaf, footer, bytes, moves, moved: VecDeque::new() });
             }
         }
         self.move_values(context, counters, &mut leading)?;
@@ -113,20 +116,15 @@ impl Relocate {
 
     /// Appends the values to a run, as many at a time as there is memory for.
     fn move_values(&mut self, context: &Context, counters: &mut Counters, leading: &mut [Leading]) -> Result<()> {
-        let most = input::ahead_bytes_of(&context.reads) as u64;
+        let most = input::ahead_bytes_of(&context.reads);
         let all: Vec<_> =
             leading.iter().enumerate().flat_map(|(i, one)| (0..one.moves.len()).map(move |j| (i, j))).collect();
         let lease = context.reads.volume.memory().lease(Purpose::Compactions);
         let mut rest = &all[..];
         while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |(i, j): &&(usize, usize)| {
-                let has_room = bytes < most;
-                // A value that lies alone takes a read of a block or two.
-                bytes += u64::from(leading[*i].moves[*j].1.value_bytes).max(BLOCK_BYTES as u64);
-                has_room
-            };
-            let (batch, beyond) = rest.split_at(rest.iter().take_while(fits).count());
+            // A value that lies alone takes a read of a block or two.
+            let bytes_of = |(i, j): &(usize, usize)| (leading[*i].moves[*j].1.value_bytes as usize).max(BLOCK_BYTES);
+            let (batch, beyond) = rest.split_at(how_many(rest, most, bytes_of));
             let wanted: Vec<Wanted> = batch.iter().map(|(i, j)| leading[*i].moves[*j].1).collect();
             let fetched = context.reads.log.fetch(&wanted)?;
             counters.value_bytes_read += fetched.bytes_read;
@@ -147,7 +145,7 @@ impl Relocate {
 
     /// Writes a segment with its new pointers.
     fn copy(&mut self, context: &Context, counters: &mut Counters, leading: Leading) -> Result<()> {
-        let Leading { leaf, bytes, moves, mut moved } = leading;
+        let Leading { leaf, footer, bytes, moves, mut moved } = leading;
         drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let (segment, id) = (volume.allocate()?, (context.ids)());
@@ -166,7 +164,6 @@ impl Relocate {
         assert!(moved.is_empty(), "every entry that was found is met again in its order");
         let memory_bytes = copy.memory_bytes();
         let bytes = volume.memory().lease(Purpose::Compactions).hold(copy, memory_bytes);
-        let footer = footer_of(&context.reads, &leaf)?;
         counters.entries_written += u64::from(footer.entries);
         let (output, built) =
             keep(context, counters, (id, segment), (bytes, footer), |index| leaf.hand_on_all(index.leaves()))?;
@@ -195,12 +192,12 @@ impl Relocate {
 /// The entries of a leaf segment, whose bytes these are, that lead to victims.
 fn moves(
     context: &Context,
-    leaf: &LeafSegment,
+    (leaf, index): (&LeafSegment, &LeafIndex),
     bytes: &Bytes,
     counters: &mut Counters,
 ) -> Result<Vec<(Bytes, Wanted)>> {
     let (mut moves, mut key) = (Vec::new(), Vec::new());
-    for place in leaf.index_from_device(&context.reads)?.leaves().iter() {
+    for place in index.leaves().iter() {
         let (start, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
         let node = leaf.parse_leaf(&context.reads, &bytes.slice(start..end), *place)?;
         counters.entries_read += node.len() as u64;

@@ -73,13 +73,7 @@ impl LogReader {
         let most = self.volume.memory().piece(TOGETHER_BYTES);
         let mut pieces = &pieces[..];
         while !pieces.is_empty() {
-            let mut bytes = 0;
-            let fits = |piece: &&Piece<'_>| {
-                let has_room = bytes < most;
-                bytes += piece.bytes;
-                has_room
-            };
-            let (now, later) = pieces.split_at(pieces.iter().take_while(fits).count());
+            let (now, later) = pieces.split_at(how_many(pieces, most, |piece| piece.bytes));
             self.fetch_pieces(wanted, now, &mut fetched)?;
             pieces = later;
         }
@@ -128,6 +122,17 @@ impl LogReader {
         })?;
         Ok(bytes.slice(end - wanted.value_bytes as usize..end))
     }
+}
+
+/// How many of the first of `items`, of so many bytes each, make `most`, the last of them perhaps more.
+pub(crate) fn how_many<T>(items: &[T], most: usize, bytes_of: impl Fn(&T) -> usize) -> usize {
+    let mut bytes = 0;
+    let fits = |item: &&T| {
+        let has_room = bytes < most;
+        bytes += bytes_of(item);
+        has_room
+    };
+    items.iter().take_while(fits).count()
 }
 
 /// How many of the first of `order` are read together: in one segment, near each other, not too much at once.

@@ -45,8 +45,8 @@ impl Region {
         let mut picker = self.picker.lock();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
-        let (segment_bytes, left) = (self.volume.segment_bytes(), self.volume.segments_left());
-        let choose = |goal| {
+        let segment_bytes = self.volume.segment_bytes();
+        let choose = |goal, left| {
             let chosen = self.volume.with_region(&self.owner, |state| choose(state, segment_bytes, (goal, left)));
             chosen.unwrap_or_default()
         };

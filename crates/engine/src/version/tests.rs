@@ -207,7 +207,7 @@ impl Store {
     }
 
     pub(crate) fn pick_at(&mut self, commit: Lsn, extents: &[Vec<LogExtent>]) -> Option<Compaction> {
-        let logs = Logs { accounts: Accounts::default(), choose: &|_| BTreeMap::new() };
+        let logs = Logs { accounts: Accounts::default(), choose: &|_, _| BTreeMap::new() };
         self.picker.pick(&self.version, commit, extents, &logs, (Lane::Any, 1, UnixMs(self.now)))
     }
 

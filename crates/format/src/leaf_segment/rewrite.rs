@@ -3,7 +3,7 @@
 //! checksums are made anew, and what is read is checked by its old ones first.
 
 use super::{Footer, TRAILER_BYTES, WHAT};
-use crate::filter::{self, Filter};
+use crate::filter::Filter;
 use crate::manifest::SegmentKind;
 use crate::node::{self, Address, NODE_BYTES};
 use crate::{DecodeError, MAX_KEY_BYTES, Pointer, SegmentNo, packed, range};
@@ -44,10 +44,10 @@ pub fn readdress(
     let footer = checked_footer(from, bytes)?;
     rewrite_nodes(nodes_of(&footer), (from, to), bytes, map)?;
     let (filter_at, ranges_at) = (footer.filter_at as usize, footer.ranges_at());
-    filter::reseal(&mut bytes[filter_at..ranges_at], to.at(footer.filter_at));
+    to.at(footer.filter_at).seal(&mut bytes[filter_at..ranges_at]);
     if footer.ranges > 0 {
         let ranges = ranges_at..ranges_at + footer.ranges_bytes as usize;
-        range::reseal_section(&mut bytes[ranges], to.at(ranges_at as u32));
+        to.at(ranges_at as u32).seal(&mut bytes[ranges]);
     }
     let trailer_at = bytes.len() - TRAILER_BYTES;
     bytes[trailer_at..].copy_from_slice(&footer.trailer(to));

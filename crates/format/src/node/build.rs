@@ -317,7 +317,6 @@ impl<'a> Layout<'a> {
     }
 
     fn finish(self, address: Address) {
-        let crc = address.crc(&self.node[4..]);
-        self.node[..4].copy_from_slice(&crc.to_le_bytes());
+        address.seal(self.node);
     }
 }
