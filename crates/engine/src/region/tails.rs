@@ -83,7 +83,7 @@ impl Region {
 
     /// Logs that little was written to get no segment ahead: where regions are many, most are such.
     fn wants_tail(&self, log: LogKind) -> bool {
-        let is_half_full = self.tails.newest(log).is_some_and(|tail| tail.is_half_full());
+        let is_half_full = self.tails.newest(log).is_some_and(|tail| tail.is_half_full() || tail.sealed());
         is_half_full && self.prepared.lock()[log.index()].is_none()
     }
 
