@@ -384,10 +384,10 @@ impl Agent {
         assert!(before.is_none(), "at most one operation a path is outstanding");
     }
 
-    /// Gives up every office of this server, for good: it no longer registers, so that the master replaces it wherever it
-    /// is a member. For a server whose volume failed while others have what it has.
-    pub fn withdraw(&mut self, now: Nanos) {
-        self.is_withdrawn = true;
+    /// Gives up every office of this server, until it is called back: meanwhile it does not register, so that the master
+    /// replaces it wherever it is a member. For a server whose volume failed while others have what it has.
+    pub fn withdraw(&mut self, now: Nanos, is_withdrawn: bool) {
+        self.is_withdrawn = is_withdrawn;
         self.advance(now);
     }
 

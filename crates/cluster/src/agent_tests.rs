@@ -320,24 +320,23 @@ fn a_primary_cannot_appoint_another() {
 }
 
 #[test]
-fn a_server_that_withdraws_gives_up_its_paths_and_stays_away() {
+fn a_server_that_withdraws_gives_up_its_paths_until_it_is_called_back() {
     let me = member(ME, 2);
     let held = [(SERVER, Some(encode_value(&info(me)))), (MASTER, Some(encode_value(&me)))];
     let mut fixture = Fixture::new(&held);
     fixture.asked.clear();
-    fixture.agent.withdraw(fixture.now);
+    fixture.agent.withdraw(fixture.now, true);
     fixture.asked.extend(fixture.agent.take_ops());
-    let removed: Vec<String> = fixture
-        .asked
-        .drain(..)
-        .map(|(_, op)| match op {
-            CoordinatorOp::Delete { path, .. } => path,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(removed, [SERVER, MASTER]);
-    fixture.change(SERVER, None);
-    fixture.change(MASTER, None);
+    let asked = std::mem::take(&mut fixture.asked);
+    let is_delete = |op: &CoordinatorOp, of: &str| matches!(op, CoordinatorOp::Delete { path, .. } if path == of);
+    assert!(is_delete(&asked[0].1, SERVER) && is_delete(&asked[1].1, MASTER) && asked.len() == 2, "{asked:?}");
+    for (id, op) in asked {
+        fixture.apply(op);
+        fixture.tell(CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    }
     fixture.pass(Nanos::from_secs(9));
-    assert!(fixture.asked.is_empty(), "it does not come back: {:?}", fixture.asked);
+    assert!(fixture.asked.is_empty(), "it does not come back by itself: {:?}", fixture.asked);
+    fixture.agent.withdraw(fixture.now, false);
+    let (_, back) = fixture.agent.take_ops().pop().expect("it registers");
+    assert!(matches!(back, CoordinatorOp::Create { path, ephemeral: true, .. } if path == SERVER));
 }

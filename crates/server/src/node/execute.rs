@@ -46,8 +46,8 @@ impl Serving {
             return self.refuse(to, OpError::Recovering(self.id));
         }
         if op.is_write() {
-            if let Some(failure) = &self.failure {
-                let error = OpError::Unavailable(failure.clone());
+            if let Some(failure) = self.region.volume().failure() {
+                let error = OpError::Unavailable(failure.to_owned());
                 return self.refuse(to, error);
             }
             let (in_sync, needed) = self.primary.in_sync();
@@ -230,15 +230,11 @@ impl Serving {
     }
 
     fn refuse_write(&mut self, to: ReplyTo, error: &Error) {
-        let refused = match error {
-            Error::Invalid(_) => OpError::Invalid(error.to_string()),
-            Error::NoSpace { .. } => OpError::Unavailable(error.to_string()),
-            _ => {
-                self.fail(error);
-                OpError::Unavailable(error.to_string())
-            }
-        };
-        self.refuse(to, refused);
+        let why = error.to_string();
+        self.refuse(
+            to,
+            if matches!(error, Error::Invalid(_)) { OpError::Invalid(why) } else { OpError::Unavailable(why) },
+        );
     }
 
     fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {

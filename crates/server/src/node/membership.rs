@@ -7,7 +7,7 @@ use super::slot::{Holding, Slot};
 use super::{Node, link};
 use leeward_cluster::{Absence, Outcome};
 use leeward_fabric::LinkEvent;
-use leeward_format::cluster::RegionMap;
+use leeward_format::cluster::{GroupConfig, RegionMap};
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::table::{NewTable, unknown_table};
 use leeward_format::{RegionId, ServerId};
@@ -24,21 +24,28 @@ pub(super) enum Proposer {
 
 impl Node {
     /// A node whose volume failed, or that cannot open a region that it should serve, makes way for the others, unless
-    /// it is the only one that has a region: then it goes on reading.
+    /// no other that lives has one of its regions: then it goes on reading, and others can get the region from it. If those
+    /// that it made way for die before they took over, it comes back.
     pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
-        if self.withdrawn {
-            return;
-        }
         let me = self.context.me;
         let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
         let is_broken =
             self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
-        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| config.backups.is_empty());
-        if is_broken && !is_needed {
-            tracing::error!("this node gives up its offices to the others; repair its volume and restart it");
-            self.withdrawn = true;
-            self.context.agent.withdraw(now);
+        if !is_broken && !self.withdrawn {
+            return;
         }
+        let view = self.context.agent.view();
+        let has_heir = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
+        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_heir(config));
+        if self.withdrawn != is_needed {
+            return;
+        }
+        self.withdrawn = !is_needed;
+        match self.withdrawn {
+            true => tracing::error!("this node gives up its offices to the others; repair its volume and restart it"),
+            false => tracing::warn!("this node takes its offices back: no other that lives has what it has"),
+        }
+        self.context.agent.withdraw(now, self.withdrawn);
     }
 
     /// Tells the operator when this node is not part of the cluster, and when it is again.

@@ -113,8 +113,6 @@ pub(super) struct Serving {
     pub(super) answers: Vec<Answer>,
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
     written: Lsn,
-    /// The volume failed: no more writes.
-    pub(super) failure: Option<String>,
     compacting: Compacting,
     flushing: [bool; 2],
     flushed_below: [u64; 2],
@@ -157,7 +155,6 @@ impl Serving {
             slowed_until: Nanos::ZERO,
             answers: Vec::new(),
             written: Lsn(0),
-            failure: None,
             compacting: Compacting::Idle,
             flushing: [false; 2],
             flushed_below: [0; 2],
@@ -188,11 +185,9 @@ impl Serving {
         self.go_on(now);
         self.start_lookups();
         let last = self.region.last_lsn();
-        if self.failure.is_none() {
-            match self.region.write_tails() {
-                Ok(()) => self.written = last,
-                Err(error) => self.fail(&error),
-            }
+        // It fails with its volume, which has said so.
+        if self.region.write_tails().is_ok() {
+            self.written = last;
         }
         self.post(last, ops);
         let commit = self.primary.commit(self.written);
@@ -313,18 +308,11 @@ impl Serving {
         self.pins.clear();
     }
 
-    pub(super) fn fail(&mut self, error: &Error) {
-        if self.failure.is_none() {
-            tracing::error!(region = %self.id, %error, "the volume takes no more writes");
-            self.failure = Some(error.to_string());
-        }
-    }
-
     // ---- upkeep -------------------------------------------------------------------------------------------------
 
     fn maintain(&mut self, now: Nanos, flush_interval: Nanos) {
-        if self.failure.is_some() {
-            return;
+        if self.region.volume().is_failed() {
+            return self.hand_on();
         }
         for log in LogKind::APPENDED {
             self.maintain_log(log);
@@ -337,6 +325,16 @@ impl Serving {
         self.sync_when_due(now, flush_interval);
         if now >= self.rest_until {
             self.compact();
+        }
+    }
+
+    /// The volume takes no more writes. If it is the only one that has the region, others can still have it from there.
+    fn hand_on(&mut self) {
+        match std::mem::replace(&mut self.compacting, Compacting::Idle) {
+            Compacting::Idle => self.pin_bases(),
+            // It fails as well, and is discarded everywhere.
+            Compacting::Parked(compaction) => self.step(compaction),
+            Compacting::Busy => self.compacting = Compacting::Busy,
         }
     }
 
@@ -455,13 +453,9 @@ impl Serving {
             },
             _ => unreachable!("not a job of the upkeep"),
         };
-        match failed {
-            Err(error) if self.region.volume().is_failed() => self.fail(&error),
-            Err(error) => {
-                tracing::warn!(region = %self.id, %error, "upkeep rests");
-                self.rest_until = now + UPKEEP_REST;
-            }
-            Ok(()) => {}
+        if let Err(error) = failed {
+            tracing::warn!(region = %self.id, %error, "upkeep rests");
+            self.rest_until = now + UPKEEP_REST;
         }
     }
 

@@ -303,14 +303,20 @@ impl World {
         }
     }
 
-    /// Nothing is broken any more, and every process runs.
-    pub(super) fn mend_everything(&mut self) {
+    /// Nothing but volumes that failed is broken any more, and every process runs.
+    pub(super) fn mend_connections(&mut self) {
         self.trouble.broken_until = Nanos::ZERO;
         self.mend();
         for node in self.nodes() {
             self.resume(node);
-            self.mend_disk(node);
             self.start(node);
+        }
+    }
+
+    /// Nor are volumes.
+    pub(super) fn mend_disks(&mut self) {
+        for node in self.nodes() {
+            self.mend_disk(node);
         }
     }
 }

@@ -5,9 +5,10 @@
 use super::{NodeId, World, node_of};
 use crate::expiring;
 use bytes::Bytes;
-use leeward_format::op::{Op, OpResult};
+use leeward_format::op::{Condition, Lifetime, Op, OpResult};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_server::node::{Input, Node, Token};
 use std::collections::BTreeMap;
 
@@ -24,8 +25,13 @@ type Content = BTreeMap<Bytes, Bytes>;
 impl World {
     /// Ends the faults and the load, and looks at what is left.
     pub(super) fn judge(&mut self) -> Result<(), String> {
-        self.mend_everything();
+        self.mend_connections();
         self.is_loaded = false;
+        if self.nodes().any(|node| self.takes_writes(node)) {
+            // Operators repair a volume that failed when others have what it has.
+            self.advance_to("handed on", World::is_handed_on)?;
+        }
+        self.mend_disks();
         self.heal("after the faults")?;
         self.advance(self.now + REST);
         if !self.load.is_idle() {
@@ -44,10 +50,27 @@ impl World {
     }
 
     fn heal(&mut self, when: &str) -> Result<(), String> {
-        match self.advance_until(self.now + HEALING, World::is_well) {
+        self.advance_to(&format!("well {when}"), World::is_well)
+    }
+
+    fn advance_to(&mut self, what: &str, is_there: impl Fn(&World) -> bool) -> Result<(), String> {
+        match self.advance_until(self.now + HEALING, is_there) {
             true => Ok(()),
-            false => Err(format!("the cluster is not well {when}: {}", self.describe())),
+            false => Err(format!("the cluster is not {what}: {}", self.describe())),
         }
+    }
+
+    /// A process runs here, and its volume has not failed.
+    fn takes_writes(&self, node: NodeId) -> bool {
+        self.machines[node].node.as_ref().is_some_and(|node| node.status().volume_failure.is_none())
+    }
+
+    /// No region is served from a volume that failed.
+    fn is_handed_on(&self) -> bool {
+        self.configs()
+            .iter()
+            .filter_map(|config| config.primary)
+            .all(|primary| self.takes_writes(node_of(primary.server)))
     }
 
     /// Every region has a serving primary and all its replicas in sync.
@@ -80,9 +103,27 @@ impl World {
             return Err(format!("node {node} does not serve alone: {}", self.describe()));
         }
         let found = lasting(self.content(node)?);
+        if !others.is_empty() && self.rng.one_in(3) {
+            self.fail_volume(node, content);
+        }
         others.iter().for_each(|other| self.start(*other));
+        if !others.is_empty() {
+            self.advance_to("handed on by the only one that had it", World::is_handed_on)?;
+        }
+        self.mend_disk(node);
         self.heal("after one node served alone")?;
         same(content, &found).map_err(|failure| format!("node {node}, which served alone: {failure}"))
+    }
+
+    /// The next write of this node, which changes nothing, fails; if it may write alone.
+    fn fail_volume(&mut self, node: NodeId, content: &Content) {
+        let Some((key, value)) = content.iter().next() else { return };
+        let (key, value) = (key.clone(), value.clone());
+        let put = Op::Put { key, value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever };
+        self.machines[node].disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
+        self.question(node, put);
+        self.advance(self.now + Nanos::from_secs(1));
+        self.questions.clear();
     }
 
     /// After a rest everything is durable.
@@ -142,12 +183,7 @@ impl World {
             }
             let mut asked = Vec::new();
             for (position, op) in ops.iter().enumerate().filter(|(position, _)| answers[*position].is_none()) {
-                let token = Token(self.next_question);
-                self.next_question += 1;
-                self.questions.insert(token, None);
-                asked.push((position, token));
-                let table = TableName::default();
-                self.input(node, Input::Submit { token, table, op: op.clone(), direct: false });
+                asked.push((position, self.question(node, op.clone())));
             }
             let end = self.now + Nanos::from_secs(8);
             while self.questions.values().any(Option::is_none) && self.turn(end) {}
@@ -160,6 +196,14 @@ impl World {
             }
         }
         Ok(answers.into_iter().flatten().collect())
+    }
+
+    fn question(&mut self, node: NodeId, op: Op) -> Token {
+        let token = Token(self.next_question);
+        self.next_question += 1;
+        self.questions.insert(token, None);
+        self.input(node, Input::Submit { token, table: TableName::default(), op, direct: false });
+        token
     }
 
     fn describe(&self) -> String {
