@@ -26,7 +26,9 @@ mod fault_tests;
 mod stats;
 mod worker;
 
+pub use leeward_format::cluster::{CompactionMode, Placement};
 pub use leeward_format::op::{Condition, Lifetime, PutOptions, Written};
+pub use leeward_format::packed::Compression;
 
 use crate::error::{Error, Result};
 use crate::region::{AppendError, Appended, Region, Write};
@@ -36,8 +38,7 @@ use crate::verify::Verification;
 use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
-use leeward_format::packed::Compression;
+use leeward_format::cluster::TableOptions;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};

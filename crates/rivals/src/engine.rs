@@ -41,6 +41,12 @@ pub(crate) trait Engine: Sync {
 pub(crate) enum EngineName {
     /// Leeward, as an embedded library.
     Leeward,
+    /// Leeward with a growth factor of 4.
+    LeewardGrowth4,
+    /// Leeward with a growth factor of 16.
+    LeewardGrowth16,
+    /// Leeward with every value in leaves.
+    LeewardInPlace,
     /// RocksDB without compression: what Leeward is compared with.
     Rocksdb,
     /// RocksDB with LZ4.
@@ -52,12 +58,16 @@ pub(crate) enum EngineName {
 }
 
 impl EngineName {
-    const ALL: [EngineName; 5] =
+    /// Those that are compared, if nothing else is asked for, as far as there are drivers.
+    const COMPARED: [EngineName; 5] =
         [EngineName::Leeward, EngineName::Rocksdb, EngineName::RocksdbLz4, EngineName::RocksdbBlob, EngineName::Fjall];
+    /// Other options of Leeward than its defaults.
+    const TUNED: [EngineName; 3] =
+        [EngineName::LeewardGrowth4, EngineName::LeewardGrowth16, EngineName::LeewardInPlace];
 
-    /// Engines that this program was built with.
+    /// Engines to compare that this program was built with.
     pub(crate) fn built_in() -> Vec<EngineName> {
-        EngineName::ALL.into_iter().filter(|name| name.is_built_in()).collect()
+        EngineName::COMPARED.into_iter().filter(|name| name.is_built_in()).collect()
     }
 
     fn is_built_in(self) -> bool {
@@ -72,7 +82,10 @@ impl EngineName {
     /// The feature that brings the driver, and whether it is enabled.
     fn feature(self) -> Option<(&'static str, bool)> {
         match self {
-            EngineName::Leeward => None,
+            EngineName::Leeward
+            | EngineName::LeewardGrowth4
+            | EngineName::LeewardGrowth16
+            | EngineName::LeewardInPlace => None,
             EngineName::Rocksdb | EngineName::RocksdbLz4 | EngineName::RocksdbBlob => {
                 Some(("rocksdb", cfg!(feature = "rocksdb")))
             }
@@ -86,7 +99,10 @@ impl EngineName {
     /// Whatever the engine says, and a driver that this program was built without.
     pub(crate) fn open(self, directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
         match self {
-            EngineName::Leeward => leeward::open(directory, plan),
+            EngineName::Leeward => leeward::open(directory, plan, leeward::Tuning::Default),
+            EngineName::LeewardGrowth4 => leeward::open(directory, plan, leeward::Tuning::Growth(4)),
+            EngineName::LeewardGrowth16 => leeward::open(directory, plan, leeward::Tuning::Growth(16)),
+            EngineName::LeewardInPlace => leeward::open(directory, plan, leeward::Tuning::InPlace),
             #[cfg(feature = "rocksdb")]
             EngineName::Rocksdb => rocksdb::open(directory, plan, rocksdb::Variant::Plain),
             #[cfg(feature = "rocksdb")]
@@ -105,6 +121,9 @@ impl fmt::Display for EngineName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             EngineName::Leeward => "leeward",
+            EngineName::LeewardGrowth4 => "leeward-growth4",
+            EngineName::LeewardGrowth16 => "leeward-growth16",
+            EngineName::LeewardInPlace => "leeward-in-place",
             EngineName::Rocksdb => "rocksdb",
             EngineName::RocksdbLz4 => "rocksdb-lz4",
             EngineName::RocksdbBlob => "rocksdb-blob",
@@ -116,9 +135,10 @@ impl fmt::Display for EngineName {
 impl FromStr for EngineName {
     type Err = String;
     fn from_str(text: &str) -> Result<EngineName, String> {
-        let name = EngineName::ALL.into_iter().find(|name| name.to_string() == text.to_ascii_lowercase());
-        let name = name.ok_or_else(|| {
-            format!("unknown engine {text:?}: it is one of leeward, rocksdb, rocksdb-lz4, rocksdb-blob, fjall")
+        let all = || EngineName::COMPARED.into_iter().chain(EngineName::TUNED);
+        let name = all().find(|name| name.to_string() == text.to_ascii_lowercase()).ok_or_else(|| {
+            let names: Vec<String> = all().map(|name| name.to_string()).collect();
+            format!("unknown engine {text:?}: it is one of {}", names.join(", "))
         })?;
         match name.feature() {
             Some((feature, false)) => {

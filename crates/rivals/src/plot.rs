@@ -21,6 +21,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 fn color(engine: EngineName) -> RGBColor {
     match engine {
         EngineName::Leeward => RGBColor(0, 114, 178),
+        EngineName::LeewardGrowth4 => RGBColor(86, 180, 233),
+        EngineName::LeewardGrowth16 => RGBColor(0, 60, 100),
+        EngineName::LeewardInPlace => RGBColor(120, 120, 120),
         EngineName::Rocksdb => RGBColor(213, 94, 0),
         EngineName::RocksdbLz4 => RGBColor(230, 159, 0),
         EngineName::RocksdbBlob => RGBColor(204, 121, 167),

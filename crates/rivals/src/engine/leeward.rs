@@ -5,17 +5,31 @@ use crate::Failure;
 use crate::measurement::DeviceBytes;
 use crate::plan::{MEMTABLES, Plan};
 use bytes::Bytes;
-use leeward_engine::embedded::{Db, DbOptions};
+use leeward_engine::embedded::{Db, DbOptions, Placement};
 use leeward_engine::{ScanBounds, VolumeOptions};
 use std::path::Path;
 
 struct Leeward(Db);
 
-pub(super) fn open(directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
+/// What is not as it is by default.
+pub(super) enum Tuning {
+    Default,
+    /// The growth factor.
+    Growth(u32),
+    /// Where values are: all in leaves.
+    InPlace,
+}
+
+pub(super) fn open(directory: &Path, plan: &Plan, tuning: Tuning) -> Result<Box<dyn Engine>, Failure> {
     // What the others have for their caches and memtables; here buffers of compactions are of it as well.
     let memory_budget = plan.cache_bytes + MEMTABLES * plan.l0_bytes;
     let volume = VolumeOptions { memory_budget, ..VolumeOptions::default() };
-    let options = DbOptions { volume, l0_bytes: plan.l0_bytes, ..DbOptions::default() };
+    let mut options = DbOptions { volume, l0_bytes: plan.l0_bytes, ..DbOptions::default() };
+    match tuning {
+        Tuning::Default => {}
+        Tuning::Growth(factor) => options.growth_factor = factor,
+        Tuning::InPlace => options.placement = Placement::IN_PLACE,
+    }
     Ok(Box::new(Leeward(Db::open(directory, options)?)))
 }
 
