@@ -156,12 +156,12 @@ impl Primary {
         });
     }
 
-    /// Begins the sessions that may begin, as far as `admit` lets them; it answers when the server was heard of, where others go
-    /// first.
-    pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId) -> Result<(), Nanos>) {
+    /// Begins the sessions that may begin, as far as `admit` lets them, which is told whether the peer is counted; it answers when
+    /// the server was heard of, where others go first.
+    pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
         let mut admitted = Vec::new();
         for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
-            match admit(*server) {
+            match admit(*server, peer.counted) {
                 Ok(()) => admitted.push(*server),
                 Err(heard) => peer.wait(heard),
             }

@@ -92,7 +92,7 @@ impl Group {
 
     fn link(&mut self, member: Member, up: bool) {
         self.primary.link(self.now, member.server, up);
-        self.primary.begin_sessions(self.now, |_| Ok(()));
+        self.primary.begin_sessions(self.now, |_, _| Ok(()));
     }
 
     fn append(&mut self, last: u64) {
@@ -115,7 +115,7 @@ impl Group {
         for _ in 0..millis / 50 {
             self.now += Nanos::from_millis(50);
             self.primary.tick(self.now);
-            self.primary.begin_sessions(self.now, |_| Ok(()));
+            self.primary.begin_sessions(self.now, |_, _| Ok(()));
         }
     }
 }

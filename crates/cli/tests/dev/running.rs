@@ -176,7 +176,8 @@ impl Resp {
         Some(Resp { stream: BufReader::new(stream) })
     }
 
-    /// Calls a command; answers the line of a simple reply with its mark, or the bytes of a bulk string. A region that is
+    /// Calls a command; answers the line of a simple reply with its mark, the bytes of a bulk string, or what an array has with
+    /// spaces between. A region that is
     /// recovering is asked again, as client libraries do.
     pub(crate) fn call(&mut self, args: &[&str]) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -197,9 +198,17 @@ impl Resp {
             request += &format!("${}\r\n{arg}\r\n", arg.len());
         }
         self.stream.get_mut().write_all(request.as_bytes()).expect("the node takes it");
+        self.reply()
+    }
+
+    fn reply(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("a reply");
         let line = line.trim_end();
+        if let Some(Ok(entries)) = line.strip_prefix('*').map(str::parse::<usize>) {
+            let entries: Vec<String> = (0..entries).map(|_| self.reply()).collect();
+            return entries.join(" ");
+        }
         match line.strip_prefix('$').map(str::parse::<usize>) {
             Some(Ok(bytes)) => {
                 let mut body = vec![0; bytes + 2];

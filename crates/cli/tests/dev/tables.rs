@@ -10,6 +10,22 @@ fn fails(dev: &Dev, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The keys of a table by `SCAN`, a page at a time.
+fn pages(dev: &Dev, table: &str, count: &str) -> Vec<String> {
+    let mut client = Resp::connect(dev.resp(1));
+    assert_eq!(client.call(&["SELECT", table]), "+OK");
+    let (mut cursor, mut keys) = ("0".to_owned(), Vec::new());
+    loop {
+        let page = client.call(&["SCAN", &cursor, "COUNT", count]);
+        let mut words = page.split_whitespace();
+        cursor = words.next().expect("a cursor").to_owned();
+        keys.extend(words.map(str::to_owned));
+        if cursor == "0" {
+            return keys;
+        }
+    }
+}
+
 #[test]
 fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     let mut dev = Dev::start(3, &["--restart"]);
@@ -27,6 +43,7 @@ fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     assert_eq!(dev.leeward(&["get", "apple"]), "default\n");
     assert_eq!(dev.leeward(&["scan", "--table", "orders", "--keys"]), "apple\nkey1\nkey2\nkey3\n");
     assert_eq!(dev.leeward(&["scan", "--keys"]), "apple\n");
+    assert_eq!(pages(&dev, "orders", "1"), ["apple", "key1", "key2", "key3"], "pages that end with a region go on");
 
     let list = dev.leeward(&["table", "list"]);
     let row = |name: &str| list.lines().find(|line| line.starts_with(name)).map(str::to_owned);

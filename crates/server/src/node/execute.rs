@@ -70,7 +70,7 @@ impl Serving {
     fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
         match pending.op.key().and_then(|key| self.locked.get_mut(key)) {
             Some(queue) => queue.push_back(pending),
-            None => self.start(now, pending.to, pending.op),
+            None => self.start(now, pending),
         }
     }
 
@@ -112,12 +112,13 @@ impl Serving {
         self.answers.push((to, OpResult::Error(error)));
     }
 
-    fn start(&mut self, now: Nanos, to: ReplyTo, op: Op) {
-        match &op {
-            Op::Scan { .. } => self.start_scan(now, to, op),
+    fn start(&mut self, now: Nanos, pending: Pending) {
+        let to = pending.to;
+        match &pending.op {
+            Op::Scan { .. } => self.start_scan(pending),
             Op::Approximate { start, end } => {
                 let (start, end) = (start.clone(), end.clone());
-                self.start_approximation(now, to, op, start, end);
+                self.start_approximation(pending, start, end);
             }
             Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
             Op::Count { .. } => {
@@ -125,17 +126,25 @@ impl Serving {
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
             }
             Op::Put { when: Condition::Always, want_old: false, lifetime, .. } if *lifetime != Lifetime::AsBefore => {
-                self.decided(now, to, op, Current::default());
+                self.decided(now, pending, Current::default());
             }
-            _ => {
+            // What is newest need not be what can be read.
+            _ if self.region.volume().is_failed() => self.look_up(pending),
+            op => {
                 let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
-                    Ok(Lookup::NotInMemory) => self.look_up(now, to, op),
-                    Ok(found) => self.decided(now, to, op, current(found)),
+                    Ok(Lookup::NotInMemory) => self.look_up(pending),
+                    Ok(found) => self.decided(now, pending, current(found)),
                     Err(error) => self.failed_read(to, &error),
                 }
             }
         }
+    }
+
+    /// The instant as of which a read sees the region: now; where the volume has failed, that of the last commit, since what came
+    /// after it may never be.
+    fn read_lsn(&self) -> Lsn {
+        if self.region.volume().is_failed() { self.region.commit() } else { self.region.last_lsn() }
     }
 
     fn failed_read(&mut self, to: ReplyTo, error: &Error) {
@@ -143,14 +152,14 @@ impl Serving {
         self.refuse(to, OpError::Unavailable(error.to_string()));
     }
 
-    fn look_up(&mut self, now: Nanos, to: ReplyTo, op: Op) {
-        let key = op.key().expect("only an operation on a key is looked up").clone();
-        let snapshot = self.region.snapshot(self.region.last_lsn(), self.wall.now());
+    fn look_up(&mut self, pending: Pending) {
+        let key = pending.op.key().expect("only an operation on a key is looked up").clone();
+        let snapshot = self.region.snapshot(self.read_lsn(), self.wall.now());
         // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
-        if op.is_write() {
+        if pending.op.is_write() {
             self.locked.entry(key.clone()).or_default();
         }
-        let ticket = self.ticket(Pending { to, op, since: now });
+        let ticket = self.ticket(pending);
         // A version that is no longer current lacks what is written from now on.
         let is_current = |lookups: &Lookups| Arc::ptr_eq(&lookups.version, snapshot.version());
         if self.lookups.as_ref().is_some_and(|lookups| !is_current(lookups) || lookups.keys.len() >= LOOKUPS) {
@@ -176,12 +185,12 @@ impl Serving {
 
     /// The device answered.
     pub(super) fn looked_up(&mut self, now: Nanos, ticket: u64, result: Result<Lookup, Error>) {
-        let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let key = op.key().expect("only an operation on a key is looked up").clone();
-        let is_write = op.is_write();
+        let Some(pending) = self.pending.remove(&ticket) else { return };
+        let key = pending.op.key().expect("only an operation on a key is looked up").clone();
+        let is_write = pending.op.is_write();
         match result {
-            Ok(found) => self.decided(now, to, op, current(found)),
-            Err(error) => self.failed_read(to, &error),
+            Ok(found) => self.decided(now, pending, current(found)),
+            Err(error) => self.failed_read(pending.to, &error),
         }
         if is_write && !self.stalled.iter().any(|stalled| stalled.op.key() == Some(&key)) {
             self.unlock(now, &key);
@@ -190,8 +199,8 @@ impl Serving {
 
     pub(super) fn unlock(&mut self, now: Nanos, key: &Bytes) {
         let Some(mut queue) = self.locked.remove(key) else { return };
-        while let Some(Pending { to, op, .. }) = queue.pop_front() {
-            self.start(now, to, op);
+        while let Some(pending) = queue.pop_front() {
+            self.start(now, pending);
             if let Some(locked) = self.locked.get_mut(key) {
                 locked.append(&mut queue);
             }
@@ -199,9 +208,9 @@ impl Serving {
     }
 
     /// The current value is known: writes what there is to write, and holds the answer.
-    fn decided(&mut self, now: Nanos, to: ReplyTo, op: Op, current: Current) {
-        let read_lsn = current.lsn;
-        let (put, expires, mut answer) = match decide(&op, current, self.wall.now()) {
+    fn decided(&mut self, now: Nanos, pending: Pending, current: Current) {
+        let (to, op, read_lsn) = (pending.to, &pending.op, current.lsn);
+        let (put, expires, mut answer) = match decide(op, current, self.wall.now()) {
             Decision::Answer(answer) => return self.hold(now, read_lsn, to, false, answer),
             Decision::Put(value, expires, answer) => (Some(value), expires, answer),
             Decision::Delete(answer) => (None, None, answer),
@@ -216,8 +225,8 @@ impl Serving {
                 }
                 self.hold(now, appended.last, to, true, answer);
             }
-            Err(AppendError::TailBusy(_)) => self.stall(now, to, op, false),
-            Err(AppendError::L0Full) => self.stall(now, to, op, true),
+            Err(AppendError::TailBusy(_)) => self.stall(now, pending, false),
+            Err(AppendError::L0Full) => self.stall(now, pending, true),
             Err(AppendError::Engine(error)) => self.refuse_write(to, &error),
         }
     }
@@ -237,10 +246,10 @@ impl Serving {
         );
     }
 
-    fn stall(&mut self, now: Nanos, to: ReplyTo, op: Op, l0_full: bool) {
+    fn stall(&mut self, now: Nanos, pending: Pending, l0_full: bool) {
         self.stalled_since.get_or_insert((now, l0_full));
-        self.locked.entry(op.key().expect("only writes stall").clone()).or_default();
-        self.stalled.push_back(Pending { to, op, since: now });
+        self.locked.entry(pending.op.key().expect("only writes stall").clone()).or_default();
+        self.stalled.push_back(pending);
     }
 
     /// Tries the writes that waited for room again.
@@ -251,16 +260,15 @@ impl Serving {
         let (since, l0_full) = self.stalled_since.take().unwrap_or((now, false));
         let waited = (now - since).0;
         *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
-        for Pending { to, op, since } in std::mem::take(&mut self.stalled) {
-            let key = op.key().expect("only writes stall").clone();
+        for pending in std::mem::take(&mut self.stalled) {
+            let key = pending.op.key().expect("only writes stall").clone();
             if self.stalled.is_empty() {
-                self.start(now, to, op);
-                self.stalled.iter_mut().for_each(|stalled| stalled.since = since);
+                self.start(now, pending);
                 if self.stalled.is_empty() && !self.is_looking_up(&key) {
                     self.unlock(now, &key);
                 }
             } else {
-                self.stalled.push_back(Pending { to, op, since });
+                self.stalled.push_back(pending);
             }
         }
     }
@@ -269,11 +277,11 @@ impl Serving {
         self.pending.values().any(|pending| pending.op.is_write() && pending.op.key() == Some(key))
     }
 
-    fn start_scan(&mut self, now: Nanos, to: ReplyTo, op: Op) {
-        let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else {
+    fn start_scan(&mut self, pending: Pending) {
+        let Op::Scan { start, end, reverse, limit, keys_only } = pending.op.clone() else {
             unreachable!("only scans come here");
         };
-        let at = self.region.last_lsn();
+        let at = self.read_lsn();
         let config = self.primary.config();
         let bounds = ScanBounds {
             start: start.max(config.start.clone()),
@@ -287,16 +295,16 @@ impl Serving {
             limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
         };
         let snapshot = self.region.snapshot(at, self.wall.now());
-        let ticket = self.ticket(Pending { to, op, since: now });
+        let ticket = self.ticket(pending);
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
     }
 
-    fn start_approximation(&mut self, now: Nanos, to: ReplyTo, op: Op, start: Bytes, end: Option<Bytes>) {
-        let (at, region) = (self.region.last_lsn(), self.region.clone());
+    fn start_approximation(&mut self, pending: Pending, start: Bytes, end: Option<Bytes>) {
+        let (at, region) = (self.read_lsn(), self.region.clone());
         let edge = self.primary.config().end.clone();
         // Beyond the end of this region another goes on.
         let resume = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
-        let ticket = self.ticket(Pending { to, op, since: now });
+        let ticket = self.ticket(pending);
         self.spawn(move || {
             let result = match region.approximate(&start, end.as_deref()) {
                 Ok(Approximation { pairs, bytes }) => OpResult::Approximation { pairs, bytes, resume },
@@ -309,9 +317,9 @@ impl Serving {
     /// A scan, or an approximation, ended.
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
         let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let Op::Scan { start, end, reverse, limit, .. } = op else { return self.hold(now, at, to, false, result) };
+        let Op::Scan { start, end, reverse, .. } = op else { return self.hold(now, at, to, false, result) };
         let result = match result {
-            OpResult::Entries { entries, resume: None } if (entries.len() as u32) < limit => {
+            OpResult::Entries { entries, resume: None } => {
                 // The region is exhausted; the keys that were asked for may go on in the next one.
                 let config = self.primary.config();
                 let resume = match reverse {

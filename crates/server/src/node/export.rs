@@ -34,7 +34,18 @@ pub(super) struct Exporting {
     last: Lsn,
     /// Segments that are not copied yet; why it failed.
     left: Result<u64, Error>,
+    /// When that was so.
+    at: Nanos,
 }
+
+impl Exporting {
+    fn is_known(&self, now: Nanos) -> bool {
+        !matches!(self.left, Ok(0)) || now - self.at < KNOWN
+    }
+}
+
+/// For so long it is known that a checkpoint is complete, whoever made it: later the name is taken for a new wish.
+const KNOWN: Nanos = Nanos::from_secs(30);
 
 /// An operation's refusal of a name.
 pub(super) fn check_name(name: &str) -> Result<(), OpError> {
@@ -52,8 +63,9 @@ pub(super) fn check_name(name: &str) -> Result<(), OpError> {
 impl Serving {
     /// Begins the checkpoint `name`, or answers how far it is.
     pub(super) fn checkpoint(&mut self, now: Nanos, to: ReplyTo, name: &str) {
+        self.exporting.retain(|_, exporting| exporting.is_known(now));
         let Some(exporting) = self.exporting.get(name) else {
-            let begun = self.begin_export(name);
+            let begun = self.begin_export(now, name);
             return match begun {
                 Ok(path) => self.answers.push((to, OpResult::Checkpoint { left: 1, path, last: Lsn(0) })),
                 Err(error) => self.answers.push((to, OpResult::Error(error))),
@@ -76,7 +88,7 @@ impl Serving {
         }
     }
 
-    fn begin_export(&mut self, name: &str) -> Result<String, OpError> {
+    fn begin_export(&mut self, now: Nanos, name: &str) -> Result<String, OpError> {
         check_name(name)?;
         let Some(open) = &self.checkpoints else {
             return Err(OpError::Invalid("this node keeps no checkpoints".into()));
@@ -84,7 +96,8 @@ impl Serving {
         let cannot = |error| OpError::Unavailable(format!("checkpoint {name} cannot be made: {error}"));
         let CheckpointPlace { disk, path, volume } = open(name, self.id).map_err(cannot)?;
         let pinned = Arc::new(self.pin());
-        self.exporting.insert(name.into(), Exporting { path: path.clone(), last: pinned.base.last_lsn, left: Ok(1) });
+        let last = pinned.base.last_lsn;
+        self.exporting.insert(name.into(), Exporting { path: path.clone(), last, left: Ok(1), at: now });
         let (id, at, name) = (self.id, path.clone(), name.to_owned());
         self.spawn_in_background(move || match Export::begin(pinned, id, volume, &*disk, &at) {
             Ok(export) => Outcome::Exported { name, left: Ok(1), export: Some(Box::new((export, disk))) },
@@ -96,12 +109,13 @@ impl Serving {
     /// A segment was copied, or that failed.
     pub(super) fn exported(
         &mut self,
+        now: Nanos,
         name: String,
         left: Result<usize, Error>,
         export: Option<Box<(Export, Box<dyn Disk>)>>,
     ) {
         let Some(exporting) = self.exporting.get_mut(&name) else { return };
-        exporting.left = left.map(|left| left as u64);
+        (exporting.left, exporting.at) = (left.map(|left| left as u64), now);
         let Some(mut export) = export.filter(|_| !matches!(exporting.left, Ok(0))) else { return };
         let at = exporting.path.clone();
         self.spawn_in_background(move || match export.0.step() {
@@ -112,5 +126,20 @@ impl Serving {
                 Outcome::Exported { name, left: Err(error), export: None }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_is_complete_is_forgotten_so_that_the_name_is_a_new_wish() {
+        let at = Nanos::from_secs(100);
+        let mut exporting = Exporting { path: String::new(), last: Lsn(7), left: Ok(1), at };
+        assert!(exporting.is_known(at + Nanos::from_secs(900)), "it goes on");
+        exporting.left = Ok(0);
+        assert!(exporting.is_known(at + Nanos::from_secs(29)));
+        assert!(!exporting.is_known(at + KNOWN));
     }
 }

@@ -274,15 +274,13 @@ impl Serving {
             out.extend(old.into_iter().map(|held| (held.to, lost_answer(id, held.is_write, "not confirmed in time"))));
             !held.is_empty()
         });
-        if self.stalled.front().is_some_and(|stalled| now - stalled.since > OP_PATIENCE) {
-            let stalled = self.stalled.pop_front().expect("just seen");
+        while let Some(stalled) = self.stalled.pop_front_if(|stalled| now - stalled.since > OP_PATIENCE) {
             let why = format!("region {id}: no room for writes; is the volume full?");
             out.push((stalled.to, OpResult::Error(OpError::Unavailable(why))));
             let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
-        if self.behind.front().is_some_and(|first| now - first.since > OP_PATIENCE) {
-            let first = self.behind.pop_front().expect("just seen");
+        while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_PATIENCE) {
             let why = format!("region {id}: no room for writes, or keys of the range are in use");
             out.push((first.to, OpResult::Error(OpError::Unavailable(why))));
             self.go_on(now);

@@ -257,8 +257,8 @@ impl Slot {
         let Holding::Serving(serving) = &mut self.holding else { return };
         context.jobs.append(&mut serving.new_jobs);
         let begun = &mut serving.joining;
-        serving.primary.begin_sessions(context.now, |server| {
-            context.joining.admit(server)?;
+        serving.primary.begin_sessions(context.now, |server, is_counted| {
+            context.joining.admit(server, is_counted)?;
             begun.push(server);
             Ok(())
         });
@@ -318,7 +318,7 @@ impl Slot {
                     serving.looked_up(now, ticket, result);
                 }
             }
-            Outcome::Exported { name, left, export } => serving.exported(name, left, export),
+            Outcome::Exported { name, left, export } => serving.exported(now, name, left, export),
             Outcome::Scanned { ticket, at, result } => serving.scanned(now, ticket, at, result),
             upkeep => serving.job_done(now, upkeep, &mut context.ops),
         }
