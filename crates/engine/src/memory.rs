@@ -294,6 +294,12 @@ impl Memory {
         None
     }
 
+    /// Whether a compaction of `owner` in this lane waits for memory.
+    pub(crate) fn has_waiting(&self, owner: u32, lane: u8) -> bool {
+        let turns = self.regions.turns.lock();
+        turns.waiting.iter().any(|waiting| waiting.owner == owner && waiting.lanes & lane != 0)
+    }
+
     /// `owner` has nothing to compact in these of its lanes.
     pub(crate) fn leave(&self, owner: u32, lanes: u8) {
         self.regions.turns.lock().leave(owner, lanes);

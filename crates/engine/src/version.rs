@@ -108,6 +108,9 @@ pub struct Reads {
     pub(crate) owner: u32,
     /// Raised by each install that changes what the levels know of some key: see [`Version::generation`].
     generation: AtomicU64,
+    /// The generation of the last ingest. Its LSNs were taken before others that were shown before it: the LSN of a record in the
+    /// cache does not tell an older version whether it may know it.
+    ingested: AtomicU64,
     /// Ranges that were deleted since the cache was last rid of what they hide: a record of it that is older counts no more.
     deleted: ArcSwap<RangeTombstones>,
     /// There are such.
@@ -121,8 +124,16 @@ impl Reads {
     /// For `region` on `volume`, its large values in `log`.
     pub fn new(volume: Arc<Volume>, region: RegionId, log: Arc<dyn ValueLog>) -> Arc<Reads> {
         let owner = volume.cache().new_owner();
-        let (deleted, has_deleted) = (ArcSwap::default(), AtomicBool::new(false));
-        Arc::new(Reads { volume, region, log, owner, generation: AtomicU64::new(0), deleted, has_deleted })
+        Arc::new(Reads {
+            volume,
+            region,
+            log,
+            owner,
+            generation: AtomicU64::new(0),
+            ingested: AtomicU64::new(0),
+            deleted: ArcSwap::default(),
+            has_deleted: AtomicBool::new(false),
+        })
     }
 
     /// What was read at `pointer` cannot be decoded.
@@ -134,17 +145,27 @@ impl Reads {
     /// What is kept of the levels' answer about `key`, whose hash this is, as of `at`.
     #[inline]
     pub(crate) fn cached(&self, key: &[u8], hash: u64, at: Lsn) -> Option<Cached> {
-        let cached = self.volume.cache().record(self.owner, key, hash, at);
-        if self.has_deleted.load(Ordering::Acquire) { self.unless_deleted(key, hash, at, cached?) } else { cached }
+        // Before the record: what they hide is forgotten before they are.
+        let deleted = self.has_deleted.load(Ordering::Acquire).then(|| self.deleted.load());
+        let cached = self.volume.cache().record(self.owner, key, hash, at)?;
+        match deleted {
+            Some(deleted) => self.unless_deleted(&deleted, key, hash, at, cached),
+            None => Some(cached),
+        }
     }
 
     /// What counts of a record in the cache while ranges are deleted; one that does not is replaced by a tombstone.
     #[cold]
-    fn unless_deleted(&self, key: &[u8], hash: u64, at: Lsn, cached: Cached) -> Option<Cached> {
-        let Some(lsn) = self.deleted.load().covering(key).map(|range| range.lsn).filter(|lsn| *lsn > cached.0.lsn)
-        else {
-            return Some(cached);
-        };
+    fn unless_deleted(
+        &self,
+        deleted: &RangeTombstones,
+        key: &[u8],
+        hash: u64,
+        at: Lsn,
+        cached: Cached,
+    ) -> Option<Cached> {
+        let newer = deleted.covering(key).map(|range| range.lsn).filter(|lsn| *lsn > cached.0.lsn);
+        let Some(lsn) = newer else { return Some(cached) };
         self.volume.cache().replace_record(self.owner, key, hash, lsn.into(), Some(None));
         (lsn <= at).then_some((lsn.into(), None))
     }
@@ -227,6 +248,8 @@ impl Reads {
     /// Pairs within `span` are about to be in the levels: answers the generation of the version that shows them.
     fn renew_span(&self, span: &Span) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
+        // Whoever keeps a record of what was ingested has seen the version, and so this.
+        self.ingested.store(generation, Ordering::Release);
         let is_inside = |key: &[u8], _| key >= &span.first[..] && !span.is_below(key);
         self.volume.cache().forget_records(self.owner, &is_inside);
         generation
@@ -346,7 +369,9 @@ impl Version {
         // Readers of an earlier instant still see what a tombstone has taken the place of.
         let is_known =
             |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
-        if let Some((stamp, value)) = self.reads.cached(key, hash, at).filter(is_known) {
+        let cached = self.reads.cached(key, hash, at).filter(is_known);
+        if let Some((stamp, value)) = cached.filter(|_| self.generation >= self.reads.ingested.load(Ordering::Acquire))
+        {
             return Ok(answer(stamp, value, now));
         }
         for level in &self.levels {

@@ -49,6 +49,7 @@ fn compactions_that_do_not_fit_take_turns() {
     let memory = Memory::new(4 * MIB);
     let first = memory.admit((1, 1), 10 * MIB).expect("one is always under way");
     assert!(memory.admit((2, 1), MIB / 2).is_none());
+    assert!(memory.has_waiting(2, 1) && !memory.has_waiting(2, 2) && !memory.has_waiting(1, 1));
     assert!(memory.admit((3, 1), MIB / 2).is_none());
     drop(first);
     assert!(memory.admit((1, 1), MIB / 2).is_none(), "others were here before");

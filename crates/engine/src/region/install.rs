@@ -28,10 +28,13 @@ impl Region {
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
-    /// There may be a compaction of `lane` later although nothing is written meanwhile.
+    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep rests, or
+    /// one waits for memory, which anybody may give back.
     pub fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
-        l0s || lane != Lane::L0s && self.picker.lock().sweep_rests(now)
+        let owner = self.view.load().version.reads().owner;
+        l0s || self.volume.memory().has_waiting(owner, lane.bit())
+            || lane != Lane::L0s && self.picker.lock().sweep_rests(now)
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.

@@ -90,10 +90,10 @@ impl Device {
         self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
     }
 
-    /// See [`File::map`].
+    /// See [`File::map`]. Of a range that holds nothing yet: a failure says nothing about what is written.
     pub(crate) fn map(&self, offset: u64, bytes: usize) -> Result<Option<Appender>> {
         self.check()?;
-        self.file.map(offset, bytes).map_err(|error| self.failed("map", offset, error))
+        self.file.map(offset, bytes).map_err(|error| self.no_space("map", offset, error))
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

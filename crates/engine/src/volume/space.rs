@@ -157,25 +157,25 @@ impl Space {
     }
 
     /// Gives space back to the device if more segments are free than should be.
+    /// One after the other: what is on its way is in no list, and looks as if it were in use.
     pub(super) fn release(&self) {
-        let surplus: Vec<SegmentNo> = {
-            let mut state = self.state.lock();
-            if state.keeps_all || state.free.len() as u32 <= 2 * state.spare() {
-                return;
-            }
-            let most = state.free.len() - state.spare() as usize;
-            (0..most).filter_map(|_| state.free.pop_last()).collect()
+        let surplus = {
+            let state = self.state.lock();
+            let (free, spare) = (state.free.len(), state.spare() as usize);
+            if state.keeps_all || free <= 2 * spare { 0 } else { free - spare }
         };
-        let released = surplus.iter().map(|no| self.device.release(self.offset(*no), self.segment_bytes));
-        let released: Result<Vec<bool>> = released.collect();
-        let mut state = self.state.lock();
-        // What was not released is as good as hollow.
-        state.hollow.extend(surplus);
-        match released {
-            Ok(released) => state.keeps_all = released.contains(&false),
-            Err(error) => {
+        for _ in 0..surplus {
+            let Some(no) = self.state.lock().free.pop_last() else { return };
+            let released = self.device.release(self.offset(no), self.segment_bytes);
+            let mut state = self.state.lock();
+            // What was not released is as good as hollow.
+            state.hollow.insert(no);
+            state.keeps_all = !matches!(released, Ok(true));
+            if let Err(error) = released {
                 tracing::warn!(%error, "space is not given back to the device");
-                state.keeps_all = true;
+            }
+            if state.keeps_all {
+                return;
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::support::{
     History, Model, assert_holds, compact, contents, end_process, flush, open_region, read_all, volume_options,
 };
 use leeward_engine::embedded::{Db, DbOptions};
-use leeward_engine::{AppendError, Error, Region};
+use leeward_engine::{AppendError, Error, Lookup, Reach, Region};
 use leeward_format::UnixMs;
 use leeward_format::manifest::L1_RUNS;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -242,4 +242,33 @@ fn what_is_written_beside_an_ingest_is_newer_although_it_is_compacted_first() {
         assert_eq!(read_all(&db.snapshot()).len(), 6700);
         assert!(db.verify().damaged.is_empty());
     }
+}
+
+/// An ingest takes its LSNs when it begins: they are lower than what a snapshot shows that does not know it.
+#[test]
+fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
+    let options = DbOptions { volume: volume_options(), l0_bytes: 64 << 10, ..DbOptions::default() };
+    let db = Db::open_on(&SimDisk::new(1, DISK_BYTES), "db", options, Arc::new(BootClock)).unwrap();
+    let mut written = 0u32;
+    while db.stats().data.depth() == 0 {
+        db.put(&written.to_be_bytes(), &[1; 100]).unwrap();
+        written += 1;
+    }
+    let key = |n: u32| format!("k{n:05}").into_bytes();
+    let mut before = None;
+    let pairs = (0..50).map(|n| {
+        if n == 49 {
+            db.put(b"beside", b"it").unwrap();
+            before = Some(db.snapshot());
+        }
+        (key(n), vec![7; 2000])
+    });
+    assert_eq!(db.ingest(pairs).unwrap(), 50);
+    let before = before.expect("it was taken");
+    for n in 0..50 {
+        // Whoever reads it keeps it.
+        assert!(db.get(&key(n)).unwrap().is_some());
+        assert_eq!(before.get(&key(n), Reach::Device).unwrap(), Lookup::Absent, "pair {n}");
+    }
+    assert!(matches!(before.get(b"beside", Reach::Device).unwrap(), Lookup::Found { .. }));
 }
