@@ -391,6 +391,11 @@ impl Agent {
         self.advance(now);
     }
 
+    /// Whether it has given up its offices.
+    pub fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn
+    }
+
     /// Holds the server's own path.
     fn register(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);

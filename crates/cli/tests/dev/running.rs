@@ -177,8 +177,7 @@ impl Resp {
     }
 
     /// Calls a command; answers the line of a simple reply with its mark, the bytes of a bulk string, or what an array has with
-    /// spaces between. A region that is
-    /// recovering is asked again, as client libraries do.
+    /// spaces between. A region that is recovering is asked again, as client libraries do.
     pub(crate) fn call(&mut self, args: &[&str]) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -31,21 +31,21 @@ impl Node {
         let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
         let is_broken =
             self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
-        if !is_broken && !self.withdrawn {
+        let is_withdrawn = self.context.agent.is_withdrawn();
+        if !is_broken && !is_withdrawn {
             return;
         }
         let view = self.context.agent.view();
         let has_heir = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
         let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_heir(config));
-        if self.withdrawn != is_needed {
+        if is_withdrawn != is_needed {
             return;
         }
-        self.withdrawn = !is_needed;
-        match self.withdrawn {
-            true => tracing::error!("this node gives up its offices to the others; repair its volume and restart it"),
-            false => tracing::warn!("this node takes its offices back: no other that lives has what it has"),
+        match is_needed {
+            false => tracing::error!("this node gives up its offices to the others; repair its volume and restart it"),
+            true => tracing::warn!("this node takes its offices back: no other that lives has what it has"),
         }
-        self.context.agent.withdraw(now, self.withdrawn);
+        self.context.agent.withdraw(now, !is_needed);
     }
 
     /// Tells the operator when this node is not part of the cluster, and when it is again.

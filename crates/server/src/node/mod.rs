@@ -189,7 +189,6 @@ pub struct Node {
     look_at_all: bool,
     /// What the coordinator said in this turn is not followed yet.
     has_heard_coordinator: bool,
-    withdrawn: bool,
     presence: Presence,
     /// It has been registered in this life, so that its number on the fabric is its own.
     has_joined: bool,
@@ -237,7 +236,6 @@ impl Node {
             touched: BTreeSet::new(),
             look_at_all: true,
             has_heard_coordinator: false,
-            withdrawn: false,
             presence: Presence::new(now),
             has_joined: false,
             twin: None,
