@@ -115,11 +115,6 @@ impl Budget {
     fn is_exceeded(&self) -> bool {
         self.used.load(Relaxed) > self.bytes()
     }
-    /// There is room for what may be asked for, and more besides.
-    fn is_mostly_free(&self) -> bool {
-        let bytes = self.bytes();
-        self.used.load(Relaxed) < bytes - bytes / 4
-    }
     /// So much is in use that something has been let go of, or soon will be.
     fn is_tight(&self) -> bool {
         let bytes = self.bytes();
@@ -333,14 +328,12 @@ impl Cache {
         self.0.make_room();
     }
 
-    /// A pair was written whose value only the log has: it replaces what was known of its key; a key of which nothing was gets
-    /// a record while leaves have room to spare as well.
+    /// A pair was written whose value only the log has: it replaces what was known of its key, of which it is the first
+    /// otherwise, on probation.
     pub(crate) fn write_record(&self, owner: u32, key: &[u8], key_hash: u64, stamp: Stamp, value: &[u8]) {
         let fresh = Fresh { owner, key, stamp, value: Some(value) };
         if fresh.bytes() <= self.0.page_bytes {
-            self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), || {
-                self.0.budget.is_mostly_free()
-            });
+            self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), true);
         }
     }
 
@@ -361,7 +354,7 @@ impl Cache {
     ) {
         let fresh =
             value.map(|value| Fresh { owner, key, stamp, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
-        self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, || false);
+        self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, false);
     }
 
     /// Forgets an owner's records that `is_stale` says, by key and LSN. Looks at all there are.
@@ -417,18 +410,11 @@ impl Inner {
 
     /// `fresh`, if it is given, takes the place of an older record of the key; without any, a place of its own if it
     /// `is_wanted`. A record that is not older stays.
-    fn renew(
-        &self,
-        (owner, key): (u32, &[u8]),
-        hash: u64,
-        lsn: Lsn,
-        fresh: Option<Fresh<'_>>,
-        is_wanted: impl FnOnce() -> bool,
-    ) {
+    fn renew(&self, (owner, key): (u32, &[u8]), hash: u64, lsn: Lsn, fresh: Option<Fresh<'_>>, is_wanted: bool) {
         let mut shard = self.shard(hash).lock();
         let (ring, uses) = match shard.find(hash, owner, key) {
             Some((ring, known)) if known < lsn => (ring, shard.remove(hash, owner, key)),
-            None if is_wanted() => (Ring::Probation, 0),
+            None if is_wanted => (Ring::Probation, 0),
             _ => return,
         };
         if let Some(fresh) = fresh {

@@ -1,17 +1,20 @@
 //! The node of a level's B+-tree: 8 KiB of sorted entries, searched in place.
 //!
 //! ```text
-//!  0        4     5      6          7       8            12        14             16         24
-//!  | crc32c | ver | kind | lsn bytes | 0    | node bytes | entries | prefix bytes | base LSN |
+//!  0        4     5      6          7      8            12        14             16         24
+//!  | crc32c | ver | kind | lsn bytes | form | node bytes | entries | prefix bytes | base LSN |
 //!  | u32    | u8  | u8   | u8        | u8   | u32        | u16     | u16          | u64      |
 //!  24                        24 + 4 * entries
-//!  | slot 0 | slot 1 | ...   | common prefix | entry 0 | entry 1 | ... | zeroes to the end |
+//!  | slot 0 | slot 1 | ...   | common prefix | entry 0 | entry 1 | ... | zeroes to the end |       form 0: slots
+//!  24      32
+//!  | shape | common prefix | body 0 | body 1 | ... | zeroes to the end |       form 1: uniform leaf
 //!
 //!  slot         | offset of the entry u16 | head u16: first two bytes of the suffix, big endian, zero padded |
-//!  leaf entry   | varint: suffix bytes << 2 | kind | varint: value bytes (not in tombstones) |
-//!               | LSN - base LSN, in `lsn bytes` bytes | pointer u64 (in log only) | suffix | value (in place only) |
-//!  expiring     | varint: suffix bytes << 2 | 3 | varint: value bytes << 2 | kind | ms since 1970 UTC, 6 bytes |
-//!               | LSN - base LSN and so on, as above |
+//!  leaf entry   | varint: suffix bytes << 2 | kind | varint: value bytes (not in tombstones) | body |
+//!  expiring     | varint: suffix bytes << 2 | 3 | varint: value bytes << 2 | kind | body |
+//!  body         | ms since 1970 UTC, 6 bytes (expiring only) | LSN - base LSN, in `lsn bytes` bytes |
+//!               | pointer u64 (in log only) | suffix | value (in place only) |
+//!  shape        | suffix bytes u16 | kind u8 | expiring u8: 0 or 1 | value bytes u32 |
 //!  index entry  | varint: suffix bytes | varint: blocks | pointer u64 | suffix |
 //! ```
 //!
@@ -20,6 +23,8 @@
 //!   value in place that fits no other).
 //! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
 //!   it leads to everything below pivot 1, so two children fit whatever their keys are.
+//! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a search
+//!   finds its entries by multiplication.
 //! - A node is never changed once it is built, so the data follow the slots at once and no gap is managed; the one
 //!   exception is a change of pointers, where they stand ([`crate::leaf_segment::translate`]).
 //! - The CRC covers everything after itself and is seeded with the node's [`Address`]: a node of another life of the
@@ -28,12 +33,12 @@
 //! [`Node::parse`] checks every offset and length once, so that searching needs no further error paths. Pure
 //! functions; any thread may call them.
 
-use crate::{
-    DecodeError, Expiry, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, MAX_VALUE_BYTES, Pointer, RegionId, SegmentId, Stamp,
-};
+use crate::{DecodeError, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId};
+use leaf::Shape;
 use std::{cmp::Ordering, ops::Deref};
 
 mod build;
+mod leaf;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +49,9 @@ pub const NODE_BYTES: usize = 8 * 1024;
 /// Unit in which an index entry counts its child's bytes.
 pub const BLOCK_BYTES: usize = 4 * 1024;
 /// Version written into every node; others are refused.
-pub const NODE_VERSION: u8 = 2;
+pub const NODE_VERSION: u8 = 3;
+const LEAF: u8 = NodeKind::Leaf as u8;
+const INDEX: u8 = NodeKind::Index as u8;
 /// What a packed leaf has in the place of a node's kind.
 pub(crate) const PACKED_LEAF: u8 = 2;
 
@@ -53,12 +60,13 @@ const HEADER_BYTES: usize = 24;
 const SLOT_BYTES: usize = 4;
 const POINTER_BYTES: usize = 8;
 const EXPIRY_BYTES: usize = 6;
-
-const IN_PLACE: u64 = 0;
-const IN_LOG: u64 = 1;
-const TOMBSTONE: u64 = 2;
-/// The kind is in the second varint, beside the length of the value (0 for a tombstone), and an expiry follows.
-const EXPIRING: u64 = 3;
+/// Length of what a uniform leaf says once of all its entries.
+const SHAPE_BYTES: usize = 8;
+/// Kinds of leaf entries.
+const LEAF_KINDS: u64 = 3;
+/// Forms of a node.
+const SLOTS: u8 = 0;
+const UNIFORM: u8 = 1;
 
 /// Where a node lives, in terms that hold on every replica: what its CRC is seeded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,16 +159,8 @@ pub struct Node<B> {
     prefix_bytes: u16,
     base_lsn: u64,
     tombstones: u16,
-}
-
-/// A leaf entry taken apart.
-struct LeafParts {
-    suffix: (usize, usize),
-    /// Where its expiry is.
-    expires_at: Option<usize>,
-    delta_at: usize,
-    kind: u64,
-    value_bytes: u32,
+    /// What all entries are of a leaf that has no slots.
+    uniform: Option<Shape>,
 }
 
 /// Length of the node that starts with these bytes.
@@ -203,8 +203,8 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     pub fn with_bytes<C: Deref<Target = [u8]>>(&self, copy: impl FnOnce(&[u8]) -> C) -> Node<C> {
         let bytes = copy(&self.bytes);
         debug_assert!(*bytes == *self.bytes, "a copy");
-        let &Node { kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones, .. } = self;
-        Node { bytes, kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones }
+        let &Node { kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones, uniform, .. } = self;
+        Node { bytes, kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones, uniform }
     }
 
     /// [`Node::parse`] of bytes that another checksum has covered.
@@ -212,22 +212,27 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if node_bytes(&bytes)? != bytes.len() {
             return Err(DecodeError::invalid(WHAT, "a length that is not its own"));
         }
-        let kind = match bytes[5] {
-            0 => NodeKind::Leaf,
-            1 => NodeKind::Index,
-            other => return Err(DecodeError::invalid(WHAT, format!("kind {other}"))),
-        };
-        let mut node = Node {
-            kind,
+        match (bytes[5], bytes[7]) {
+            (LEAF, SLOTS | UNIFORM) | (INDEX, SLOTS) => {}
+            (kind, form) => return Err(DecodeError::invalid(WHAT, format!("kind {kind} in form {form}"))),
+        }
+        let mut node = Node::unchecked(bytes);
+        node.tombstones = node.check()?;
+        Ok(node)
+    }
+
+    /// What the header of `bytes` says, which are a whole number of nodes long.
+    fn unchecked(bytes: B) -> Node<B> {
+        Node {
+            kind: if bytes[5] == LEAF { NodeKind::Leaf } else { NodeKind::Index },
             lsn_bytes: bytes[6],
             entries: u16_at(&bytes, 12),
             prefix_bytes: u16_at(&bytes, 14),
             base_lsn: u64_at(&bytes, 16),
             tombstones: 0,
+            uniform: (bytes[7] == UNIFORM).then(|| Shape::decode(&bytes)),
             bytes,
-        };
-        node.tombstones = node.check()?;
-        Ok(node)
+        }
     }
 
     /// Checks everything that is ever read; answers how many tombstones there are.
@@ -238,8 +243,12 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         if self.entries == 0 || (bytes.len() > NODE_BYTES && !single) || data > bytes.len() {
             return Err(DecodeError::invalid(WHAT, format!("{} entries in {} bytes", self.entries, bytes.len())));
         }
-        if self.lsn_bytes > 8 || bytes[7] != 0 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {
+        if self.lsn_bytes > 8 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {
             return Err(DecodeError::invalid(WHAT, "header out of range"));
+        }
+        if let Some(shape) = self.uniform {
+            let tombstones = self.check_uniform(shape, data);
+            return tombstones.ok_or_else(|| DecodeError::invalid(WHAT, format!("entries of {shape:?}")));
         }
         // Each entry begins where the one before it ends: no two share bytes, so translating one leaves the others.
         let (mut tombstones, mut end) = (0, data);
@@ -256,29 +265,6 @@ impl<B: Deref<Target = [u8]>> Node<B> {
             tombstones += u16::from(is_tombstone);
         }
         Ok(tombstones)
-    }
-
-    /// Whether the leaf entry at `at` is a tombstone, and its end; `None` unless all that is ever read of it lies in
-    /// the node.
-    fn check_leaf_entry(&self, at: usize) -> Option<(bool, usize)> {
-        let (first, at) = varint(&self.bytes, at)?;
-        let mut kind = first & 3;
-        let (mut value, mut delta_at) = if kind == TOMBSTONE { (0, at) } else { varint(&self.bytes, at)? };
-        if kind == EXPIRING {
-            (value, kind) = (value >> 2, value & 3);
-            self.expiry_at(delta_at)?;
-            delta_at += EXPIRY_BYTES;
-            if kind > TOMBSTONE || (kind == TOMBSTONE && value > 0) {
-                return None;
-            }
-        }
-        let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
-        let in_place = if kind == IN_PLACE { value } else { 0 };
-        let suffix = first >> 2;
-        let key = suffix + u64::from(self.prefix_bytes);
-        let end = delta_at as u64 + u64::from(self.lsn_bytes) + pointer as u64 + suffix + in_place;
-        let bounded = kind <= TOMBSTONE && value <= MAX_VALUE_BYTES as u64 && (1..=MAX_KEY_BYTES as u64).contains(&key);
-        (bounded && end <= self.bytes.len() as u64).then_some((kind == TOMBSTONE, end as usize))
     }
 
     /// The end of index entry `i`, which is at `at`; `None` unless all that is ever read of it lies in the node.
@@ -317,16 +303,6 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     pub fn prefix(&self) -> &[u8] {
         let at = self.prefix_at();
         &self.bytes[at..at + usize::from(self.prefix_bytes)]
-    }
-
-    /// Position of `key`, or where it would be inserted.
-    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        debug_assert_eq!(self.kind, NodeKind::Leaf);
-        match self.suffix_of(key) {
-            Ok(suffix) => self.search_suffix(suffix, 0, |node, i| node.suffix(i)),
-            Err(Ordering::Less) => Err(0),
-            Err(_) => Err(self.len()),
-        }
     }
 
     /// Position of the child whose range holds `key`.
@@ -377,45 +353,6 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Err(low)
     }
 
-    /// Suffix of the key of leaf entry `i`.
-    pub fn suffix(&self, i: usize) -> &[u8] {
-        let parts = self.leaf_parts(i);
-        &self.bytes[parts.suffix.0..parts.suffix.1]
-    }
-
-    /// Replaces the contents of `key` with the key of leaf entry `i`.
-    pub fn key_into(&self, i: usize, key: &mut Vec<u8>) {
-        key.clear();
-        key.extend_from_slice(self.prefix());
-        key.extend_from_slice(self.suffix(i));
-    }
-
-    /// The expiry at `at`, if there is a valid one.
-    fn expiry_at(&self, at: usize) -> Option<Expiry> {
-        let bytes = self.bytes.get(at..at + EXPIRY_BYTES)?;
-        let mut ms = [0; 8];
-        ms[..EXPIRY_BYTES].copy_from_slice(bytes);
-        Expiry::from_ms(u64::from_le_bytes(ms))
-    }
-
-    /// LSN, expiry and contents of leaf entry `i`.
-    pub fn entry(&self, i: usize) -> (Stamp, Entry<'_>) {
-        let parts = self.leaf_parts(i);
-        let mut delta = [0; 8];
-        let lsn_bytes = usize::from(self.lsn_bytes);
-        delta[..lsn_bytes].copy_from_slice(&self.bytes[parts.delta_at..parts.delta_at + lsn_bytes]);
-        let lsn = Lsn(self.base_lsn.wrapping_add(u64::from_le_bytes(delta)));
-        let entry = match parts.kind {
-            IN_PLACE => Entry::InPlace(&self.bytes[parts.suffix.1..parts.suffix.1 + parts.value_bytes as usize]),
-            IN_LOG => Entry::InLog {
-                pointer: Pointer(u64_at(&self.bytes, parts.delta_at + lsn_bytes)),
-                value_bytes: parts.value_bytes,
-            },
-            _ => Entry::Tombstone,
-        };
-        (Stamp { lsn, expires: parts.expires_at.and_then(|at| self.expiry_at(at)) }, entry)
-    }
-
     /// Child `i` of an index node.
     pub fn child(&self, i: usize) -> Child {
         debug_assert_eq!(self.kind, NodeKind::Index);
@@ -442,10 +379,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     /// Where the pointer of entry `i` stands, if it has one.
     fn pointer_at(&self, i: usize) -> Option<usize> {
         match self.kind {
-            NodeKind::Leaf => {
-                let parts = self.leaf_parts(i);
-                (parts.kind == IN_LOG).then(|| parts.delta_at + usize::from(self.lsn_bytes))
-            }
+            NodeKind::Leaf => self.leaf_pointer_at(i),
             NodeKind::Index => {
                 let (_, at) = self.checked_varint(self.entry_at(i));
                 Some(self.checked_varint(at).1)
@@ -454,30 +388,12 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 
     #[inline]
-    fn leaf_parts(&self, i: usize) -> LeafParts {
-        debug_assert_eq!(self.kind, NodeKind::Leaf);
-        let (first, at) = self.checked_varint(self.entry_at(i));
-        let mut kind = first & 3;
-        let (mut value_bytes, mut delta_at) = if kind == TOMBSTONE { (0, at) } else { self.checked_varint(at) };
-        let mut expires_at = None;
-        if kind == EXPIRING {
-            (value_bytes, kind) = (value_bytes >> 2, value_bytes & 3);
-            expires_at = Some(delta_at);
-            delta_at += EXPIRY_BYTES;
-        }
-        let pointer = if kind == IN_LOG { POINTER_BYTES } else { 0 };
-        let start = delta_at + usize::from(self.lsn_bytes) + pointer;
-        let suffix = (start, start + (first >> 2) as usize);
-        LeafParts { suffix, expires_at, delta_at, kind, value_bytes: value_bytes as u32 }
-    }
-
-    #[inline]
     fn checked_varint(&self, at: usize) -> (u64, usize) {
         varint(&self.bytes, at).expect("parse checked every entry")
     }
 
     fn prefix_at(&self) -> usize {
-        HEADER_BYTES + self.len() * SLOT_BYTES
+        HEADER_BYTES + self.slots_bytes()
     }
 
     #[inline]
@@ -526,15 +442,7 @@ pub(crate) fn rewrite_pointer(
 impl<'a> Node<&'a [u8]> {
     /// A node over bytes that are known to be one, its CRC aside; its tombstones are not counted.
     pub(crate) fn trusted(bytes: &'a [u8]) -> Node<&'a [u8]> {
-        Node {
-            kind: if bytes[5] == NodeKind::Leaf as u8 { NodeKind::Leaf } else { NodeKind::Index },
-            lsn_bytes: bytes[6],
-            entries: u16_at(bytes, 12),
-            prefix_bytes: u16_at(bytes, 14),
-            base_lsn: u64_at(bytes, 16),
-            tombstones: 0,
-            bytes,
-        }
+        Node::unchecked(bytes)
     }
 
     /// Where the pointers of its entries stand, in their order.

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
-use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::node::{Address, Child, Entry, LeafBuilder, NODE_BYTES, Node};
 use leeward_format::packed::{self, Codec};
 use leeward_format::range::RangeTombstone;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
@@ -57,6 +57,19 @@ fn leaf_segments() {
     let index = LeafIndex::parse(&tree, address().at(NODE_BYTES as u32), no).expect("it was just built");
     assert!(index.may_contain(filter::hash(b"user33")));
     assert_eq!(index.ranges().covering(b"user6").map(|range| range.lsn), Some(Lsn(301)));
+}
+
+#[test]
+fn uniform_leaves() {
+    let mut builder = LeafBuilder::default();
+    for (key, lsn, value) in [(b"user17", 258, b"wind"), (b"user33", 300, b"calm")] {
+        assert!(builder.push(key, Lsn(lsn), Entry::InPlace(value)));
+    }
+    let mut bytes = Vec::new();
+    builder.finish(address(), &mut bytes);
+    check("uniform-leaf.hex", include_str!("golden/uniform-leaf.hex"), &bytes);
+    let leaf = Node::parse(&bytes[..], address()).expect("it was just built");
+    assert_eq!(leaf.entry(leaf.search(b"user33").expect("it is there")), (Lsn(300).into(), Entry::InPlace(b"calm")));
 }
 
 #[test]

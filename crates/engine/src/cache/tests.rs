@@ -76,7 +76,7 @@ fn a_record_is_of_one_owner_and_instant() {
 }
 
 #[test]
-fn a_written_value_replaces_its_record_and_takes_only_room_to_spare() {
+fn a_written_value_replaces_its_record_and_displaces_none_that_is_used() {
     let cache = cache_of(1 << 20);
     let hash = filter::hash(b"key");
     let write = |key: &[u8], lsn| cache.write_record(0, key, filter::hash(key), Lsn(lsn).into(), b"written");
@@ -88,9 +88,14 @@ fn a_written_value_replaces_its_record_and_takes_only_room_to_spare() {
     assert!(cache.record(0, b"key", hash, Lsn(7)).is_none(), "an earlier instant knows nothing of it");
     for n in 0..20_000u64 {
         put(&cache, &n.to_be_bytes(), 1, &[1; 100]);
+        assert!(get(&cache, b"key").is_some(), "it is asked for");
     }
+    for n in 0..20_000u64 {
+        write(&(n << 32).to_be_bytes(), 9);
+    }
+    assert!(get(&cache, b"key").is_some(), "what was written and never asked for took its place");
     write(b"new", 9);
-    assert!(get(&cache, b"new").is_none(), "there is no room to spare");
+    assert!(get(&cache, b"new").is_some());
     put(&cache, b"known", 9, b"before");
     write(b"known", 10);
     assert_eq!(get(&cache, b"known"), Some((Lsn(10).into(), Some("written".into()))));

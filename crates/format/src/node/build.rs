@@ -2,9 +2,10 @@
 //!
 //! A builder answers exactly whether one more entry fits, keeps its buffers between nodes, and belongs to one thread.
 
+use super::leaf::{EXPIRING, IN_LOG, IN_PLACE, Shape, TOMBSTONE};
 use super::{
-    Address, Child, EXPIRING, EXPIRY_BYTES, Entry, HEADER_BYTES, IN_LOG, IN_PLACE, NODE_BYTES, NODE_VERSION, NodeKind,
-    POINTER_BYTES, SLOT_BYTES, TOMBSTONE, common_prefix, head,
+    Address, Child, EXPIRY_BYTES, Entry, HEADER_BYTES, NODE_BYTES, NODE_VERSION, NodeKind, POINTER_BYTES, SHAPE_BYTES,
+    SLOT_BYTES, UNIFORM, common_prefix, head,
 };
 use crate::{Expiry, Stamp};
 
@@ -14,11 +15,41 @@ pub struct LeafBuilder {
     keys: Vec<u8>,
     values: Vec<u8>,
     entries: Vec<Pending>,
+    size: Size,
+}
+
+/// What the size of a leaf follows from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    entries: usize,
     prefix_bytes: usize,
-    /// Bytes of all entries apart from keys and LSNs.
+    /// Bytes of all keys.
+    key_bytes: usize,
+    /// Bytes of all entries apart from keys and LSNs, in a leaf with slots.
     fixed_bytes: usize,
     min_lsn: u64,
     max_lsn: u64,
+    /// The shape of all entries, whole keys being their suffixes, if there are several and it is the same.
+    uniform: Option<Shape>,
+}
+
+impl Size {
+    /// Bytes that hold the LSN of an entry.
+    fn lsn_bytes(&self) -> usize {
+        (64 - (self.max_lsn - self.min_lsn).leading_zeros() as usize).div_ceil(8)
+    }
+
+    /// Bytes of the node, before it is rounded up to whole ones.
+    fn bytes(&self) -> usize {
+        let entries = match self.uniform {
+            Some(shape) => SHAPE_BYTES + self.entries * shape.behind(self.prefix_bytes).body_bytes(self.lsn_bytes()),
+            None => {
+                let suffixes = self.key_bytes - self.entries * self.prefix_bytes;
+                self.entries * (SLOT_BYTES + self.lsn_bytes()) + suffixes + self.fixed_bytes
+            }
+        };
+        HEADER_BYTES + self.prefix_bytes + entries
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +57,8 @@ struct Pending {
     key: (usize, usize),
     lsn: u64,
     expires: Option<Expiry>,
-    kind: u64,
-    /// Length of the value; where it is in place, it starts at `value_at` of `values`.
-    value_bytes: usize,
+    /// Its suffix is the whole key.
+    shape: Shape,
     /// Start in `values` of a value in place; the pointer of one in the log.
     value_at: u64,
 }
@@ -51,20 +81,14 @@ impl LeafBuilder {
 
     /// Bytes of a leaf with this entry alone.
     pub fn single_bytes(key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
-        let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(key, stamp.into().expires, entry);
+        let shape = Shape::of(key, stamp.into().expires, entry);
+        let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape);
         bytes.next_multiple_of(NODE_BYTES)
     }
 
     /// Bytes of the node as it stands.
     pub fn node_bytes(&self) -> usize {
-        self.bytes_with(
-            self.entries.len(),
-            self.prefix_bytes,
-            self.keys.len(),
-            self.fixed_bytes,
-            self.min_lsn..=self.max_lsn,
-        )
-        .next_multiple_of(NODE_BYTES)
+        self.size.bytes().next_multiple_of(NODE_BYTES)
     }
 
     /// Takes an entry, unless it does not fit beside those already taken: then answers `false`. An empty leaf takes
@@ -75,48 +99,47 @@ impl LeafBuilder {
     pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
         let Stamp { lsn, expires } = stamp.into();
         debug_assert!(self.is_empty() || self.last_key() < key, "keys out of order");
-        let (prefix_bytes, lsns) = match self.entries.first() {
-            None => (key.len(), lsn.0..=lsn.0),
-            Some(first) => {
-                let prefix = &self.keys[first.key.0..first.key.0 + self.prefix_bytes];
-                let shared = if key.starts_with(prefix) { prefix.len() } else { common_prefix(prefix, key) };
-                (shared, self.min_lsn.min(lsn.0)..=self.max_lsn.max(lsn.0))
-            }
-        };
-        let fixed = self.fixed_bytes + fixed_bytes(key, expires, entry);
-        let bytes =
-            self.bytes_with(self.entries.len() + 1, prefix_bytes, self.keys.len() + key.len(), fixed, lsns.clone());
-        if !self.is_empty() && bytes > NODE_BYTES {
+        let shape = Shape::of(key, expires, entry);
+        let size = self.size_with(key, lsn.0, shape);
+        if !self.is_empty() && size.bytes() > NODE_BYTES {
             return false;
         }
         let key_at = self.keys.len();
         self.keys.extend_from_slice(key);
-        let (kind, value_bytes, value_at) = match entry {
+        let value_at = match entry {
             Entry::InPlace(value) => {
                 self.values.extend_from_slice(value);
-                (IN_PLACE, value.len(), (self.values.len() - value.len()) as u64)
+                (self.values.len() - value.len()) as u64
             }
-            Entry::InLog { pointer, value_bytes } => (IN_LOG, value_bytes as usize, pointer.0),
-            Entry::Tombstone => (TOMBSTONE, 0, 0),
+            Entry::InLog { pointer, .. } => pointer.0,
+            Entry::Tombstone => 0,
         };
-        let key = (key_at, self.keys.len());
-        self.entries.push(Pending { key, lsn: lsn.0, expires, kind, value_bytes, value_at });
-        self.prefix_bytes = prefix_bytes;
-        self.fixed_bytes = fixed;
-        (self.min_lsn, self.max_lsn) = (*lsns.start(), *lsns.end());
+        self.entries.push(Pending { key: (key_at, self.keys.len()), lsn: lsn.0, expires, shape, value_at });
+        self.size = size;
         true
     }
 
-    fn bytes_with(
-        &self,
-        entries: usize,
-        prefix: usize,
-        keys: usize,
-        fixed: usize,
-        lsns: std::ops::RangeInclusive<u64>,
-    ) -> usize {
-        let per_entry = SLOT_BYTES + lsn_bytes(lsns.end() - lsns.start());
-        HEADER_BYTES + prefix + entries * per_entry + keys - entries * prefix + fixed
+    /// The size with one more entry.
+    fn size_with(&self, key: &[u8], lsn: u64, shape: Shape) -> Size {
+        let (prefix_bytes, lsns, uniform) = match &self.entries[..] {
+            [] => (key.len(), (lsn, lsn), None),
+            [first, more @ ..] => {
+                let prefix = &self.keys[first.key.0..first.key.0 + self.size.prefix_bytes];
+                let shared = if key.starts_with(prefix) { prefix.len() } else { common_prefix(prefix, key) };
+                let is_same = first.shape == shape && (more.is_empty() || self.size.uniform.is_some());
+                let lsns = (self.size.min_lsn.min(lsn), self.size.max_lsn.max(lsn));
+                (shared, lsns, is_same.then_some(shape))
+            }
+        };
+        Size {
+            entries: self.size.entries + 1,
+            prefix_bytes,
+            key_bytes: self.size.key_bytes + key.len(),
+            fixed_bytes: self.size.fixed_bytes + fixed_bytes(shape),
+            min_lsn: lsns.0,
+            max_lsn: lsns.1,
+            uniform,
+        }
     }
 
     /// Appends the node, which will live at `address`, to `out` and starts over with an empty leaf.
@@ -124,30 +147,39 @@ impl LeafBuilder {
     /// # Panics
     /// If nothing was taken: that is a bug of the caller.
     pub fn finish(&mut self, address: Address, out: &mut Vec<u8>) {
-        let prefix_bytes = self.prefix_bytes;
+        let prefix_bytes = self.size.prefix_bytes;
         let prefix = &self.keys[..prefix_bytes];
-        let lsn_bytes = lsn_bytes(self.max_lsn - self.min_lsn);
-        let mut node = Layout::start(out, self.node_bytes(), NodeKind::Leaf, self.entries.len(), prefix);
-        node.header(lsn_bytes as u8, self.min_lsn);
+        let lsn_bytes = self.size.lsn_bytes();
+        let mut node = Layout::start(out, self.node_bytes(), NodeKind::Leaf, self.entries.len());
+        node.header(lsn_bytes as u8, self.size.min_lsn);
+        match self.size.uniform {
+            Some(shape) => node.uniform(shape.behind(prefix_bytes), prefix),
+            None => node.slots(prefix),
+        }
         for (i, entry) in self.entries.iter().enumerate() {
             let suffix = &self.keys[entry.key.0 + prefix_bytes..entry.key.1];
-            node.slot(i, suffix);
-            node.lengths(suffix.len(), entry);
-            node.put(&(entry.lsn - self.min_lsn).to_le_bytes()[..lsn_bytes]);
-            if entry.kind == IN_LOG {
+            if self.size.uniform.is_none() {
+                node.slot(i, suffix);
+                node.lengths(entry.shape.behind(prefix_bytes));
+            }
+            if let Some(expires) = entry.expires {
+                node.put(&expires.ms().to_le_bytes()[..EXPIRY_BYTES]);
+            }
+            node.put(&(entry.lsn - self.size.min_lsn).to_le_bytes()[..lsn_bytes]);
+            if entry.shape.kind == IN_LOG {
                 node.put(&entry.value_at.to_le_bytes());
             }
             node.put(suffix);
-            if entry.kind == IN_PLACE {
+            if entry.shape.kind == IN_PLACE {
                 let at = entry.value_at as usize;
-                node.put(&self.values[at..at + entry.value_bytes]);
+                node.put(&self.values[at..at + entry.shape.value_bytes as usize]);
             }
         }
         node.finish(address);
         self.keys.clear();
         self.values.clear();
         self.entries.clear();
-        self.fixed_bytes = 0;
+        self.size = Size::default();
     }
 }
 
@@ -209,8 +241,9 @@ impl IndexNodeBuilder {
     /// If nothing was taken: that is a bug of the caller.
     pub fn finish(&mut self, address: Address, out: &mut Vec<u8>) {
         let prefix = &self.pivots[..self.prefix_bytes];
-        let mut node = Layout::start(out, NODE_BYTES, NodeKind::Index, self.entries.len(), prefix);
+        let mut node = Layout::start(out, NODE_BYTES, NodeKind::Index, self.entries.len());
         node.header(0, 0);
+        node.slots(prefix);
         for (i, (pivot, child)) in self.entries.iter().enumerate() {
             let suffix = if i == 0 { &[][..] } else { &self.pivots[pivot.0 + prefix.len()..pivot.1] };
             node.slot(i, suffix);
@@ -231,17 +264,19 @@ impl IndexNodeBuilder {
 const INDEX_FIXED_BYTES: usize = 2 + 2 + POINTER_BYTES;
 
 /// Bytes of a leaf entry beside its slot, LSN and suffix, at most: as if the suffix were the whole key.
-fn fixed_bytes(key: &[u8], expires: Option<Expiry>, entry: Entry<'_>) -> usize {
-    let lengths = varint_bytes((key.len() as u64) << 2);
-    let value_length = |bytes: u64| match expires {
-        None => varint_bytes(bytes),
-        Some(_) => varint_bytes(bytes << 2) + EXPIRY_BYTES,
-    };
-    match entry {
-        Entry::Tombstone if expires.is_some() => lengths + value_length(0),
-        Entry::InPlace(value) => lengths + value_length(value.len() as u64) + value.len(),
-        Entry::InLog { value_bytes, .. } => lengths + value_length(u64::from(value_bytes)) + POINTER_BYTES,
-        Entry::Tombstone => lengths,
+fn fixed_bytes(shape: Shape) -> usize {
+    let (first, second) = lengths(shape);
+    let body = shape.body_bytes(0) - usize::from(shape.suffix_bytes);
+    varint_bytes(first) + second.map_or(0, varint_bytes) + body
+}
+
+/// The numbers in front of an entry that say what it is made of.
+fn lengths(shape: Shape) -> (u64, Option<u64>) {
+    let (suffix_bytes, value_bytes) = (u64::from(shape.suffix_bytes) << 2, u64::from(shape.value_bytes));
+    match shape.kind {
+        kind if shape.expires => (suffix_bytes | u64::from(EXPIRING), Some(value_bytes << 2 | u64::from(kind))),
+        TOMBSTONE => (suffix_bytes | u64::from(TOMBSTONE), None),
+        kind => (suffix_bytes | u64::from(kind), Some(value_bytes)),
     }
 }
 
@@ -249,19 +284,15 @@ fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Bytes that hold `delta`.
-fn lsn_bytes(delta: u64) -> usize {
-    (64 - delta.leading_zeros() as usize).div_ceil(8)
-}
-
 /// Writes one node at the end of a buffer.
 struct Layout<'a> {
     node: &'a mut [u8],
+    entries: usize,
     at: usize,
 }
 
 impl<'a> Layout<'a> {
-    fn start(out: &'a mut Vec<u8>, bytes: usize, kind: NodeKind, entries: usize, prefix: &[u8]) -> Layout<'a> {
+    fn start(out: &'a mut Vec<u8>, bytes: usize, kind: NodeKind, entries: usize) -> Layout<'a> {
         assert!(entries > 0, "a node is never empty");
         let start = out.len();
         out.resize(start + bytes, 0);
@@ -270,15 +301,30 @@ impl<'a> Layout<'a> {
         node[5] = kind as u8;
         node[8..12].copy_from_slice(&(bytes as u32).to_le_bytes());
         node[12..14].copy_from_slice(&(entries as u16).to_le_bytes());
-        node[14..16].copy_from_slice(&(prefix.len() as u16).to_le_bytes());
-        let mut layout = Layout { node, at: HEADER_BYTES + entries * SLOT_BYTES };
-        layout.put(prefix);
-        layout
+        Layout { node, entries, at: HEADER_BYTES }
     }
 
     fn header(&mut self, lsn_bytes: u8, base_lsn: u64) {
         self.node[6] = lsn_bytes;
         self.node[16..24].copy_from_slice(&base_lsn.to_le_bytes());
+    }
+
+    /// Room for the slots, and the common prefix behind them.
+    fn slots(&mut self, prefix: &[u8]) {
+        self.at += self.entries * SLOT_BYTES;
+        self.prefix(prefix);
+    }
+
+    /// What all entries are made of, and the common prefix behind it.
+    fn uniform(&mut self, shape: Shape, prefix: &[u8]) {
+        self.node[7] = UNIFORM;
+        self.put(&shape.encode());
+        self.prefix(prefix);
+    }
+
+    fn prefix(&mut self, prefix: &[u8]) {
+        self.node[14..16].copy_from_slice(&(prefix.len() as u16).to_le_bytes());
+        self.put(prefix);
     }
 
     fn slot(&mut self, i: usize, suffix: &[u8]) {
@@ -288,19 +334,11 @@ impl<'a> Layout<'a> {
         self.node[slot + 2..slot + 4].copy_from_slice(&head(suffix).to_le_bytes());
     }
 
-    /// What a leaf entry begins with.
-    fn lengths(&mut self, suffix_bytes: usize, entry: &Pending) {
-        let (suffix_bytes, value_bytes) = ((suffix_bytes as u64) << 2, entry.value_bytes as u64);
-        if let Some(expires) = entry.expires {
-            self.varint(suffix_bytes | EXPIRING);
-            self.varint(value_bytes << 2 | entry.kind);
-            self.put(&expires.ms().to_le_bytes()[..EXPIRY_BYTES]);
-            return;
-        }
-        self.varint(suffix_bytes | entry.kind);
-        if entry.kind != TOMBSTONE {
-            self.varint(value_bytes);
-        }
+    /// What an entry of a leaf with slots begins with.
+    fn lengths(&mut self, shape: Shape) {
+        let (first, second) = lengths(shape);
+        self.varint(first);
+        second.into_iter().for_each(|second| self.varint(second));
     }
 
     fn put(&mut self, bytes: &[u8]) {

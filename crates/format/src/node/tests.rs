@@ -1,7 +1,7 @@
 //! Nodes against a model, and against hostile bytes.
 
 use super::*;
-use crate::SegmentNo;
+use crate::{Expiry, Lsn, MAX_VALUE_BYTES, SegmentNo, Stamp};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -46,8 +46,32 @@ fn any_entry() -> impl Strategy<Value = (Stamp, Owned)> {
     (prop_oneof![1u64..100_000, any::<u64>()], expires, owned).prop_map(stamped)
 }
 
+type Model = BTreeMap<Vec<u8>, (Stamp, Owned)>;
+
+/// What makes a leaf: of any entries, or of ones whose kinds and lengths are the same.
+fn any_model(entries: std::ops::Range<usize>) -> impl Strategy<Value = Model> {
+    let keys = (1usize..12).prop_flat_map({
+        let entries = entries.clone();
+        move |bytes| {
+            btree_map(vec(any::<u8>(), bytes), (1u64..100_000, 1..=Expiry::MAX_MS, any::<u64>()), entries.clone())
+        }
+    });
+    let same = (keys, 0usize..3, any::<bool>(), 0usize..60).prop_map(|(keys, kind, expires, value_bytes)| {
+        let entry = |(lsn, ms, pointer): (u64, u64, u64)| {
+            let owned = match kind {
+                0 => Owned::InPlace(pointer.to_le_bytes().into_iter().cycle().take(value_bytes).collect()),
+                1 => Owned::InLog(pointer, value_bytes as u32),
+                _ => Owned::Tombstone,
+            };
+            (Stamp { lsn: Lsn(lsn), expires: expires.then(|| Expiry::from_ms(ms)).flatten() }, owned)
+        };
+        keys.into_iter().map(|(key, what)| ([b"user".as_slice(), &key].concat(), entry(what))).collect::<Model>()
+    });
+    prop_oneof![1 => same, 1 => btree_map(any_key(), any_entry(), entries)]
+}
+
 /// A leaf of as many entries of `model` as fit, and their number.
-fn build_leaf(model: &BTreeMap<Vec<u8>, (Stamp, Owned)>) -> (Vec<u8>, usize) {
+fn build_leaf(model: &Model) -> (Vec<u8>, usize) {
     let mut builder = LeafBuilder::default();
     for (key, (stamp, owned)) in model {
         if !builder.push(key, *stamp, owned.as_entry()) {
@@ -103,7 +127,7 @@ fn read_all(node: &Node<&[u8]>, key: &[u8]) {
 
 proptest! {
     #[test]
-    fn leaf_is_its_model(model in btree_map(any_key(), any_entry(), 1..120), probes in vec(any_key(), 20)) {
+    fn leaf_is_its_model(model in any_model(1..400), probes in vec(any_key(), 20)) {
         let (bytes, taken) = build_leaf(&model);
         let node = Node::parse(&bytes[..], HERE).unwrap();
         let model: Vec<_> = model.into_iter().take(taken).collect();
@@ -143,7 +167,7 @@ proptest! {
 
     #[test]
     fn hostile_bytes_are_an_error_or_harmless(
-        model in btree_map(any_key(), any_entry(), 1..60),
+        model in any_model(1..60),
         damage in vec((0usize..600, any::<u8>()), 1..6),
         index in any::<bool>(),
     ) {
@@ -168,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn translation_changes_pointers_only(model in btree_map(any_key(), any_entry(), 1..100)) {
+    fn translation_changes_pointers_only(model in any_model(1..100)) {
         let (mut bytes, taken) = build_leaf(&model);
         let before = bytes.clone();
         let there = Address { segment: SegmentId(HERE.segment.0 + 1), ..HERE };
@@ -197,10 +221,51 @@ proptest! {
     }
 }
 
+/// A leaf of keys of six bytes with one value of five and the rest of four, or all of four.
+fn small_leaf(is_uniform: bool) -> (Vec<u8>, usize) {
+    let last = if is_uniform { vec![9; 4] } else { vec![9; 5] };
+    let entry = |i: u32| ((b'b', i), vec![7; 4]);
+    let entries = (0..2000).map(entry).chain([((b'a', 0), last)]);
+    let model = entries.map(|((first, i), value)| {
+        let key = [&[b'k', first][..], &i.to_be_bytes()].concat();
+        (key, (Lsn(u64::from(i) + 500).into(), Owned::InPlace(value)))
+    });
+    build_leaf(&model.collect())
+}
+
+#[test]
+fn a_uniform_leaf_says_once_what_its_entries_are_made_of() {
+    let (bytes, entries) = small_leaf(true);
+    // Behind the prefix "k" five bytes of key, two of LSN, four of value.
+    assert_eq!(entries, (NODE_BYTES - HEADER_BYTES - SHAPE_BYTES - 1) / 11);
+    assert_eq!(Node::parse(&bytes[..], HERE).unwrap().len(), entries);
+    assert!(small_leaf(false).1 < entries * 11 / 16, "each entry has a slot and two lengths");
+}
+
+#[test]
+fn a_shape_that_no_entry_has_is_refused() {
+    let (bytes, entries) = small_leaf(true);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = byte;
+        fix_crc(&mut bytes);
+        Node::parse(&bytes[..], HERE).map(|node| node.len())
+    };
+    assert_eq!(with(HEADER_BYTES, 5), Ok(entries), "as it is");
+    // No suffix, a longer one, another kind, an expiry, a longer value.
+    let shape = HEADER_BYTES;
+    for (at, byte) in [(shape, 0), (shape, 6), (shape + 1, 255), (shape + 2, 3), (shape + 3, 1), (shape + 7, 1), (7, 2)]
+    {
+        assert!(with(at, byte).is_err(), "{byte} at {at}");
+    }
+    assert!(with(shape + 2, 2).is_err(), "tombstones with values");
+}
+
 #[test]
 fn entries_that_share_bytes_are_refused() {
-    let in_log = Owned::InLog(Pointer::new(SegmentNo(7), 64).0, 99);
-    let model = BTreeMap::from([b"a", b"b"].map(|key| (key.to_vec(), (Lsn(1).into(), in_log.clone()))));
+    let in_log = |value_bytes| Owned::InLog(Pointer::new(SegmentNo(7), 64).0, value_bytes);
+    let model =
+        BTreeMap::from([(b"a", 99), (b"b", 98)].map(|(key, value)| (key.to_vec(), (Lsn(1).into(), in_log(value)))));
     let (bytes, _) = build_leaf(&model);
     let slots = HEADER_BYTES;
     let second = u16::from_le_bytes([bytes[slots + 4], bytes[slots + 5]]);
