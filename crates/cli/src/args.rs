@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
@@ -194,6 +194,10 @@ pub(crate) struct TableArgs {
     /// How those of the last level are, which has most of the data [default: as the others]
     #[arg(long, value_name = "CODEC")]
     pub(crate) last_level_compression: Option<Codec>,
+    /// How backups keep their copies: `send-index` (the primary ships what it builds) or `build-index` (each builds its own, the
+    /// baseline of the papers) [default: send-index]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) backups: Option<BackupMode>,
 }
 
 impl TableArgs {
@@ -205,6 +209,7 @@ impl TableArgs {
         self.placement.is_some()
             || self.l0_kib.is_some()
             || self.compaction.is_some()
+            || self.backups.is_some()
             || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
     }
@@ -231,6 +236,7 @@ impl TableArgs {
                 upper: self.compression.unwrap_or(base.compression.upper),
                 last: self.last_level_compression.or(self.compression).unwrap_or(base.compression.last),
             },
+            backups: self.backups.unwrap_or(base.backups),
             ..base
         }
     }

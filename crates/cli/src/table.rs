@@ -147,6 +147,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             },
             format!("{} %", options.max_space_percent),
             compression_text(options.compression),
+            options.backups.to_string(),
         ]
     };
     let head = [
@@ -162,6 +163,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "garbage",
         "max space",
         "compression",
+        "backups",
     ];
     table(&head, tables.map(row).collect())
 }

@@ -169,7 +169,8 @@ pub struct CompactionTotals {
 }
 
 impl CompactionTotals {
-    pub(crate) fn add(&mut self, done: &CompactionDone) {
+    /// And what this one did.
+    pub fn add(&mut self, done: &CompactionDone) {
         self.installed += 1;
         self.bytes_read += done.bytes_read;
         self.value_bytes_read += done.value_bytes_read;

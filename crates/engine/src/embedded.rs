@@ -38,7 +38,7 @@ use crate::verify::Verification;
 use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
-use leeward_format::cluster::TableOptions;
+use leeward_format::cluster::{BackupMode, TableOptions};
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
@@ -559,6 +559,7 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
+        backups: BackupMode::default(),
     };
     table.check().map_err(Error::Invalid)?;
     Ok(table)

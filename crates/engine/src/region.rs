@@ -7,7 +7,8 @@
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
 //! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
-//! backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes; `open` is recovery.
+//! backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes; `open` is recovery; `follow` is a
+//! backup's region that takes records instead of writes.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -15,6 +16,7 @@ mod append;
 mod base;
 mod checkpoint;
 mod export;
+mod follow;
 mod ingest;
 mod install;
 mod open;

@@ -1,14 +1,18 @@
 //! A region's copy that does not serve: what a volume holds after a start, and what a backup keeps.
 //!
 //! A backup has no L0, merges nothing and reads no index from its device: it takes log bytes verbatim and finished
-//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). Every call is
-//! made by one thread at a time; all of them may touch the device.
+//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). One of a table with
+//! build-index takes the log bytes alone, and builds levels of its own from them. Every call is made by one thread at a time;
+//! all of them may touch the device.
 //!
 //! Split by phase: `base` brings the copy to a primary's state, `mirror` follows the primary from there, `adopt` takes
-//! over what mirror buffers hold when the primary is gone.
+//! over what mirror buffers hold when the primary is gone; `follow` builds the index, and `keep` says what of it a new base
+//! leaves as it is.
 
 mod adopt;
 mod base;
+mod follow;
+mod keep;
 mod map;
 mod mirror;
 
@@ -17,6 +21,7 @@ use crate::log::{Prefix, find_prefix, segment_end};
 use crate::region::Region;
 use crate::volume::{Durability, Owner, Segment, Volume};
 use base::PendingBase;
+use follow::Follower;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{Change, Have, RegionState, SegmentKind, SegmentState};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
@@ -45,6 +50,10 @@ pub struct Replica {
     /// Segments that were shipped for a compaction that is not installed yet.
     shipments: HashMap<SegmentId, Shipment>,
     pending: Option<PendingBase>,
+    /// What builds the index, where the primary's is not shipped.
+    follower: Option<Follower>,
+    /// What a primary said is committed.
+    committed: Lsn,
     /// Bytes of tails were written and not synced.
     unsynced: bool,
 }
@@ -102,6 +111,8 @@ impl Replica {
             tails: BTreeMap::new(),
             shipments: HashMap::new(),
             pending: None,
+            follower: None,
+            committed: Lsn(0),
             unsynced: false,
         }
     }
@@ -141,8 +152,10 @@ impl Replica {
         segment.bytes.unwrap_or_else(end)
     }
 
-    /// Discards unfinished work: a base that was not installed, and shipments that no edit has installed.
+    /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index that is
+    /// being built.
     pub fn abandon(&mut self) {
+        self.unfollow();
         self.pending = None;
         self.shipments.clear();
     }

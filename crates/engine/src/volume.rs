@@ -354,6 +354,11 @@ impl Volume {
         Some(registry.take(region, lease))
     }
 
+    /// A second holder of the owner's right: a copy that is written to while its index is built.
+    pub(crate) fn share(&self, owner: &Owner) -> Owner {
+        owner.share(self.memory.lease(Purpose::Levels))
+    }
+
     /// Creates a region without data; durable with the next sync.
     pub(crate) fn create_region(&self, state: RegionState) -> Result<Owner> {
         let region = state.region;

@@ -14,6 +14,7 @@ use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt;
+use std::str::FromStr;
 
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
@@ -166,6 +167,40 @@ impl fmt::Display for CompactionMode {
     }
 }
 
+/// How backups keep their copies of a table's regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackupMode {
+    /// The primary ships what its compactions build (Tebis 3.3): a backup has no L0, merges nothing, and reads nothing from its
+    /// device.
+    #[default]
+    SendIndex,
+    /// A backup builds its index from the mirrored logs, with an L0 and compactions of its own, as far behind the primary as a
+    /// bound allows (Anthus 3.3.3): the baseline.
+    BuildIndex,
+}
+
+impl BackupMode {
+    /// All of them.
+    pub const ALL: [BackupMode; 2] = [BackupMode::SendIndex, BackupMode::BuildIndex];
+}
+
+impl fmt::Display for BackupMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            BackupMode::SendIndex => "send-index",
+            BackupMode::BuildIndex => "build-index",
+        })
+    }
+}
+
+impl FromStr for BackupMode {
+    type Err = String;
+    fn from_str(name: &str) -> Result<BackupMode, String> {
+        let known = BackupMode::ALL.into_iter().find(|mode| mode.to_string() == name);
+        known.ok_or_else(|| format!("{name:?} is no way to keep a backup: it is send-index or build-index"))
+    }
+}
+
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
@@ -196,6 +231,8 @@ pub struct TableOptions {
     pub max_space_percent: u32,
     /// How leaves are compressed.
     pub compression: Compression,
+    /// How backups keep their copies.
+    pub backups: BackupMode,
 }
 
 impl Default for TableOptions {
@@ -213,6 +250,7 @@ impl Default for TableOptions {
             garbage_mib_per_second: 0,
             max_space_percent: 130,
             compression: Compression::default(),
+            backups: BackupMode::default(),
         }
     }
 }

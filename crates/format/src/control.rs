@@ -125,6 +125,9 @@ pub enum ToBackup {
     Install(InstallEdit),
     /// A compaction was given up: free these segments of it, which were shipped.
     Discard(Vec<SegmentId>),
+    /// Everything up to here is committed: a backup that builds its own index may compact it. Answered by
+    /// [`ToPrimary::Applied`] in its time.
+    Committed(Lsn),
 }
 
 /// What a backup answers.
@@ -159,6 +162,8 @@ pub enum ToPrimary {
     BaseInstalled,
     /// A compaction is installed.
     Installed,
+    /// Everything up to here is in the index that it builds.
+    Applied(Lsn),
     /// It cannot go on (its volume failed, or the messages make no sense to it): begin again or do without it.
     Failed(String),
 }

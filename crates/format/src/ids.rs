@@ -116,11 +116,38 @@ impl Epoch {
     }
 }
 
+/// Highest number of a server whose backups can build their own index: it is part of the ids of what they build.
+pub const MAX_BUILDER: u32 = (1 << 12) - 1;
+const BUILDER_COUNTER_BITS: u32 = 27;
+/// Bit of the counter of a segment that a backup built.
+const BUILT_BY_BACKUP: u64 = 1 << 39;
+
 impl SegmentId {
     /// The `counter`-th segment made by the primary that took office in `term`.
     pub fn new(term: Epoch, counter: u64) -> SegmentId {
         assert!(term.0 < 1 << 24 && counter < 1 << 40, "segment id out of range");
         SegmentId(u64::from(term.0) << 40 | counter)
+    }
+    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such id:
+    /// beyond [`MAX_BUILDER`], or 2^27 segments in a term.
+    ///
+    /// ```
+    /// use leeward_format::{Epoch, SegmentId, ServerId};
+    /// let id = SegmentId::built_by(Epoch(5), ServerId(7), 9).expect("a small server");
+    /// assert_eq!((id.term(), id.builder()), (Epoch(5), Some((ServerId(7), 9))));
+    /// assert_eq!(SegmentId::new(Epoch(5), 9).builder(), None);
+    /// assert_eq!(SegmentId::built_by(Epoch(5), ServerId(4096), 9), None);
+    /// ```
+    pub fn built_by(term: Epoch, server: ServerId, counter: u64) -> Option<SegmentId> {
+        let fits = server.0 <= MAX_BUILDER && counter < 1 << BUILDER_COUNTER_BITS;
+        fits.then(|| SegmentId::new(term, BUILT_BY_BACKUP | u64::from(server.0) << BUILDER_COUNTER_BITS | counter))
+    }
+    /// The server whose backup built it, and its number there; `None` for a segment that a primary made.
+    pub fn builder(self) -> Option<(ServerId, u64)> {
+        let counter = self.counter();
+        let server = (counter & !BUILT_BY_BACKUP) >> BUILDER_COUNTER_BITS;
+        let number = counter & ((1 << BUILDER_COUNTER_BITS) - 1);
+        (counter & BUILT_BY_BACKUP != 0).then_some((ServerId(server as u32), number))
     }
     /// Epoch in which the primary that made the segment took office.
     pub fn term(self) -> Epoch {

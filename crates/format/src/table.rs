@@ -157,6 +157,7 @@ impl TableOptions {
             // Every one is possible.
             compression: _,
             compaction: _,
+            backups: _,
             garbage_mib_per_second: _,
         } = self;
         if let Some(reason) = check_table_name(name) {

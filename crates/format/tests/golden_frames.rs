@@ -2,7 +2,7 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{
@@ -41,6 +41,7 @@ fn options() -> TableOptions {
         growth_factor: 8,
         l1_runs: 4,
         compaction: CompactionMode::WholeLevel,
+        backups: BackupMode::BuildIndex,
         garbage_percent: 10,
         garbage_mib_per_second: 64,
         max_space_percent: 130,

@@ -28,11 +28,13 @@ pub enum Bug {
     ReuseTailBeforeFlush,
     /// A server that is back with another volume is taken for the one that had the old one.
     TakeReplacedVolume,
+    /// A backup that builds its own index compacts what is not committed.
+    BuildUncommitted,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 12] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -44,6 +46,7 @@ impl Bug {
         Bug::InstallBeforeLogDurable,
         Bug::ReuseTailBeforeFlush,
         Bug::TakeReplacedVolume,
+        Bug::BuildUncommitted,
     ];
 }
 

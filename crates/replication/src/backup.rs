@@ -3,7 +3,8 @@
 //!
 //! It follows the primary of the highest term that it has heard of, and joins a newer term only after its last promise
 //! to an older one has run out ([`crate::lease::Grants`]). Joining gives up the buffers that the old primary wrote into,
-//! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device.
+//! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device, unless its
+//! table has it build its own index: then it tells its primary how far that has come.
 
 mod mounted;
 mod work;
@@ -14,7 +15,7 @@ pub use work::{Done, Work};
 use crate::lease::Grants;
 use leeward_format::cluster::{Member, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
-use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,6 +65,10 @@ pub struct Backup {
     in_sync: bool,
     /// A piece of work failed: what follows of this session builds on it, and is void.
     failed: bool,
+    /// Last LSN that the primary was told to be in the index that is built here.
+    told: Lsn,
+    /// Records wait for room in that index.
+    is_behind: bool,
     counters: BackupCounters,
     actions: Vec<BackupAction>,
 }
@@ -81,6 +86,8 @@ impl Backup {
             mounted: None,
             in_sync: false,
             failed: false,
+            told: Lsn(0),
+            is_behind: false,
             counters: BackupCounters::default(),
             actions: Vec::new(),
         }
@@ -120,9 +127,10 @@ impl Backup {
                 }
                 Work::Store { slot, shipped, bytes }
             }
-            ToBackup::InstallBase => Work::InstallBase,
+            ToBackup::InstallBase => Work::InstallBase { builder: self.me.server },
             ToBackup::Install(edit) => Work::Install(edit),
             ToBackup::Discard(ids) => Work::Discard(ids),
+            ToBackup::Committed(lsn) => Work::Commit(lsn),
         });
         self.start_next();
     }
@@ -135,7 +143,7 @@ impl Backup {
         }
         let (office, options) = self.waiting.take().expect("just seen");
         self.joined = Some(office);
-        (self.in_sync, self.failed) = (false, false);
+        (self.in_sync, self.failed, self.told) = (false, false, Lsn(0));
         self.queue.clear();
         self.enqueue(ToBackup::Open { options });
     }
@@ -143,7 +151,7 @@ impl Backup {
     /// Persists what the mirror buffers hold, if nothing else is going on: so that tails do not stay in memory.
     pub fn save_tails(&mut self, durably: bool) {
         let is_idle = self.in_sync && self.busy.is_none() && self.queue.is_empty();
-        if is_idle && self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save()) {
+        if is_idle && (self.is_behind || self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save())) {
             self.queue.push_back(Work::SaveTails { durably });
             self.start_next();
         }
@@ -179,6 +187,18 @@ impl Backup {
             Err(_) => {}
         }
         self.start_next();
+    }
+
+    /// How far the copy has come that builds its own index, and whether more waits for room there: to be told after each piece of
+    /// work.
+    pub fn applied(&mut self, applied: Option<(Lsn, bool)>) {
+        self.is_behind = applied.is_some_and(|(_, is_behind)| is_behind);
+        if let (Some((lsn, _)), Some(office)) = (applied, self.joined.filter(|_| self.in_sync))
+            && self.told < lsn
+        {
+            self.told = lsn;
+            self.actions.push(BackupAction::Send(office, ToPrimary::Applied(lsn)));
+        }
     }
 
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {

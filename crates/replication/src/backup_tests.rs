@@ -29,7 +29,7 @@ fn work_is_done_one_piece_at_a_time_in_order() {
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
     assert!(started(&mut backup).is_empty());
     backup.done(Ok(Done::Quiet));
-    assert!(matches!(started(&mut backup)[..], [Work::InstallBase]));
+    assert!(matches!(started(&mut backup)[..], [Work::InstallBase { .. }]));
     backup.done(Ok(Done::BaseInstalled));
     assert!(backup.is_in_sync());
     let answers = backup.take_actions();

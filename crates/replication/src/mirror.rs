@@ -226,6 +226,10 @@ impl Mirror {
         }
         self.flushed_below[log.index()] + MIRROR_BUFFERS - 1
     }
+    /// Index of the newest tail of `log` that is open; one below the first if none is.
+    pub fn newest(&self, log: LogKind) -> u64 {
+        (self.flushed_below[log.index()] + self.tails[log.index()].len() as u64).saturating_sub(1)
+    }
     /// Every tail of `log` below this index is durable at the backup.
     pub fn flushed_below(&self, log: LogKind) -> u64 {
         self.flushed_below[log.index()]

@@ -10,11 +10,12 @@
 
 use crate::mirror::{Mirror, MirrorWrite, TailView};
 use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
-use leeward_format::cluster::{Member, TableOptions};
+use leeward_format::cluster::{BackupMode, Member, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit};
-use leeward_format::{Lsn, SegmentId};
+use leeward_format::{LogKind, Lsn, SegmentId};
 use leeward_platform::Nanos;
+use std::collections::VecDeque;
 
 /// What a primary wants done for one peer.
 #[derive(Debug)]
@@ -54,7 +55,23 @@ struct Session {
     slots: Vec<Vec<u8>>,
     mirror: Mirror,
     ship: Ship,
+    /// Last LSNs of the full tails that are not all in the index that the peer builds.
+    unapplied: VecDeque<Lsn>,
 }
+
+impl Session {
+    /// Notes the tails that are full with `messages`.
+    fn note_flushes(&mut self, messages: &[ToBackup]) {
+        let full = messages.iter().filter_map(|message| match message {
+            ToBackup::Flush { last_lsn, .. } => Some(*last_lsn),
+            _ => None,
+        });
+        self.unapplied.extend(full);
+    }
+}
+
+/// Full tails that a peer may be behind with its index: then no other tail opens, and writers wait (Anthus 3.3.3).
+const MOST_UNAPPLIED: usize = 8;
 
 /// How long a peer rests after its first failed session, and how often that is doubled: up to 6.4 s.
 const FIRST_REST: Nanos = Nanos::from_millis(50);
@@ -71,6 +88,10 @@ pub struct Peer {
     link_up: bool,
     session_number: u64,
     session: Option<Session>,
+    /// Compactions are shipped to it; otherwise it builds its index by itself.
+    ships_index: bool,
+    /// What a peer that builds its index was told to be committed.
+    told_commit: Lsn,
     based: bool,
     heard: Nanos,
     away_since: Nanos,
@@ -89,6 +110,8 @@ impl Peer {
             link_up: false,
             session_number: 0,
             session: None,
+            ships_index: true,
+            told_commit: Lsn(0),
             based: false,
             heard: now,
             away_since: now,
@@ -109,6 +132,7 @@ impl Peer {
         self.session_number = number;
         self.state = PeerState::Opening;
         self.heard = now;
+        (self.ships_index, self.told_commit) = (options.backups == BackupMode::SendIndex, Lsn(0));
         out.push(PeerAction::Send(ToBackup::Open { options: options.clone() }));
     }
 
@@ -180,6 +204,10 @@ impl Peer {
             ToPrimary::Stored { slot, .. } => session.ship.stored(slot),
             ToPrimary::BaseInstalled => session.ship.base_installed(),
             ToPrimary::Installed => session.ship.installed(),
+            ToPrimary::Applied(lsn) => {
+                session.unapplied.retain(|last| *last > lsn);
+                !self.ships_index
+            }
             ToPrimary::Opened { .. } | ToPrimary::Failed(_) => unreachable!("answered above"),
         };
         if !expected {
@@ -206,7 +234,7 @@ impl Peer {
         self.state = PeerState::Basing;
         let mirror = Mirror::new(Lsn(0), [0, 0]);
         let ship = Ship::new(slots.len());
-        self.session = Some(Session { buffers, slots, mirror, ship });
+        self.session = Some(Session { buffers, slots, mirror, ship, unapplied: VecDeque::new() });
         out.push(PeerAction::PinBase);
         Ok(())
     }
@@ -231,8 +259,21 @@ impl Peer {
     }
 
     /// Whether compactions that start now must be shipped to it: its base is pinned already.
-    pub fn is_based(&self) -> bool {
-        self.based
+    pub fn is_shipped_to(&self) -> bool {
+        self.based && self.ships_index
+    }
+    /// Tells a peer that builds its index what is committed.
+    pub fn committed(&mut self, lsn: Lsn, out: &mut Vec<PeerAction>) {
+        if !self.ships_index && self.state == PeerState::InSync && self.told_commit < lsn {
+            self.told_commit = lsn;
+            out.push(PeerAction::Send(ToBackup::Committed(lsn)));
+        }
+    }
+    /// Highest index of a tail of `log` that may open as far as this peer is concerned; `None` if it mirrors nothing.
+    pub fn window(&self, log: LogKind) -> Option<u64> {
+        let session = self.session.as_ref().filter(|_| self.based)?;
+        let is_behind = !self.ships_index && session.unapplied.len() >= MOST_UNAPPLIED;
+        Some(if is_behind { session.mirror.newest(log) } else { session.mirror.window(log) })
     }
     /// A base is to be pinned for it.
     pub fn wants_base(&self) -> bool {
@@ -253,9 +294,14 @@ impl Peer {
         !matches!(self.state, PeerState::Away | PeerState::InSync)
     }
 
+    /// The session, if compactions are shipped in it.
+    fn shipping(&mut self) -> Option<&mut Session> {
+        self.session.as_mut().filter(|_| self.based && self.ships_index)
+    }
+
     /// Ships a segment that a compaction built.
     pub fn ship(&mut self, parcel: Parcel, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
-        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+        if let Some(session) = self.shipping() {
             session.ship.segment(parcel);
             self.pump(next_op, out);
         }
@@ -263,7 +309,7 @@ impl Peer {
 
     /// Ships the edit that ends a compaction.
     pub fn install(&mut self, edit: InstallEdit, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
-        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+        if let Some(session) = self.shipping() {
             session.ship.install(edit);
             self.pump(next_op, out);
         }
@@ -271,7 +317,7 @@ impl Peer {
 
     /// Tells of segments that were shipped for a compaction that was given up.
     pub fn discard(&mut self, ids: Vec<SegmentId>, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
-        if let Some(session) = self.session.as_mut().filter(|_| self.based) {
+        if let Some(session) = self.shipping() {
             session.ship.discard(ids);
             self.pump(next_op, out);
         }
@@ -282,6 +328,7 @@ impl Peer {
         let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
         let (mut writes, mut messages) = (Vec::new(), Vec::new());
         session.mirror.post(tails, last, next_op, &mut writes, &mut messages);
+        session.note_flushes(&messages);
         out.extend(messages.into_iter().map(PeerAction::Send));
         out.extend(writes.into_iter().map(PeerAction::Mirror));
     }
@@ -298,6 +345,7 @@ impl Peer {
         let mut messages = Vec::new();
         let mine = session.mirror.complete(op, &mut messages)
             || session.ship.complete(op).map(|shipped| messages.extend(shipped)).is_some();
+        session.note_flushes(&messages);
         out.extend(messages.into_iter().map(PeerAction::Send));
         if mine {
             self.heard = now;
@@ -365,7 +413,10 @@ impl Peer {
             (PeerState::Away, _) => return now - self.away_since,
             (PeerState::Opening, _) => true,
             (PeerState::Basing, _) => self.based,
-            (_, Some(session)) => session.mirror.owes_answer() || session.ship.owes_answer(),
+            (_, Some(session)) => {
+                let is_behind = !self.ships_index && session.unapplied.len() >= MOST_UNAPPLIED;
+                is_behind || session.mirror.owes_answer() || session.ship.owes_answer()
+            }
             (_, None) => unreachable!("a peer that is syncing has a session"),
         };
         if !owes {

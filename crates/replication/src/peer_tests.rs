@@ -33,7 +33,7 @@ fn a_session_goes_from_contact_to_in_sync() {
     peer.begin(NOW, 1, &TableOptions::default(), &mut out);
     assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Open { .. }))));
     message(&mut peer, 1, opened(), &mut out).unwrap();
-    assert!(peer.wants_base() && !peer.is_based());
+    assert!(peer.wants_base() && !peer.is_shipped_to());
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Base(_)))));
     message(&mut peer, 1, ToPrimary::Missing(vec![SegmentId(4)]), &mut out).unwrap();
@@ -81,4 +81,46 @@ fn a_refused_write_of_this_session_ends_it() {
     assert_eq!(peer.state(), PeerState::Basing, "a write of an earlier session says nothing");
     peer.refused(NOW, 42, &mut out);
     assert_eq!(peer.state(), PeerState::Away);
+}
+
+/// A tail that is full, behind a base at LSN 10.
+fn full_tail(index: u64) -> TailView {
+    let id = SegmentId(100 + index);
+    let sealed = Some(Lsn(11 + index));
+    TailView { log: LogKind::Recovery, index, id, segment: SegmentNo(1), filled: 99, sealed }
+}
+
+#[test]
+fn a_peer_that_builds_its_index_is_shipped_nothing_and_bounds_how_far_it_is_behind() {
+    let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
+    let options = TableOptions { backups: BackupMode::BuildIndex, ..TableOptions::default() };
+    peer.link_up(NOW, &mut out);
+    peer.begin(NOW, 1, &options, &mut out);
+    message(&mut peer, 1, opened(), &mut out).unwrap();
+    peer.base(base(), Lsn(10), [0, 0], &mut out);
+    assert!(!peer.is_shipped_to());
+    peer.committed(Lsn(10), &mut out);
+    assert!(!out.iter().any(|action| matches!(action, PeerAction::Send(ToBackup::Committed(_)))), "not in sync yet");
+    message(&mut peer, 1, ToPrimary::Missing(Vec::new()), &mut out).unwrap();
+    message(&mut peer, 1, ToPrimary::BaseInstalled, &mut out).unwrap();
+    out.clear();
+    peer.committed(Lsn(10), &mut out);
+    peer.committed(Lsn(10), &mut out);
+    assert!(matches!(out[..], [PeerAction::Send(ToBackup::Committed(Lsn(10)))]), "told once: {out:?}");
+    for index in 0..MOST_UNAPPLIED as u64 {
+        assert_eq!(peer.window(LogKind::Recovery), Some(index + 1));
+        peer.post(&[full_tail(index)], Lsn(11 + index), &mut || index, &mut out);
+        assert!(peer.complete(NOW, index, &mut || 1, &mut out));
+        message(&mut peer, 1, ToPrimary::Flushed { log: LogKind::Recovery, index }, &mut out).unwrap();
+    }
+    let newest = MOST_UNAPPLIED as u64 - 1;
+    assert_eq!(peer.window(LogKind::Recovery), Some(newest), "no other tail opens");
+    assert!(peer.silence(NOW + Nanos::from_secs(3)) >= Nanos::from_secs(3), "it owes progress");
+    message(&mut peer, 1, ToPrimary::Applied(Lsn(11)), &mut out).unwrap();
+    assert_eq!(peer.window(LogKind::Recovery), Some(newest + 2));
+    let mut shipping = Peer::new(NOW, MEMBER, true);
+    shipping.link_up(NOW, &mut out);
+    shipping.begin(NOW, 1, &TableOptions::default(), &mut out);
+    message(&mut shipping, 1, opened(), &mut out).unwrap();
+    assert!(message(&mut shipping, 1, ToPrimary::Applied(Lsn(1)), &mut out).is_err(), "it builds nothing");
 }

@@ -233,7 +233,8 @@ impl Primary {
     /// Ships a segment that a compaction built to every peer whose base is pinned; answers to how many.
     pub fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) -> u64 {
         let region = self.config.region;
-        let based: Vec<ServerId> = self.peers.iter().filter(|(_, p)| p.is_based()).map(|(server, _)| *server).collect();
+        let based: Vec<ServerId> =
+            self.peers.iter().filter(|(_, p)| p.is_shipped_to()).map(|(server, _)| *server).collect();
         for server in &based {
             self.with_peer(*server, |peer, _, out| peer.ship(parcel.clone(), &mut || ops.next(region), out));
         }
@@ -264,8 +265,11 @@ impl Primary {
         }
     }
 
-    /// Time passed: gives up silent sessions, proposes changes.
-    pub fn tick(&mut self, now: Nanos) {
+    /// Time passed: gives up silent sessions, proposes changes, tells what is committed, which is everything up to `commit`.
+    pub fn tick(&mut self, now: Nanos, commit: Lsn) {
+        for server in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.with_peer(server, |peer, _, out| peer.committed(commit, out));
+        }
         let mut remove = None;
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             let peer = self.peers.get_mut(&server).expect("the keys were just listed");
@@ -345,8 +349,7 @@ impl Primary {
         let own = own_flushed_below + leeward_format::control::MIRROR_BUFFERS - 1;
         self.peers
             .values()
-            .filter_map(Peer::mirror)
-            .map(|mirror| mirror.window(log))
+            .filter_map(|peer| peer.window(log))
             .min()
             .unwrap_or(own)
             .min(if planted(Bug::ReuseTailBeforeFlush) { u64::MAX } else { own })

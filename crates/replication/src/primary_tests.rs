@@ -114,7 +114,7 @@ impl Group {
     fn wait(&mut self, millis: u64) {
         for _ in 0..millis / 50 {
             self.now += Nanos::from_millis(50);
-            self.primary.tick(self.now);
+            self.primary.tick(self.now, Lsn(0));
             self.primary.begin_sessions(self.now, |_, _| Ok(()));
         }
     }

@@ -5,7 +5,7 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_platform::{Nanos, Rng};
 
@@ -159,7 +159,9 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     };
     let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
+    let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
+        backups,
         l1_runs,
         compaction,
         placement,

@@ -50,4 +50,5 @@ planted! {
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
+    a_backup_compacts_what_is_not_committed: BuildUncommitted,
 }

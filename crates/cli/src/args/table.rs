@@ -2,7 +2,7 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::table::{NewTable, TableName};
 
 #[derive(Args, Debug)]
@@ -31,6 +31,8 @@ pub(crate) enum Preset {
     /// Every value in the large log; whole levels are merged, from L0 on
     #[value(alias = "talos")]
     Tebis,
+    /// As `default`, but each backup builds its own index: the baseline of the papers
+    BuildIndex,
 }
 
 impl Preset {
@@ -44,6 +46,7 @@ impl Preset {
                 let compaction = CompactionMode::WholeLevel;
                 TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..default }
             }
+            Preset::BuildIndex => TableOptions { backups: BackupMode::BuildIndex, ..default },
         }
     }
 }

@@ -301,7 +301,7 @@ impl Region {
     }
 
     /// Whether the L0 must freeze before it takes `bytes` more, and so many ranges.
-    fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
+    pub(super) fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let (active, memory) = (view.version.active(), self.volume.memory());
         let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
         let has_room = active.has_room(bytes, self.options.l0_bytes) && active.has_room_for_ranges(ranges);

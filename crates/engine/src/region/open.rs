@@ -34,9 +34,6 @@ impl Region {
         let (l0s, ends) = replay(&volume, &state, last)?;
         cut(&mut state, &ends);
         (state.term, state.commit) = (term, last);
-        let tails = Arc::new(Tails::new());
-        let reader = value_reader(&volume, &state, &tails);
-        let view = open_view(&volume, volume.segments(owner.region), &state, reader.clone(), l0s)?;
         // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
         // sync of a record is soon enough.
         let is_new = state.segments.is_empty();
@@ -45,14 +42,28 @@ impl Region {
             volume.sync()?;
         }
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], durability)?;
+        Region::assemble(volume, owner, state, l0s, last, segment_ids(term))
+    }
+
+    /// A region that is `state`, with `l0s` made of its logs up to `last`, which are durable.
+    pub(super) fn assemble(
+        volume: Arc<Volume>,
+        owner: Owner,
+        state: RegionState,
+        l0s: Vec<Arc<MemTable>>,
+        last: Lsn,
+        ids: SegmentIds,
+    ) -> Result<Arc<Region>> {
+        let tails = Arc::new(Tails::new());
+        let reader = value_reader(&volume, &state, &tails);
+        let view = open_view(&volume, volume.segments(owner.region), &state, reader.clone(), l0s)?;
         let frozen = view.version.frozen().len();
-        let ids = segment_ids(term);
         let accounts = Accounts::of(&state, volume.segment_bytes());
         let picker = Picker::new(&state.options, ids.clone());
         Ok(Arc::new(Region {
             volume,
             owner,
-            term,
+            term: state.term,
             options: state.options,
             ids,
             writer: Mutex::new(Writer { next: last.next(), current: [None, None], next_index: [0; 2] }),
@@ -127,7 +138,8 @@ pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<
     Ok((l0s, replay.ends()))
 }
 
-fn insert(l0: &MemTable, found: &Replayed<'_>) {
+/// Takes a record into an L0.
+pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>) {
     let record = &found.record;
     let entry = match (record.kind, found.log) {
         (RecordKind::DeleteRange, _) => {

@@ -2,9 +2,10 @@
 //!
 //! The primary names every segment of its state. What this volume has by identity is kept, log segments cut to the
 //! primary's length; the rest is shipped; then all of it becomes the region's state in one edit. Until then the old
-//! state stands.
+//! state stands. A copy that builds its own index, and whose logs go on to where the primary's begin, keeps its levels and takes
+//! the logs alone (`keep`).
 
-use super::{Replica, Shipment, Stored};
+use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
 use crate::volume::{Durability, Segment};
 use leeward_format::leaf_segment;
@@ -21,7 +22,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct PendingBase {
     base: Base,
-    /// For each segment of the base its place here.
+    /// What the copy keeps of its own beside the logs: its levels, and what they need. `None`: the base has it all.
+    kept: Option<RegionState>,
+    /// For each segment that is taken from the base its place here.
     places: HashMap<SegmentId, Place>,
 }
 
@@ -48,7 +51,9 @@ impl Replica {
         let state = self.state()?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
-        for wanted in &base.segments {
+        let kept = self.kept_beside(&state, base)?;
+        let is_taken = |wanted: &&BaseSegment| kept.as_ref().is_none_or(|kept| keep::is_needed(kept, wanted));
+        for wanted in base.segments.iter().filter(is_taken) {
             if wanted.bytes == 0 || wanted.bytes as usize > self.volume.segment_bytes() {
                 let detail = format!("segment {} of {} bytes in a base", wanted.id, wanted.bytes);
                 return Err(Error::protocol(self.region(), detail));
@@ -60,7 +65,7 @@ impl Replica {
             self.map.insert(wanted.id, wanted.primary, place.segment.no());
             places.insert(wanted.id, place);
         }
-        self.pending = Some(PendingBase { base: base.clone(), places });
+        self.pending = Some(PendingBase { base: base.clone(), kept, places });
         Ok(missing)
     }
 
@@ -143,7 +148,9 @@ impl Replica {
         let options = state.options.clone();
         let position = (state.term, pending.base.last_lsn);
         self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, durability)?;
+        let committed = pending.base.commit;
         (self.options, self.position, self.pending) = (options, position, None);
+        self.committed = self.committed.max(committed);
         self.tails.retain(|_, tail| tail.sealed.is_none());
         self.volume.release_space();
         Ok(())
@@ -152,19 +159,31 @@ impl Replica {
     /// The state that the base makes, and the segments it names.
     fn state_after(&self, pending: &PendingBase) -> Result<(RegionState, Named)> {
         let base = &pending.base;
-        let mut state = RegionState::new(self.region(), base.options.clone());
-        (state.term, state.replay_from, state.commit) = (base.term, base.replay_from, base.commit.min(base.last_lsn));
-        state.levels = base.levels.iter().map(|level| self.local_level(level)).collect::<Result<_>>()?;
+        let commit = base.commit.min(base.last_lsn);
+        let mut state = match &pending.kept {
+            Some(kept) => RegionState { commit: kept.commit.max(commit), ..kept.clone() },
+            None => RegionState {
+                replay_from: base.replay_from,
+                commit,
+                levels: base.levels.iter().map(|level| self.local_level(level)).collect::<Result<_>>()?,
+                ..RegionState::new(self.region(), base.options.clone())
+            },
+        };
+        (state.term, state.options) = (base.term, base.options.clone());
         let mut held = Vec::new();
-        for wanted in &base.segments {
-            let place = &pending.places[&wanted.id];
+        let taken = base.segments.iter().filter_map(|wanted| Some((wanted, pending.places.get(&wanted.id)?)));
+        for (wanted, place) in taken {
             if place.bytes < wanted.bytes {
                 return Err(Error::protocol(self.region(), format!("segment {} was not shipped", wanted.id)));
             }
             let mut segment = SegmentState::new(wanted.id, place.segment.no(), wanted.kind);
             // The cut: a log that is longer here holds records that the primary's history does not.
             let bytes = if planted(Bug::PromoteWithoutCut) { place.bytes } else { wanted.bytes };
-            (segment.bytes, segment.last_lsn, segment.dead_bytes) = (Some(bytes), wanted.last_lsn, wanted.dead_bytes);
+            let dead_bytes = match &pending.kept {
+                Some(kept) => kept.segments.get(&wanted.id).map_or(0, |known| known.dead_bytes),
+                None => wanted.dead_bytes,
+            };
+            (segment.bytes, segment.last_lsn, segment.dead_bytes) = (Some(bytes), wanted.last_lsn, dead_bytes);
             state.segments.insert(wanted.id, segment);
             held.push((wanted.id, place.segment.clone()));
         }

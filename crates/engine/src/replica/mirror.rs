@@ -25,6 +25,9 @@ impl Replica {
             self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         }
         self.map.insert(id, primary, segment.no());
+        if let Some(follower) = &self.follower {
+            follower.open(log, segment.no(), id);
+        }
         self.tails.insert(id, OpenTail { log, segment, persisted: 0, sealed: None });
         Ok(())
     }
@@ -47,9 +50,12 @@ impl Replica {
         }
         let new = (tail.persisted - offset) as usize;
         if new < bytes.len() {
-            self.volume.write_buffered(tail.segment.no(), tail.persisted, &bytes[new..])?;
-            tail.persisted = end as u32;
+            let (no, from) = (tail.segment.no(), std::mem::replace(&mut tail.persisted, end as u32));
+            self.volume.write_buffered(no, from, &bytes[new..])?;
             self.unsynced = true;
+            if let Some(follower) = &mut self.follower {
+                follower.go_on(log, no, from, &bytes[new..])?;
+            }
         }
         Ok(())
     }

@@ -17,6 +17,13 @@ pub(crate) struct Owner {
     _lease: Lease,
 }
 
+impl Owner {
+    /// The same right.
+    pub(super) fn share(&self, lease: Lease) -> Owner {
+        Owner { region: self.region, token: self.token, _lease: lease }
+    }
+}
+
 /// Guarded by the volume's lock, which is never held across I/O.
 #[derive(Debug, Default)]
 pub(super) struct Registry {

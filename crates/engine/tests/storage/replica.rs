@@ -3,11 +3,14 @@
 //! The test plays the part of the fabric (mirror buffers are plain vectors) and of the messages, in the order in which
 //! replication sends them, so that what the replica promises is tested without any of it.
 
-use crate::support::{History, REGION, assert_holds, choose_options, open_volume, table_options, volume_options};
+use crate::support::{
+    History, REGION, assert_holds, choose_backups, choose_options, open_volume, table_options, volume_options,
+};
 use leeward_engine::compaction::Step;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
+use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
-use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo};
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo, ServerId};
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::BTreeSet;
@@ -15,6 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const DISK_BYTES: u64 = 256 << 20;
+/// Of a backup that builds its own index.
+const BUILDER: ServerId = ServerId(7);
+const MODES: [BackupMode; 2] = BackupMode::ALL;
 
 /// A backup as its primary sees it.
 struct Backup {
@@ -53,6 +59,10 @@ impl Backup {
         }
         self.replica.install_base()?;
         assert_eq!(self.replica.position(), (primary.term(), primary.last_lsn()));
+        if primary.options().backups == BackupMode::BuildIndex {
+            self.replica.follow(BUILDER)?;
+            assert_eq!(self.replica.applied(), Some((primary.last_lsn(), false)));
+        }
         self.buffers.iter_mut().for_each(|buffer| buffer.fill(0));
         self.opened.clear();
         self.base_lsn = primary.last_lsn();
@@ -110,8 +120,22 @@ impl Backup {
         Ok(())
     }
 
+    /// Compacts at the primary, and at a backup that builds its own index, there too.
+    fn compact_each(&mut self, primary: &Region) -> Result<bool, Error> {
+        self.save(primary)?;
+        self.replica.set_committed(primary.commit());
+        let there = self.replica.building().expect("it follows");
+        let done = step_to_the_end(primary).expect("a sound disk") | step_to_the_end(&there)?;
+        self.replica.go_on()?;
+        Ok(done)
+    }
+
     /// Compacts at the primary and ships the result.
     fn compact(&mut self, primary: &Region) -> Result<bool, Error> {
+        if primary.options().backups == BackupMode::BuildIndex {
+            self.mirror(primary)?;
+            return self.compact_each(primary);
+        }
         let Some(mut compaction) = primary.next_compaction_at_once(crate::support::now()) else { return Ok(false) };
         self.mirror(primary)?;
         loop {
@@ -131,6 +155,16 @@ impl Backup {
                     return Ok(true);
                 }
             }
+        }
+    }
+}
+
+/// Carries out a compaction, if one is due.
+fn step_to_the_end(region: &Region) -> Result<bool, Error> {
+    let Some(mut compaction) = region.next_compaction_at_once(crate::support::now()) else { return Ok(false) };
+    loop {
+        if let Step::Finished(done) = compaction.step()? {
+            return region.install(&done).map(|()| true);
         }
     }
 }
@@ -169,9 +203,10 @@ fn serve(replica: Replica) -> Arc<Region> {
 
 #[test]
 fn a_backup_takes_over_with_everything_that_was_mirrored() {
-    for seed in 0..20 {
+    for (seed, mode) in (0..20).flat_map(|seed| MODES.map(|mode| (seed, mode))) {
         let mut rng = Rng::new(seed);
         choose_options(&mut rng);
+        choose_backups(mode);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
         let mut history = History::default();
@@ -185,7 +220,13 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
         let read = backup.volume.counters().bytes_read;
         work(&primary, &mut backup, &mut history, &mut rng, 1500);
         assert!(primary.stats().levels.len() > 1, "several levels were shipped");
-        assert_eq!(backup.volume.counters().bytes_read, read, "a backup reads nothing");
+        match backup.replica.building() {
+            Some(region) => {
+                assert_eq!(mode, BackupMode::BuildIndex);
+                assert!(region.stats().compactions.installed > 0 && region.stats().depth() > 1, "{:?}", region.stats());
+            }
+            None => assert_eq!(backup.volume.counters().bytes_read, read, "a backup reads nothing"),
+        }
         let buffers = backup.buffers.clone();
         backup.replica.adopt_tails(&buffers).unwrap();
         assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
@@ -201,14 +242,15 @@ fn primaries_die_and_return_as_backups() {
 }
 
 pub(crate) fn primaries_return(seeds: Range<u64>) {
-    for seed in seeds {
+    for (seed, mode) in seeds.flat_map(|seed| MODES.map(|mode| (seed, mode))) {
         let mut rng = Rng::new(100 + seed);
         choose_options(&mut rng);
+        choose_backups(mode);
         let disks = [SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES)];
         let mut history = History::default();
         let mut primary = serve(Backup::new(&disks[0], 0).replica);
         for round in 1..8usize {
-            let context = format!("seed {seed}, round {round}");
+            let context = format!("seed {seed}, {mode}, round {round}");
             let disk = &disks[round % 2];
             if rng.one_in(2) {
                 disk.lose_power(&mut rng);
@@ -248,6 +290,7 @@ fn a_backup_dies_at_any_operation() {
     for seed in 0..60 {
         let mut rng = Rng::new(200 + seed);
         choose_options(&mut rng);
+        choose_backups(MODES[(seed % 2) as usize]);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
         let mut primary = serve(Backup::new(&here, 0).replica);
         let mut history = History::default();

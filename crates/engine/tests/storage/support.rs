@@ -4,7 +4,7 @@ use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
     Write,
 };
-use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
@@ -23,6 +23,12 @@ thread_local! {
     /// Of regions that are made.
     static MERGING: Cell<(u32, CompactionMode)> = const { Cell::new((4, CompactionMode::Partial)) };
     static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
+    static BACKUPS: Cell<BackupMode> = const { Cell::new(BackupMode::SendIndex) };
+}
+
+/// How backups of regions that this thread makes from now on keep their copies.
+pub(crate) fn choose_backups(mode: BackupMode) {
+    BACKUPS.set(mode);
 }
 
 /// Volumes that this thread opens have little memory from now on, or enough, and regions that it makes are compressed, or not, as
@@ -48,6 +54,7 @@ pub(crate) fn table_options() -> TableOptions {
         l1_runs: MERGING.get().0,
         compaction: MERGING.get().1,
         compression: COMPRESSION.get(),
+        backups: BACKUPS.get(),
         ..TableOptions::default()
     }
 }

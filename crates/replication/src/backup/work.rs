@@ -3,9 +3,9 @@
 use super::mounted::Mounted;
 use leeward_engine::{Error, Replica, Volume};
 use leeward_fabric::Fabric;
-use leeward_format::cluster::TableOptions;
+use leeward_format::cluster::{BackupMode, TableOptions};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
@@ -52,12 +52,17 @@ pub enum Work {
         /// Its length.
         bytes: u32,
     },
-    /// Make the base the region's state.
-    InstallBase,
+    /// Make the base the region's state; begin to build the index, if the table's backups do.
+    InstallBase {
+        /// This server.
+        builder: ServerId,
+    },
     /// Install a compaction.
     Install(InstallEdit),
     /// Free segments of a compaction that was given up.
     Discard(Vec<SegmentId>),
+    /// Everything up to here is committed.
+    Commit(Lsn),
     /// Persist what the mirror buffers hold.
     SaveTails {
         /// So that it survives a power loss, too.
@@ -142,7 +147,13 @@ impl Work {
                 let index_bytes = if shipped.kind.is_index() { u64::from(bytes) } else { 0 };
                 Ok(Done::Stored { slot, index_bytes, rewritten: stored.bytes_rewritten })
             }
-            Work::InstallBase => replica.install_base().map(|()| Done::BaseInstalled).map_err(failed),
+            Work::InstallBase { builder } => {
+                replica.install_base().map_err(failed)?;
+                if replica.options().backups == BackupMode::BuildIndex {
+                    replica.follow(builder).map_err(failed)?;
+                }
+                Ok(Done::BaseInstalled)
+            }
             Work::Install(edit) => {
                 if !edit.logs.is_empty() && !planted(Bug::InstallBeforeLogDurable) {
                     memory()?.save(replica, false).map_err(failed)?;
@@ -153,8 +164,13 @@ impl Work {
                 replica.discard(&ids);
                 Ok(Done::Quiet)
             }
+            Work::Commit(lsn) => {
+                replica.set_committed(lsn);
+                Ok(Done::Quiet)
+            }
             Work::SaveTails { durably } => {
                 memory()?.save(replica, durably).map_err(failed)?;
+                replica.go_on().map_err(failed)?;
                 let synced = if durably { replica.sync() } else { Ok(()) };
                 synced.map(|()| Done::Quiet).map_err(failed)
             }

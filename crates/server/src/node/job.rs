@@ -52,6 +52,8 @@ pub(super) enum Outcome {
     Retired(Result<Box<Replica>, Error>),
     /// A piece of a backup's work.
     Followed { replica: Option<Box<Replica>>, result: Result<Done, String> },
+    /// A compaction of a copy that builds its own index ended.
+    Built(Result<Box<CompactionDone>, Error>),
     /// A compaction built a segment, or is complete.
     Stepped { compaction: Box<Compaction>, step: Result<Step, Error> },
     /// A compaction was installed at the primary.

@@ -314,7 +314,7 @@ impl Node {
         let save_tails = self.is_time_to_save(now);
         for slot in self.slots.values_mut() {
             if let Some(serving) = slot.serving() {
-                serving.primary.tick(now);
+                serving.primary.tick(now, serving.region.commit());
                 serving.expire(now, &mut self.answers);
                 slot.act_as_primary(&mut self.context);
             }
@@ -322,6 +322,7 @@ impl Node {
             if let Some(durably) = save_tails {
                 slot.backup.save_tails(durably);
             }
+            slot.build(&mut self.context);
             slot.act_as_backup(&mut self.context);
             slot.reconcile(now, &mut self.context, &mut self.answers);
         }

@@ -64,6 +64,11 @@ impl Slot {
         status.counters.index_bytes_received = counters.index_bytes_received;
         status.counters.index_bytes_rewritten = counters.index_bytes_rewritten;
         status.counters.installs = counters.installs;
+        let built = &self.compacted;
+        status.counters.compactions = built.installed;
+        status.counters.compaction_bytes_read = built.bytes_read + built.value_bytes_read;
+        status.counters.compaction_bytes_written = built.bytes_written;
+        status.counters.index_bytes_read = status.counters.compaction_bytes_read;
         let state = match &self.holding {
             Holding::Serving(serving) => {
                 serving.describe(&mut status);
@@ -79,6 +84,12 @@ impl Slot {
         status.state = state.to_owned();
         if let Holding::Copy(Some(copy)) = &self.holding {
             status.last_lsn = copy.position().1;
+        }
+        if let Some(region) = &self.building {
+            let stats = region.stats();
+            (status.last_lsn, status.commit_lsn, status.l0_bytes) =
+                (region.last_lsn(), region.commit(), stats.l0_bytes);
+            status.levels = levels(&stats.levels);
         }
         status
     }
@@ -118,6 +129,10 @@ impl Serving {
         status.peers = self.primary.peers().map(peer_status).collect();
         let received = status.counters;
         status.counters = self.counters;
+        status.counters.compactions += received.compactions;
+        status.counters.compaction_bytes_read += received.compaction_bytes_read;
+        status.counters.compaction_bytes_written += received.compaction_bytes_written;
+        status.counters.index_bytes_read = received.index_bytes_read;
         status.counters.index_bytes_received = received.index_bytes_received;
         status.counters.index_bytes_rewritten = received.index_bytes_rewritten;
         status.counters.installs = received.installs;

@@ -12,6 +12,7 @@
 use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
 use super::{Context, link};
+use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals, Step};
 use leeward_engine::{Error, Region, Replica};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, ToBackup, ToPrimary};
@@ -46,6 +47,12 @@ pub(super) struct Slot {
     pub(super) holding: Holding,
     /// Work of the backup that waits for the copy.
     work: Option<Work>,
+    /// The region of a copy that builds its own index, as of its last piece of work.
+    pub(super) building: Option<Arc<Region>>,
+    /// A compaction of such a one goes on.
+    is_building: bool,
+    /// What such compactions did.
+    pub(super) compacted: CompactionTotals,
     /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
     over: Epoch,
 }
@@ -58,6 +65,9 @@ impl Slot {
             backup: Backup::new(id, context.me),
             holding: Holding::Copy(copy),
             work: None,
+            building: None,
+            is_building: false,
+            compacted: CompactionTotals::default(),
             over: Epoch(0),
         }
     }
@@ -108,7 +118,7 @@ impl Slot {
             unreachable!("only a copy at rest assumes an office");
         };
         let mounted = self.backup.retire();
-        self.work = None;
+        (self.work, self.building) = (None, None);
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, move || {
             let open = || -> Result<Arc<Region>, Error> {
@@ -234,6 +244,28 @@ impl Slot {
         });
     }
 
+    /// Starts a compaction of the index that the copy builds, if one is due and none goes on.
+    pub(super) fn build(&mut self, context: &mut Context) {
+        if self.is_building {
+            return;
+        }
+        let Some(region) = self.building.clone() else { return };
+        let Some(compaction) = region.next_compaction(context.wall.now()) else { return };
+        self.is_building = true;
+        context.spawn_in_background(self.id, move || Outcome::Built(compact(&region, compaction)));
+    }
+
+    fn built(&mut self, result: Result<Box<CompactionDone>, Error>) {
+        self.is_building = false;
+        match result {
+            Ok(done) => self.compacted.add(&done),
+            // The copy was taken from it meanwhile.
+            Err(Error::Superseded(_)) => {}
+            Err(error) => tracing::warn!(region = %self.id, %error, "a compaction of the backup failed"),
+        }
+        self.backup.save_tails(false);
+    }
+
     // ---- a primary's side ----------------------------------------------------------------------------------------
 
     /// A backup's message.
@@ -294,8 +326,17 @@ impl Slot {
                 self.holding = Holding::Broken(error.to_string());
             }
             Outcome::Followed { replica, result } => {
+                let copy = replica.as_deref();
+                self.building = copy.and_then(Replica::building);
+                let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
                 self.backup.done(result);
+                self.backup.applied(applied);
+                self.build(context);
+            }
+            Outcome::Built(result) => {
+                self.built(result);
+                self.build(context);
             }
             other => self.serving_job_done(now, other, context),
         }
@@ -353,7 +394,21 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
     }
 }
 
+/// Carries out a compaction of a copy that builds its own index.
+fn compact(region: &Region, mut compaction: Compaction) -> Result<Box<CompactionDone>, Error> {
+    loop {
+        if let Step::Finished(done) = compaction.step()? {
+            return region.install(&done).map(|()| done);
+        }
+    }
+}
+
 impl Context {
+    /// Adds a job of a region that nobody waits for.
+    fn spawn_in_background(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.jobs.push(Job::new(JobClass::Background, region, work));
+    }
+
     /// Adds a job of a region.
     pub(super) fn spawn(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs.push(Job::new(JobClass::Foreground, region, work));

@@ -193,9 +193,9 @@ pub struct PeerStatus {
 /// What a node did for a region, in the role it had then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionCounters {
-    /// Compactions finished. Always 0 at a backup.
+    /// Compactions finished. Always 0 at a backup that is sent the index.
     pub compactions: u64,
-    /// Bytes that compactions read from the device. Always 0 at a backup.
+    /// Bytes that compactions read from the device. Always 0 at a backup that is sent the index.
     pub compaction_bytes_read: u64,
     /// Bytes that compactions wrote.
     pub compaction_bytes_written: u64,
@@ -209,7 +209,7 @@ pub struct RegionCounters {
     pub index_bytes_received: u64,
     /// Bytes of them whose pointers were translated.
     pub index_bytes_rewritten: u64,
-    /// Bytes that a backup read from its device for its index. Always 0.
+    /// Bytes that a backup read from its device for its index. Always 0 where it is sent.
     pub index_bytes_read: u64,
     /// Bytes of segments sent to bring a backup in sync.
     pub sync_bytes_shipped: u64,

@@ -1,5 +1,6 @@
 //! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
 
+mod backups;
 mod identity;
 mod tables;
 

@@ -1,0 +1,217 @@
+//! A copy that builds its own index (build-index, Anthus 3.3.3): what was persisted of the mirrored tails goes on, record by
+//! record in LSN order, into a region that compacts it.
+//!
+//! Records wait here, in memory, for those of the other log that come before them, and for room in the L0. How many may is the
+//! primary's to bound: it knows how far this copy has come.
+
+use super::Replica;
+use crate::error::Result;
+use crate::log::{Replayed, find_prefix};
+use crate::memory::{Lease, Purpose};
+use crate::region::Region;
+use leeward_format::manifest::SegmentKind;
+use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
+use leeward_format::segment::LOG_HEADER_BYTES;
+use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
+use leeward_platform::{Bug, planted};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Records that are taken into the L0 at a time, at most.
+const MOST_AT_ONCE: usize = 256;
+
+/// What makes the index of a copy.
+#[derive(Debug)]
+pub(super) struct Follower {
+    region: Arc<Region>,
+    /// By log, in their order.
+    waiting: [VecDeque<Waiting>; 2],
+    /// For those.
+    lease: Lease,
+}
+
+/// Bytes of a tail that were persisted and not taken into the L0.
+#[derive(Debug)]
+struct Waiting {
+    no: SegmentNo,
+    /// Where they begin in the segment.
+    offset: u32,
+    bytes: Vec<u8>,
+    /// Of them, those that were taken.
+    taken: usize,
+}
+
+impl Waiting {
+    /// The record at `at` of the bytes, and where it ends.
+    fn record(&self, log: LogKind, at: usize) -> Option<(Replayed<'_>, usize)> {
+        let record = read_record_unchecked(&self.bytes[at..]).ok().flatten()?;
+        let end = at + record.bytes();
+        Some((Replayed { log, no: self.no, offset: self.offset + at as u32, record }, end))
+    }
+}
+
+/// Where the next record of each log is: which of the waiting, and at what byte.
+type Places = [(usize, usize); 2];
+
+impl Follower {
+    fn push(&mut self, log: LogKind, waiting: Waiting) {
+        self.lease.set(self.lease.bytes() + waiting.bytes.len() as u64);
+        self.waiting[log.index()].push_back(waiting);
+    }
+
+    /// Whole batches of records, the next in LSN order, and where those after them are.
+    fn next(&self) -> (Vec<Replayed<'_>>, Vec<Places>) {
+        let mut places = [0, 1].map(|log: usize| (0, self.waiting[log].front().map_or(0, |first| first.taken)));
+        let mut next = self.region.last_lsn().next();
+        let (mut records, mut after, mut whole) = (Vec::new(), Vec::new(), 0);
+        while records.len() < MOST_AT_ONCE || whole < records.len() {
+            let found = LogKind::APPENDED.into_iter().find_map(|log| {
+                let (record, place) = self.at(log, places[log.index()])?;
+                (record.record.stamp.lsn == next).then_some((log, record, place))
+            });
+            let Some((log, record, place)) = found else { break };
+            places[log.index()] = place;
+            next = record.record.last_lsn().next();
+            let ends_batch = record.record.flags & FLAG_BATCH_CONTINUES == 0;
+            records.push(record);
+            after.push(places);
+            if ends_batch {
+                whole = records.len();
+            }
+        }
+        records.truncate(whole);
+        (records, after)
+    }
+
+    /// The record at a place, and the place behind it.
+    fn at(&self, log: LogKind, (mut which, mut at): (usize, usize)) -> Option<(Replayed<'_>, (usize, usize))> {
+        loop {
+            let waiting = self.waiting[log.index()].get(which)?;
+            match waiting.record(log, at) {
+                Some((record, end)) => return Some((record, (which, end))),
+                None => (which, at) = (which + 1, 0),
+            }
+        }
+    }
+
+    /// Takes what can be taken.
+    fn apply(&mut self) -> Result<()> {
+        loop {
+            let (records, after) = self.next();
+            let taken = if records.is_empty() { 0 } else { self.region.apply(&records)? };
+            let is_stuck = taken < records.len() || records.is_empty();
+            if let Some(places) = taken.checked_sub(1).map(|last| after[last]) {
+                self.drop_before(places);
+            }
+            if is_stuck {
+                return Ok(());
+            }
+        }
+    }
+
+    fn drop_before(&mut self, places: Places) {
+        for (waiting, (which, at)) in self.waiting.iter_mut().zip(places) {
+            waiting.drain(..which);
+            if let Some(first) = waiting.front_mut() {
+                first.taken = at;
+            }
+            waiting.pop_front_if(|first| first.taken == first.bytes.len());
+        }
+        let left = self.waiting.iter().flatten().map(|waiting| waiting.bytes.len() as u64).sum();
+        self.lease.set(left);
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.is_empty())
+    }
+}
+
+impl Replica {
+    /// Begins to build the index of a copy whose base is installed, on the server `builder`.
+    ///
+    /// # Errors
+    /// Those of reading; [`crate::Error::Invalid`] if the server's number is too high for that.
+    pub fn follow(&mut self, builder: ServerId) -> Result<()> {
+        self.unfollow();
+        let state = self.state()?;
+        let last = find_prefix(&self.volume, &state, &HashMap::new())?.last;
+        let owner = self.volume.share(&self.owner);
+        let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), last, builder)?;
+        region.set_commit(self.committed);
+        let lease = self.volume.memory().lease(Purpose::Mirrors);
+        let mut follower = Follower { region, waiting: Default::default(), lease };
+        for segment in state.segments.values().filter(|segment| segment.bytes.is_none() || segment.last_lsn > last) {
+            let Some(log) = LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log)) else {
+                continue;
+            };
+            let from = ends.get(&segment.id).map_or(0, |end| end.bytes);
+            let persisted = || self.tails.get(&segment.id).map_or(0, |tail| tail.persisted);
+            let end = segment.bytes.unwrap_or_else(persisted).max(from);
+            let mut bytes = vec![0; (end - from) as usize];
+            self.volume.read(segment.no, from, &mut bytes)?;
+            follower.take_on(log, segment.no, from, &bytes);
+        }
+        follower.apply()?;
+        self.follower = Some(follower);
+        Ok(())
+    }
+
+    /// Stops building: what an unfinished compaction has built is never installed. What is in L0s is in the logs.
+    pub(super) fn unfollow(&mut self) {
+        if self.follower.take().is_some()
+            && let Some(owner) = self.volume.take_region(self.region())
+        {
+            self.owner = owner;
+        }
+    }
+
+    /// The region that builds the index, for its compactions.
+    pub fn building(&self) -> Option<Arc<Region>> {
+        self.follower.as_ref().map(|follower| follower.region.clone())
+    }
+
+    /// How far the copy has come that builds its own index, and whether it has more that waits.
+    pub fn applied(&self) -> Option<(Lsn, bool)> {
+        self.follower.as_ref().map(|follower| (follower.region.last_lsn(), follower.is_waiting()))
+    }
+
+    /// Everything up to `lsn` is committed: it may be compacted.
+    pub fn set_committed(&mut self, lsn: Lsn) {
+        self.committed = self.committed.max(if planted(Bug::BuildUncommitted) { Lsn(u64::MAX) } else { lsn });
+        if let Some(follower) = &self.follower {
+            follower.region.set_commit(self.committed);
+        }
+    }
+
+    /// Takes into the index what waited for room.
+    ///
+    /// # Errors
+    /// Those of [`Replica::persist_tail`].
+    pub fn go_on(&mut self) -> Result<()> {
+        self.follower.as_mut().map_or(Ok(()), Follower::apply)
+    }
+}
+
+impl Follower {
+    /// A tail begins.
+    pub(super) fn open(&self, log: LogKind, no: SegmentNo, id: SegmentId) {
+        if log == LogKind::Large {
+            self.region.mirror_large(no, id);
+        }
+    }
+
+    /// Bytes of a tail were persisted at `offset`.
+    pub(super) fn take_on(&mut self, log: LogKind, no: SegmentNo, offset: u32, bytes: &[u8]) {
+        let header = LOG_HEADER_BYTES.saturating_sub(offset as usize).min(bytes.len());
+        let bytes = bytes[header..].to_vec();
+        if !bytes.is_empty() {
+            self.push(log, Waiting { no, offset: offset + header as u32, bytes, taken: 0 });
+        }
+    }
+
+    /// [`Follower::take_on`], and then all that can be taken into the L0.
+    pub(super) fn go_on(&mut self, log: LogKind, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+        self.take_on(log, no, offset, bytes);
+        self.apply()
+    }
+}

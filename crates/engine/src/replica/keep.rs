@@ -1,0 +1,70 @@
+//! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those that
+//! the base has.
+//!
+//! The levels of such a copy hold what was committed, and so what every later primary has; its segments are nobody else's. What
+//! its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
+//! and what is known to be committed; and only where both together leave no gap in front of the base's logs.
+
+use super::Replica;
+use crate::error::Result;
+use crate::log::{find_prefix, segment_end};
+use leeward_format::cluster::BackupMode;
+use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentKind, SegmentState};
+use leeward_format::{LogKind, SegmentId};
+use std::collections::{BTreeMap, HashMap};
+
+/// A log segment that records were appended to.
+fn is_appended(kind: SegmentKind, is_run: bool) -> bool {
+    LogKind::APPENDED.into_iter().any(|log| kind == SegmentKind::Log(log)) && !is_run
+}
+
+/// Whether a copy that keeps `kept` takes this segment from the base: one of the logs that it must replay or has.
+pub(super) fn is_needed(kept: &RegionState, wanted: &BaseSegment) -> bool {
+    let is_replayed = wanted.last_lsn >= kept.replay_from || kept.segments.contains_key(&wanted.id);
+    is_appended(wanted.kind, wanted.state().is_run()) && is_replayed
+}
+
+impl Replica {
+    /// The state that the copy keeps beside the logs of `base`; `None` if it needs all of the base.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`].
+    pub(super) fn kept_beside(&self, state: &RegionState, base: &Base) -> Result<Option<RegionState>> {
+        if base.options.backups != BackupMode::BuildIndex {
+            return Ok(None);
+        }
+        let listed: BTreeMap<SegmentId, &BaseSegment> =
+            base.segments.iter().map(|wanted| (wanted.id, wanted)).collect();
+        let mut kept = RegionState { segments: BTreeMap::new(), ..state.clone() };
+        for segment in state.segments.values() {
+            let known = match listed.get(&segment.id) {
+                _ if !is_appended(segment.kind, segment.is_run()) => Some(*segment),
+                Some(wanted) => Some(self.as_far_as(segment, wanted)),
+                None => match self.complete(segment)? {
+                    Some(complete) if complete.last_lsn > state.commit.max(self.committed) => return Ok(None),
+                    complete => complete,
+                },
+            };
+            kept.segments.extend(known.map(|known| (known.id, known)));
+        }
+        let prefix = find_prefix(&self.volume, &kept, &HashMap::new())?;
+        let goes_on = prefix.damage.is_none() && prefix.last.next() >= base.replay_from;
+        Ok(goes_on.then_some(kept))
+    }
+
+    /// What is here of a log segment that the base has.
+    fn as_far_as(&self, segment: &SegmentState, wanted: &BaseSegment) -> SegmentState {
+        let bytes = self.valid_bytes(segment).min(wanted.bytes);
+        SegmentState { bytes: Some(bytes), last_lsn: wanted.last_lsn, ..*segment }
+    }
+
+    /// A log segment with its end; `None` if there is no record in it.
+    fn complete(&self, segment: &SegmentState) -> Result<Option<SegmentState>> {
+        if segment.bytes.is_some() {
+            return Ok(Some(*segment));
+        }
+        let end = segment_end(&self.volume, self.region(), segment)?;
+        let sealed = SegmentState { bytes: Some(end.bytes), last_lsn: end.last_lsn, ..*segment };
+        Ok((end.bytes > 0).then_some(sealed))
+    }
+}

@@ -1,0 +1,79 @@
+//! Backups of real nodes that build their own index: they merge and are sent none, and whoever takes over has everything.
+
+use super::*;
+use crate::node::status::{RegionStatus, Role};
+use leeward_format::cluster::BackupMode;
+use leeward_format::table::NewTable;
+
+const KEYS: u32 = 6_000;
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn value(n: u32) -> String {
+    format!("{n}-{}", "v".repeat(60 + n as usize % 700))
+}
+
+/// What each node, by its place, knows of the one region of table `built`.
+fn regions(cluster: &Cluster) -> Vec<RegionStatus> {
+    let snapshots = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers"));
+    snapshots
+        .map(|snapshot| snapshot.status.regions.into_iter().find(|region| region.table == "built").expect("its region"))
+        .collect()
+}
+
+fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn(&[RegionStatus]) -> bool) -> Vec<RegionStatus> {
+    let begun = Instant::now();
+    loop {
+        let regions = regions(cluster);
+        if is_so(&regions) {
+            return regions;
+        }
+        assert!(begun.elapsed() < WITHIN, "{what}: {regions:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn select(cluster: &Cluster) -> Client {
+    let mut client = cluster.client(0);
+    let begun = Instant::now();
+    while client.run("SELECT built") != "+OK" {
+        assert!(begun.elapsed() < WITHIN, "the node has heard of the table");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    client
+}
+
+#[test]
+fn a_backup_that_builds_its_index_takes_over() {
+    let mut cluster = Cluster::start(3);
+    let options = TableOptions {
+        name: "built".into(),
+        replicas: 3,
+        min_in_sync: 2,
+        l0_bytes: 64 << 10,
+        backups: BackupMode::BuildIndex,
+        ..TableOptions::default()
+    };
+    let table = Box::new(NewTable { options, splits: Vec::new() });
+    let made = identity::ask(&cluster.servers[0].info().native_address, Op::CreateTable { table });
+    assert_eq!(made, OpResult::Done);
+    let mut client = select(&cluster);
+    for n in 0..KEYS {
+        assert_eq!(client.run_until_served(&format!("SET key{} {}", n % (KEYS / 2), value(n))), "+OK");
+    }
+    let is_built =
+        |region: &RegionStatus| region.counters.compactions > 0 && region.counters.compaction_bytes_written > 0;
+    let found = wait_until(&cluster, "every replica compacts", |regions| regions.iter().all(is_built));
+    for region in &found {
+        assert_eq!((region.counters.index_bytes_shipped, region.counters.index_bytes_received), (0, 0), "{region:#?}");
+    }
+    let primary = found.iter().position(|region| region.role == Role::Primary).expect("one serves");
+    drop(client);
+    cluster.servers.remove(primary).stop();
+    let mut client = select(&cluster);
+    for n in KEYS / 2..KEYS {
+        assert_eq!(client.run_until_served(&format!("GET key{}", n % (KEYS / 2))), value(n));
+    }
+    assert_eq!(client.run_until_served("SET after failover"), "+OK");
+    let done = client.run("DBSIZE");
+    assert!(done.starts_with(':'), "{done}");
+}
