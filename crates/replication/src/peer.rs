@@ -55,18 +55,23 @@ struct Session {
     slots: Vec<Vec<u8>>,
     mirror: Mirror,
     ship: Ship,
-    /// Last LSNs of the full tails that are not all in the index that the peer builds.
+    /// Last LSNs of the full tails that are not all in the index that the peer builds; none if it is sent the index.
     unapplied: VecDeque<Lsn>,
 }
 
 impl Session {
-    /// Notes the tails that are full with `messages`.
+    /// Notes the tails that are full with `messages`, for a peer that builds its index.
     fn note_flushes(&mut self, messages: &[ToBackup]) {
         let full = messages.iter().filter_map(|message| match message {
             ToBackup::Flush { last_lsn, .. } => Some(*last_lsn),
             _ => None,
         });
         self.unapplied.extend(full);
+    }
+
+    /// The peer's index is as far behind as it may be.
+    fn is_behind(&self) -> bool {
+        self.unapplied.len() >= MOST_UNAPPLIED
     }
 }
 
@@ -272,8 +277,7 @@ impl Peer {
     /// Highest index of a tail of `log` that may open as far as this peer is concerned; `None` if it mirrors nothing.
     pub fn window(&self, log: LogKind) -> Option<u64> {
         let session = self.session.as_ref().filter(|_| self.based)?;
-        let is_behind = !self.ships_index && session.unapplied.len() >= MOST_UNAPPLIED;
-        Some(if is_behind { session.mirror.newest(log) } else { session.mirror.window(log) })
+        Some(if session.is_behind() { session.mirror.newest(log) } else { session.mirror.window(log) })
     }
     /// A base is to be pinned for it.
     pub fn wants_base(&self) -> bool {
@@ -328,7 +332,9 @@ impl Peer {
         let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
         let (mut writes, mut messages) = (Vec::new(), Vec::new());
         session.mirror.post(tails, last, next_op, &mut writes, &mut messages);
-        session.note_flushes(&messages);
+        if !self.ships_index {
+            session.note_flushes(&messages);
+        }
         out.extend(messages.into_iter().map(PeerAction::Send));
         out.extend(writes.into_iter().map(PeerAction::Mirror));
     }
@@ -345,7 +351,9 @@ impl Peer {
         let mut messages = Vec::new();
         let mine = session.mirror.complete(op, &mut messages)
             || session.ship.complete(op).map(|shipped| messages.extend(shipped)).is_some();
-        session.note_flushes(&messages);
+        if !self.ships_index {
+            session.note_flushes(&messages);
+        }
         out.extend(messages.into_iter().map(PeerAction::Send));
         if mine {
             self.heard = now;
@@ -413,10 +421,7 @@ impl Peer {
             (PeerState::Away, _) => return now - self.away_since,
             (PeerState::Opening, _) => true,
             (PeerState::Basing, _) => self.based,
-            (_, Some(session)) => {
-                let is_behind = !self.ships_index && session.unapplied.len() >= MOST_UNAPPLIED;
-                is_behind || session.mirror.owes_answer() || session.ship.owes_answer()
-            }
+            (_, Some(session)) => session.is_behind() || session.mirror.owes_answer() || session.ship.owes_answer(),
             (_, None) => unreachable!("a peer that is syncing has a session"),
         };
         if !owes {

@@ -121,7 +121,8 @@ pub(crate) fn segment_end(volume: &Volume, region: RegionId, segment: &SegmentSt
     Ok(source.ends.get(&segment.id).copied().unwrap_or_default())
 }
 
-fn log_of(segment: &SegmentState) -> Option<LogKind> {
+/// The log that records were appended to in a segment, or, if it is a run, might have been.
+pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }
 

@@ -6,10 +6,9 @@
 
 use super::Replica;
 use crate::error::Result;
-use crate::log::{Replayed, find_prefix};
+use crate::log::{Replayed, find_prefix, log_of};
 use crate::memory::{Lease, Purpose};
 use crate::region::Region;
-use leeward_format::manifest::SegmentKind;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
@@ -141,9 +140,7 @@ impl Replica {
         let lease = self.volume.memory().lease(Purpose::Mirrors);
         let mut follower = Follower { region, waiting: Default::default(), lease };
         for segment in state.segments.values().filter(|segment| segment.bytes.is_none() || segment.last_lsn > last) {
-            let Some(log) = LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log)) else {
-                continue;
-            };
+            let Some(log) = log_of(segment) else { continue };
             let from = ends.get(&segment.id).map_or(0, |end| end.bytes);
             let persisted = || self.tails.get(&segment.id).map_or(0, |tail| tail.persisted);
             let end = segment.bytes.unwrap_or_else(persisted).max(from);

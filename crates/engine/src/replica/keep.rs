@@ -7,21 +7,21 @@
 
 use super::Replica;
 use crate::error::Result;
-use crate::log::{find_prefix, segment_end};
+use crate::log::{find_prefix, log_of, segment_end};
+use leeward_format::SegmentId;
 use leeward_format::cluster::BackupMode;
-use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentKind, SegmentState};
-use leeward_format::{LogKind, SegmentId};
+use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
 use std::collections::{BTreeMap, HashMap};
 
 /// A log segment that records were appended to.
-fn is_appended(kind: SegmentKind, is_run: bool) -> bool {
-    LogKind::APPENDED.into_iter().any(|log| kind == SegmentKind::Log(log)) && !is_run
+fn is_appended(segment: &SegmentState) -> bool {
+    log_of(segment).is_some() && !segment.is_run()
 }
 
 /// Whether a copy that keeps `kept` takes this segment from the base: one of the logs that it must replay or has.
 pub(super) fn is_needed(kept: &RegionState, wanted: &BaseSegment) -> bool {
     let is_replayed = wanted.last_lsn >= kept.replay_from || kept.segments.contains_key(&wanted.id);
-    is_appended(wanted.kind, wanted.state().is_run()) && is_replayed
+    is_appended(&wanted.state()) && is_replayed
 }
 
 impl Replica {
@@ -38,7 +38,7 @@ impl Replica {
         let mut kept = RegionState { segments: BTreeMap::new(), ..state.clone() };
         for segment in state.segments.values() {
             let known = match listed.get(&segment.id) {
-                _ if !is_appended(segment.kind, segment.is_run()) => Some(*segment),
+                _ if !is_appended(segment) => Some(*segment),
                 Some(wanted) => Some(self.as_far_as(segment, wanted)),
                 None => match self.complete(segment)? {
                     Some(complete) if complete.last_lsn > state.commit.max(self.committed) => return Ok(None),
