@@ -12,7 +12,7 @@
 use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
 use super::{Context, link};
-use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals, Step};
+use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, ToBackup, ToPrimary};
@@ -395,12 +395,10 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
 }
 
 /// Carries out a compaction of a copy that builds its own index.
-fn compact(region: &Region, mut compaction: Compaction) -> Result<Box<CompactionDone>, Error> {
-    loop {
-        if let Step::Finished(done) = compaction.step()? {
-            return region.install(&done).map(|()| done);
-        }
-    }
+fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone>, Error> {
+    let done = compaction.finish()?;
+    region.install(&done)?;
+    Ok(Box::new(done))
 }
 
 impl Context {
