@@ -80,6 +80,20 @@ pub(crate) enum Fabric {
     Shm,
     /// TCP
     Tcp,
+    /// libfabric, by the first provider there is: EFA, verbs, its own TCP
+    Libfabric,
+    /// libfabric over InfiniBand and RoCE cards
+    #[value(name = "libfabric:verbs")]
+    LibfabricVerbs,
+    /// libfabric over AWS's Elastic Fabric Adapter
+    #[value(name = "libfabric:efa")]
+    LibfabricEfa,
+    /// libfabric's own TCP
+    #[value(name = "libfabric:tcp")]
+    LibfabricTcp,
+    /// libfabric's own shared memory
+    #[value(name = "libfabric:shm")]
+    LibfabricShm,
 }
 
 impl Fabric {
@@ -88,6 +102,11 @@ impl Fabric {
         match self {
             Fabric::Shm => "shm",
             Fabric::Tcp => "tcp",
+            Fabric::Libfabric => "libfabric",
+            Fabric::LibfabricVerbs => "libfabric:verbs",
+            Fabric::LibfabricEfa => "libfabric:efa",
+            Fabric::LibfabricTcp => "libfabric:tcp",
+            Fabric::LibfabricShm => "libfabric:shm",
         }
     }
 }

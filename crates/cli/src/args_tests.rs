@@ -124,7 +124,7 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("dev --nodes 0", "1..=32"),
         ("dev --nodes many", "invalid digit"),
         ("dev --base-port 65535", "1..=65000"),
-        ("dev --fabric carrier-pigeon", "possible values: shm, tcp"),
+        ("dev --fabric carrier-pigeon", "possible values: shm, tcp, libfabric, libfabric:verbs"),
         ("dev --set memory_budget", "NAME=VALUE"),
         ("dev --colour", "unexpected argument"),
         ("bench ycsb --mix xxl", "s, m, l, sd, md, ld"),

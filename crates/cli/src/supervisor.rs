@@ -338,7 +338,7 @@ impl Plan {
             format!("fabric = {}", text(self.fabric)),
             format!("expected_servers = {}", self.nodes),
         ];
-        if self.fabric == "tcp" {
+        if self.fabric != "shm" {
             lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
         }
         // A setting of the command line replaces one of these.

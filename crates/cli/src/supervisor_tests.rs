@@ -1,7 +1,7 @@
 //! The settings that a supervisor writes are settings that a node takes, and bad plans are refused before anything runs.
 
 use super::{Cluster, DevError, Plan, describe, last_lines};
-use crate::args::TableArgs;
+use crate::args::{Fabric, TableArgs};
 use crate::ports::Ports;
 use leeward_server::NodeConfig;
 use leeward_server::config::FabricKind;
@@ -33,6 +33,11 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
     assert_eq!(config.coordinator.port(), 9779);
     let shared = NodeConfig::from_toml(&plan(directory, "shm").config(1), "node.toml").expect("settings");
     assert_eq!(shared.fabric, FabricKind::Shm);
+    for fabric in <Fabric as clap::ValueEnum>::value_variants() {
+        let config = NodeConfig::from_toml(&plan(directory, fabric.name()).config(1), "node.toml").expect("settings");
+        let by_path = config.fabric_listen().starts_with('@');
+        assert_eq!(by_path, *fabric == Fabric::Shm, "{fabric:?} at {}", config.fabric_listen());
+    }
 }
 
 #[test]

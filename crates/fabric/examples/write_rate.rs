@@ -1,11 +1,14 @@
-//! How fast one process writes the memory of another: 64 B and 4 KiB, over TCP and shared memory.
+//! How fast one process writes the memory of another: 64 B and 4 KiB, over TCP, shared memory, and libfabric's tcp and shm
+//! providers where it is installed.
 //!
 //! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target,
 //! then for each transport and size keeps a window of writes in flight, flushing after every batch as a server does
 //! after every turn of its loop, and last sends one write at a time to see its latency. Machines are noisy: compare
 //! rows of one run, and nothing else.
 
-use leeward_fabric::{Descriptor, Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{
+    Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric,
+};
 use std::{
     env, io,
     io::Read,
@@ -32,9 +35,12 @@ fn main() -> io::Result<()> {
     }
     let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
     let span = Duration::from_secs_f64(seconds);
-    println!("{:<5} {:>7} {:>14} {:>10} {:>12}", "", "bytes", "writes/s", "MB/s", "latency us");
-    for transport in ["tcp", "shm"] {
-        measure(transport, span)?;
+    println!("{:<13} {:>7} {:>14} {:>10} {:>12}", "", "bytes", "writes/s", "MB/s", "latency us");
+    for transport in ["tcp", "shm", "libfabric-tcp", "libfabric-shm"] {
+        match measure(transport, span) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => println!("{transport:<13} {error}"),
+            measured => measured?,
+        }
     }
     Ok(())
 }
@@ -48,7 +54,9 @@ fn bind(transport: &str, me: PeerId, address: &str) -> io::Result<Bound> {
     let options = LinkOptions::default();
     let fabric: Arc<dyn Fabric> = match transport {
         "tcp" => TcpFabric::bind(me, address, options, sink)?,
-        _ => ShmFabric::bind(me, address, options, sink)?,
+        "shm" => ShmFabric::bind(me, address, options, sink)?,
+        "libfabric-tcp" => LibfabricFabric::bind(me, address, Provider::Tcp, options, sink)?,
+        _ => LibfabricFabric::bind(me, address, Provider::Shm, options, sink)?,
     };
     Ok((fabric, events))
 }
@@ -70,7 +78,7 @@ fn target(transport: &str, address: &str, writer: &str) -> io::Result<()> {
 fn measure(transport: &str, span: Duration) -> io::Result<()> {
     let names = ["127.0.0.1:0".to_owned(), "127.0.0.1:0".to_owned()];
     let [own, other] =
-        if transport == "tcp" { names } else { [1, 2].map(|node| format!("@leeward-write-rate-{}-{node}", id())) };
+        if transport == "shm" { [1, 2].map(|node| format!("@leeward-write-rate-{}-{node}", id())) } else { names };
     let (fabric, events) = bind(transport, WRITER, &own)?;
     let mut child = Command::new(env::current_exe()?)
         .args(["target", transport, &other, &fabric.local_address()])
@@ -89,7 +97,7 @@ fn measure(transport: &str, span: Duration) -> io::Result<()> {
         let rate = rate(&*fabric, &events, &memory, bytes, span);
         let latency = latency(&*fabric, &events, &memory, bytes, span / 4);
         println!(
-            "{transport:<5} {bytes:>7} {rate:>14.0} {:>10.0} {:>12.2}",
+            "{transport:<13} {bytes:>7} {rate:>14.0} {:>10.0} {:>12.2}",
             rate * bytes as f64 / 1e6,
             latency.as_secs_f64() * 1e6
         );

@@ -1,7 +1,8 @@
 //! Registered memory that a peer writes and reads without its owner's threads, and an ordered control channel.
 //!
 //! This file is the whole interface; the transports behind it are [`TcpFabric`] (a receiver thread stands in for the
-//! NIC), [`ShmFabric`] (processes of one host, truly one-sided) and [`SimFabric`] (deterministic, for simulations).
+//! NIC), [`ShmFabric`] (processes of one host, truly one-sided), [`LibfabricFabric`] (network cards, and what stands in for
+//! them) and [`SimFabric`] (deterministic, for simulations).
 //! The bytes mean nothing to this crate.
 //!
 //! # What every transport promises
@@ -27,6 +28,7 @@
 
 #![deny(unsafe_code)]
 
+mod libfabric;
 mod memory;
 mod shm;
 mod sim;
@@ -35,6 +37,7 @@ mod stream;
 mod tcp;
 mod words;
 
+pub use libfabric::{LibfabricFabric, Provider, UnknownProvider};
 pub use shm::ShmFabric;
 pub use sim::{SimFabric, SimNetwork, SimOptions};
 pub use stream::LinkOptions;

@@ -38,6 +38,7 @@ pub(crate) enum Transport {
     Tcp = 1,
     Shm = 2,
     Sim = 3,
+    Libfabric = 4,
 }
 
 impl Handle {
@@ -106,6 +107,16 @@ impl<M> Registry<M> {
     }
 }
 
+/// Memory that a thread of this process writes and reads on behalf of peers who ask by frames.
+pub(crate) trait Framed: Send + Sync {
+    /// Whether a peer may use `len` bytes at `offset`.
+    fn admits(&self, offset: u64, len: u64) -> bool;
+    /// A peer's bytes for a range that is within the memory. False if it is revoked: then nobody sees them.
+    fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool;
+    /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
+    fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool;
+}
+
 /// Registered memory in this process's heap.
 pub(crate) struct HeapMemory {
     handle: Handle,
@@ -134,29 +145,6 @@ impl HeapMemory {
         memory
     }
 
-    /// Whether a peer may use `len` bytes at `offset`.
-    pub(crate) fn admits(&self, offset: u64, len: u64) -> bool {
-        words::within(offset, len, self.len()) && !self.state.read().revoked
-    }
-
-    /// A peer's bytes for a range that is within the memory. False, and nothing written, if the memory is revoked.
-    pub(crate) fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
-        let state = self.present(offset as usize, bytes.len());
-        if !state.revoked {
-            state.pages.copy_in(offset as usize, bytes);
-        }
-        !state.revoked
-    }
-
-    /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
-    pub(crate) fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool {
-        let state = self.state.read();
-        if !state.revoked {
-            state.pages.copy_out(offset as usize, bytes);
-        }
-        !state.revoked
-    }
-
     /// The memory with every page of a range, for writing there.
     fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, State> {
         let state = self.state.read();
@@ -167,6 +155,26 @@ impl HeapMemory {
         let mut state = self.state.write();
         state.pages.take(offset, len);
         RwLockWriteGuard::downgrade(state)
+    }
+}
+
+impl Framed for HeapMemory {
+    fn admits(&self, offset: u64, len: u64) -> bool {
+        words::within(offset, len, self.len()) && !self.state.read().revoked
+    }
+    fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let state = self.present(offset as usize, bytes.len());
+        if !state.revoked {
+            state.pages.copy_in(offset as usize, bytes);
+        }
+        !state.revoked
+    }
+    fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let state = self.state.read();
+        if !state.revoked {
+            state.pages.copy_out(offset as usize, bytes);
+        }
+        !state.revoked
     }
 }
 

@@ -13,6 +13,7 @@
 //! # Ok::<(), leeward_server::config::ConfigError>(())
 //! ```
 
+use leeward_fabric::Provider;
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
 use serde::de::Error as _;
@@ -23,14 +24,30 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// How nodes reach each other's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricKind {
     /// TCP, between any hosts.
     #[default]
     Tcp,
     /// Shared memory, between processes of one host.
     Shm,
+    /// libfabric, by one of its providers: network cards, and what stands in for them.
+    Libfabric(Provider),
+}
+
+impl<'de> Deserialize<'de> for FabricKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FabricKind, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match (text.as_str(), text.strip_prefix("libfabric:")) {
+            ("tcp", _) => Ok(FabricKind::Tcp),
+            ("shm", _) => Ok(FabricKind::Shm),
+            ("libfabric", _) => Ok(FabricKind::Libfabric(Provider::Automatic)),
+            (_, Some(provider)) => provider.parse().map(FabricKind::Libfabric).map_err(D::Error::custom),
+            _ => Err(D::Error::custom(format!(
+                "{text:?} is no fabric: it must be tcp, shm, libfabric, or libfabric: with a provider (auto, verbs, efa, tcp, shm)"
+            ))),
+        }
+    }
 }
 
 /// Settings of one node. Every field can be given in the file by its name.
@@ -52,7 +69,7 @@ pub struct NodeConfig {
     /// Host name or IP address under which others reach this node, when that is not the one it listens on. Needed with
     /// `0.0.0.0` and `[::]`.
     pub advertise_host: Option<String>,
-    /// How nodes reach each other: `tcp` or `shm`.
+    /// How nodes reach each other: `tcp`, `shm`, `libfabric`, or `libfabric:` and a provider of it: `verbs`, `efa`, `tcp`, `shm`.
     pub fabric: FabricKind,
     /// Where the embedded coordinator listens.
     #[serde(deserialize_with = "socket_address")]
@@ -265,7 +282,9 @@ impl NodeConfig {
             self.check_address(&check, name, &address)?;
         }
         match self.fabric {
-            FabricKind::Tcp => self.check_address(&check, "fabric_listen", &self.fabric_listen()),
+            FabricKind::Tcp | FabricKind::Libfabric(_) => {
+                self.check_address(&check, "fabric_listen", &self.fabric_listen())
+            }
             FabricKind::Shm => Ok(()),
         }
     }
@@ -307,7 +326,7 @@ impl NodeConfig {
     /// Address for the other nodes.
     pub fn fabric_listen(&self) -> String {
         match self.fabric {
-            FabricKind::Tcp => self.listen(&self.fabric_listen, 7678),
+            FabricKind::Tcp | FabricKind::Libfabric(_) => self.listen(&self.fabric_listen, 7678),
             FabricKind::Shm => self.fabric_listen.clone().unwrap_or_else(|| {
                 // Two clusters of one host differ in their coordinator's port.
                 format!("@leeward-{}-{}", self.coordinator.port(), self.server_id)

@@ -44,7 +44,8 @@ fn absurd_values_are_refused_with_the_range() {
         ("coordinator = \"localhost:7779\"", "is not an IP address and a port, such as 127.0.0.1:7779"),
         ("memory_budget = -1", "memory_budget"),
         ("memory_budget = \"much\"", "memory_budget"),
-        ("fabric = \"carrier-pigeon\"", "carrier-pigeon"),
+        ("fabric = \"carrier-pigeon\"", "\"carrier-pigeon\" is no fabric: it must be tcp, shm, libfabric"),
+        ("fabric = \"libfabric:pigeon\"", "\"pigeon\" is no libfabric provider that is known here"),
         ("server_id = ", "line 1"),
     ] {
         let refused = refusal(text);

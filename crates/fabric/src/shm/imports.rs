@@ -5,13 +5,12 @@
 
 use super::memory::PeerMemory;
 use crate::{
-    LinkEvent, LinkOptions,
+    LinkEvent, LinkOptions, PeerId,
     memory::{Counters, Handle},
-    stream::{flights::Extension, link::LinkState},
+    stream::{flights::Extension, link::LinkState, target::Export},
 };
 use std::{
     collections::{HashMap, VecDeque},
-    os::fd::OwnedFd,
     sync::Arc,
 };
 use tracing::warn;
@@ -104,19 +103,29 @@ pub(super) fn post(
 }
 
 impl Extension for Imports {
-    fn new(counters: &Arc<Counters>) -> Imports {
+    type Context = Counters;
+
+    fn new(counters: &Arc<Counters>, _peer: PeerId) -> Imports {
         Imports { memory: HashMap::new(), waiting_bytes: 0, counters: Arc::clone(counters) }
     }
 
-    fn imported(&mut self, id: (u64, u64), file: Option<OwnedFd>, events: &mut VecDeque<LinkEvent>) {
+    fn imported(
+        &mut self,
+        id: (u64, u64),
+        export: Option<Export>,
+        events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), String> {
         let Some(Import::Asked { handle, waiting }) = self.memory.remove(&id) else {
             unreachable!("a file is asked for once, and its answer comes once");
         };
-        match file.map(|file| PeerMemory::map(&file, handle)) {
-            Some(Ok(memory)) => {
-                self.memory.insert(id, Import::Mapped(memory));
-            }
-            Some(Err(error)) => warn!(%error, "cannot map a peer's memory"),
+        match export {
+            Some(Export::File(file)) => match PeerMemory::map(&file, handle) {
+                Ok(memory) => {
+                    self.memory.insert(id, Import::Mapped(memory));
+                }
+                Err(error) => warn!(%error, "cannot map a peer's memory"),
+            },
+            Some(Export::Grant(_)) => return Err("a grant where a file was asked for".into()),
             None => {}
         }
         for Waiting { offset, op, what } in waiting {
@@ -129,5 +138,6 @@ impl Extension for Imports {
             };
             events.push_back(event);
         }
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A memory file, mapped: the only unsafe code of this crate.
+//! A memory file, mapped.
 //!
 //! The file is an anonymous one (`memfd`), so nothing is left behind when the last process that has it is gone,
 //! however it went. Its size is sealed by its owner before anybody else sees it, so that no mapping can lose its pages.
@@ -25,7 +25,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// A new memory file of `bytes` zeroed bytes, its size sealed. Its pages are taken when they are written first: as everywhere
 /// else, memory that has run out by then ends a process.
-pub(super) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
+pub(crate) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("leeward-fabric", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&file, SEALS)?;
@@ -50,7 +50,7 @@ pub(super) fn next_taken(file: &OwnedFd, from: usize) -> io::Result<Option<Range
 }
 
 /// A whole memory file in this process's address space, until dropped.
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<c_void>,
     bytes: usize,
 }
@@ -63,7 +63,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `file`, which must be one of [`create_file`]'s and have exactly `bytes` bytes, a multiple of 8 above 0.
-    pub(super) fn new(file: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
+    pub(crate) fn new(file: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
         let refuse = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
             return refuse("a memory file whose size is not sealed");
@@ -80,7 +80,7 @@ impl Mapping {
     }
 
     /// The whole file as words that other threads and processes use at the same time.
-    pub(super) fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is page-aligned and `bytes` of the file are mapped for as long as `self` lives; the sealed
         // size keeps every page backed. Every bit pattern is a valid `AtomicU64`, and all users, this process's and
         // others', access the file by whole aligned atomic words only. A hostile process that stores otherwise can

@@ -6,6 +6,9 @@
 //! ```
 //! `written` and `read` count the bytes that peers moved, for the owner's counters; nothing else is read from a peer.
 //!
+//! Over libfabric the same memory is reached by a network card instead: the owner's side is this one, `written` and `read` stay
+//! 0, and a peer looks at `revoked` by a read of its own, posted after the completion of what it did.
+//!
 //! # Revocation
 //! A peer's copy cannot be stopped, so it is made not to matter. The owner raises `revoked`, then takes a private
 //! copy of the bytes and never looks at the file again. A peer copies, then looks at `revoked`, and reports a
@@ -16,7 +19,7 @@
 use super::mapping::{Mapping, create_file, next_taken, release};
 use crate::{
     Descriptor, Memory, PAGE_BYTES,
-    memory::{Counters, Handle, Registry, Transport, assert_range},
+    memory::{Counters, Framed, Handle, Registry, Transport, assert_range},
     sparse::Sparse,
     words::{self, WORD},
 };
@@ -32,7 +35,8 @@ use std::{
 };
 
 /// Bytes before the memory's own: a page.
-const HEADER: usize = 4096;
+pub(crate) const HEADER: usize = 4096;
+/// Whether the memory is revoked: the header's first word.
 const REVOKED: usize = 0;
 const WRITTEN: usize = 1;
 const READ: usize = 2;
@@ -42,16 +46,36 @@ fn file_bytes(len: u64) -> Option<usize> {
     usize::try_from(len.checked_next_multiple_of(WORD as u64)?).ok()?.checked_add(HEADER)
 }
 
+/// What a transport keeps with a memory for its peers' sake.
+pub(crate) trait Attachment: Send + Sync + 'static {
+    /// Whose memory it is.
+    const TRANSPORT: Transport;
+    /// Whether pages cannot be given back, since a device has their addresses.
+    fn pins_pages(&self) -> bool;
+    /// The memory was revoked, or dropped.
+    fn revoked(&self);
+}
+
+/// Peers of this host map the file.
+impl Attachment for () {
+    const TRANSPORT: Transport = Transport::Shm;
+    fn pins_pages(&self) -> bool {
+        false
+    }
+    fn revoked(&self) {}
+}
+
 /// The owner's side.
-pub(super) struct ShmMemory {
+pub(crate) struct FileMemory<A: Attachment> {
     handle: Handle,
     file: OwnedFd,
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     /// The bytes, once access was revoked.
     settled: OnceLock<Mutex<Sparse>>,
-    registry: Arc<Registry<ShmMemory>>,
+    registry: Arc<Registry<FileMemory<A>>>,
     /// Takes over what peers moved when the memory is dropped.
     counters: Arc<Counters>,
+    attachment: A,
 }
 
 /// Says what to do where the process has as many files as it may.
@@ -63,18 +87,21 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{error}; {advice}"))
 }
 
-impl ShmMemory {
-    /// `len` zeroed bytes, known to `registry`.
-    pub(super) fn register(
-        registry: &Arc<Registry<ShmMemory>>,
+impl<A: Attachment> FileMemory<A> {
+    /// `len` zeroed bytes, known to `registry`, with what `attach` makes of their mapping.
+    pub(crate) fn register(
+        registry: &Arc<Registry<FileMemory<A>>>,
         counters: &Arc<Counters>,
         len: usize,
-    ) -> io::Result<Arc<ShmMemory>> {
+        attach: impl FnOnce(&Arc<Mapping>) -> io::Result<A>,
+    ) -> io::Result<Arc<FileMemory<A>>> {
         let bytes = file_bytes(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = create_file(bytes).map_err(explained)?;
-        let memory = Arc::new(ShmMemory {
+        let mapping = Arc::new(Mapping::new(&file, bytes)?);
+        let memory = Arc::new(FileMemory {
             handle: registry.handle(len),
-            mapping: Mapping::new(&file, bytes)?,
+            attachment: attach(&mapping)?,
+            mapping,
             file,
             settled: OnceLock::new(),
             registry: Arc::clone(registry),
@@ -86,7 +113,17 @@ impl ShmMemory {
 
     /// Its file, for a peer; none once it is revoked.
     pub(super) fn file(&self) -> io::Result<Option<OwnedFd>> {
-        if self.settled.get().is_some() { Ok(None) } else { self.file.try_clone().map(Some) }
+        if self.is_revoked() { Ok(None) } else { self.file.try_clone().map(Some) }
+    }
+
+    /// Whether its owner has revoked it.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.settled.get().is_some()
+    }
+
+    /// What the transport keeps with it.
+    pub(crate) fn attachment(&self) -> &A {
+        &self.attachment
     }
 
     /// Bytes that peers wrote and read.
@@ -141,9 +178,25 @@ impl ShmMemory {
     }
 }
 
-impl Memory for ShmMemory {
+/// As a peer that maps the file: what is written is looked for in the copy if the word was not raised before.
+impl<A: Attachment> Framed for FileMemory<A> {
+    fn admits(&self, offset: u64, len: u64) -> bool {
+        words::within(offset, len, self.len()) && !is_revoked(&self.mapping)
+    }
+    fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
+        words::copy_in(self.words(), offset as usize, bytes);
+        fence(Ordering::SeqCst);
+        !is_revoked(&self.mapping)
+    }
+    fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        words::copy_out(self.words(), offset as usize, bytes);
+        !is_revoked(&self.mapping)
+    }
+}
+
+impl<A: Attachment> Memory for FileMemory<A> {
     fn descriptor(&self) -> Descriptor {
-        self.handle.descriptor(Transport::Shm)
+        self.handle.descriptor(A::TRANSPORT)
     }
     fn len(&self) -> usize {
         self.handle.len as usize
@@ -187,9 +240,13 @@ impl Memory for ShmMemory {
             true => file_bytes(self.handle.len).expect("it was made with so many"),
             false => HEADER + range.end / PAGE_BYTES * PAGE_BYTES,
         };
-        if first < last
-            && let Err(error) = release(&self.file, first..last)
-        {
+        if first >= last {
+            return;
+        }
+        if self.attachment.pins_pages() {
+            let words = &self.mapping.words()[first / WORD..last / WORD];
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        } else if let Err(error) = release(&self.file, first..last) {
             tracing::warn!(%error, "memory is not given back");
         }
     }
@@ -197,20 +254,28 @@ impl Memory for ShmMemory {
         self.settled.get_or_init(|| {
             self.mapping.words()[REVOKED].store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            Mutex::new(self.copy())
+            let copy = self.copy();
+            self.attachment.revoked();
+            Mutex::new(copy)
         });
     }
 }
 
-impl Drop for ShmMemory {
+impl<A: Attachment> Drop for FileMemory<A> {
     fn drop(&mut self) {
         self.registry.remove(self.handle.id);
         // Peers that have the file mapped learn that it is of no use any more.
         self.mapping.words()[REVOKED].store(1, Ordering::Release);
+        self.attachment.revoked();
         let (written, read) = self.moved();
         self.counters.received.fetch_add(written, Ordering::Relaxed);
         self.counters.sent.fetch_add(read, Ordering::Relaxed);
     }
+}
+
+/// Whether the owner of a memory that is mapped here has revoked or dropped it.
+pub(crate) fn is_revoked(mapping: &Mapping) -> bool {
+    mapping.words()[REVOKED].load(Ordering::Relaxed) != 0
 }
 
 /// A peer's side.
@@ -229,7 +294,7 @@ impl PeerMemory {
 
     /// Whether its owner has revoked or dropped it.
     pub(super) fn is_revoked(&self) -> bool {
-        self.mapping.words()[REVOKED].load(Ordering::Relaxed) != 0
+        is_revoked(&self.mapping)
     }
 
     /// Writes; false if it is refused, and then some of the bytes may have landed where nobody looks.

@@ -4,9 +4,9 @@ use super::*;
 use leeward_platform::Rng;
 use std::{fs, os::fd::AsFd, sync::atomic::AtomicBool, thread};
 
-fn owner(len: usize) -> Arc<ShmMemory> {
+fn owner(len: usize) -> Arc<FileMemory<()>> {
     let registry = Arc::new(Registry::new(Rng::new(1)));
-    ShmMemory::register(&registry, &Arc::default(), len).expect("there is memory")
+    FileMemory::register(&registry, &Arc::default(), len, |_| Ok(())).expect("there is memory")
 }
 
 #[test]

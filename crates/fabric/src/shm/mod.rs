@@ -8,25 +8,29 @@
 
 mod imports;
 #[expect(unsafe_code, reason = "mapping memory is what no safe code can do")]
-mod mapping;
-mod memory;
+pub(crate) mod mapping;
+pub(crate) mod memory;
 
 use crate::{
     Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
-    memory::{Handle, HeapMemory, Registry, Transport},
-    stream::{StreamFabric, socket::Network, target::Owner},
+    memory::{Counters, Handle, Registry, Transport},
+    stream::{
+        Carrier, StreamFabric, hello,
+        socket::Network,
+        target::{Export, Owner, Owners},
+    },
     words,
 };
 use imports::{Imports, Operation};
 use leeward_platform::Rng;
-use memory::ShmMemory;
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use memory::FileMemory;
+use std::{io, sync::Arc};
 use tracing::warn;
 
 /// A process's attachment to peers on the same host, all of the same user.
 pub struct ShmFabric {
     stream: StreamFabric<Imports>,
-    registry: Arc<Registry<ShmMemory>>,
+    registry: Arc<Registry<FileMemory<()>>>,
 }
 
 impl ShmFabric {
@@ -37,8 +41,17 @@ impl ShmFabric {
     /// The address is malformed or taken, or there are no threads or descriptors left.
     pub fn bind(me: PeerId, address: &str, options: LinkOptions, sink: Sink) -> io::Result<Arc<ShmFabric>> {
         let registry = Arc::new(Registry::new(Rng::from_entropy()));
-        let owner = Arc::new(FileOwner(Arc::clone(&registry)));
-        let stream = StreamFabric::bind(Network::Unix, me, address, options, sink, owner)?;
+        let found = Arc::clone(&registry);
+        let owners: Owners = Box::new(move || Box::new(FileOwner(Arc::clone(&found))));
+        let counters = Arc::new(Counters::default());
+        let carrier = Carrier {
+            network: Network::Unix,
+            reach: hello::REACH_BY_LINK,
+            context: Arc::clone(&counters),
+            counters,
+            owners,
+        };
+        let stream = StreamFabric::bind(me, address, options, sink, carrier)?;
         Ok(Arc::new(ShmFabric { stream, registry }))
     }
 
@@ -58,7 +71,7 @@ impl Fabric for ShmFabric {
         self.stream.local_address()
     }
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
-        Ok(ShmMemory::register(&self.registry, self.stream.counters(), len)?)
+        Ok(FileMemory::register(&self.registry, self.stream.counters(), len, |_| Ok(()))?)
     }
     fn connect(&self, peer: PeerId, address: &str) {
         self.stream.connect(peer, address);
@@ -89,15 +102,12 @@ impl Fabric for ShmFabric {
     }
 }
 
-/// Requests find files, and no memory of the heap.
-struct FileOwner(Arc<Registry<ShmMemory>>);
+/// Requests find files, and nothing else.
+struct FileOwner(Arc<Registry<FileMemory<()>>>);
 
 impl Owner for FileOwner {
-    fn heap(&self, _id: u64, _key: u64) -> Option<Arc<HeapMemory>> {
-        None
-    }
-    fn file(&self, id: u64, key: u64) -> Option<OwnedFd> {
+    fn export(&mut self, id: u64, key: u64) -> Option<Export> {
         let file = self.0.find(id, key)?.file();
-        file.inspect_err(|error| warn!(%error, "cannot pass memory to a peer")).ok()?
+        file.inspect_err(|error| warn!(%error, "cannot pass memory to a peer")).ok()?.map(Export::File)
     }
 }

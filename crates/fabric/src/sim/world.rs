@@ -7,7 +7,7 @@
 use super::SimOptions;
 use crate::{
     Descriptor, LinkEvent, PeerId, Sink,
-    memory::{Counters, Handle, HeapMemory, Registry, Transport},
+    memory::{Counters, Framed, Handle, HeapMemory, Registry, Transport},
     words::{self, WORD},
 };
 use leeward_platform::{Nanos, Rng};

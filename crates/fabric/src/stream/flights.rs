@@ -4,22 +4,47 @@
 //! its front: a peer that acknowledges what was not asked, or sends more bytes than a read wanted, is broken and its
 //! link ends. Used under the lock of its link.
 
-use super::frame::{Answer, FrameError, HeaderBuffer};
-use crate::{LinkEvent, memory::Counters};
+use super::{
+    LinkOptions,
+    frame::{Answer, FrameError, HeaderBuffer},
+    link::LinkState,
+    target::Export,
+};
+use crate::{LinkEvent, PeerId};
 use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
 
-/// What a transport adds to a link: it hears of the memory files that it asked for. Made anew with every connection.
-pub(crate) trait Extension: Send + 'static {
-    /// For a new connection; bytes that the transport moves by itself are counted in `counters`.
-    fn new(counters: &Arc<Counters>) -> Self;
-    /// The file of the memory with this id and key has come, or its owner has refused.
-    fn imported(&mut self, memory: (u64, u64), file: Option<OwnedFd>, events: &mut VecDeque<LinkEvent>);
+/// What a transport adds to a link: it hears how the memory that it asked for is reached. Made anew with every connection.
+pub(crate) trait Extension: Sized + Send + 'static {
+    /// What the links of one fabric share.
+    type Context: Send + Sync;
+
+    /// For a new connection to `peer`.
+    fn new(context: &Arc<Self::Context>, peer: PeerId) -> Self;
+    /// The memory with this id and key is reached so, or its owner has refused. An error ends the connection.
+    fn imported(
+        &mut self,
+        memory: (u64, u64),
+        export: Option<Export>,
+        events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), String>;
+    /// The owner has revoked a memory that was granted over this connection.
+    fn revoked(&mut self, _id: u64) {}
+    /// Called by the link's thread before each ping: may send what is due, or fail the link.
+    fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 
-/// TCP asks for no files.
+/// TCP asks for nothing.
 impl Extension for () {
-    fn new(_counters: &Arc<Counters>) {}
-    fn imported(&mut self, _memory: (u64, u64), _file: Option<OwnedFd>, _events: &mut VecDeque<LinkEvent>) {}
+    type Context = ();
+    fn new(_context: &Arc<()>, _peer: PeerId) {}
+    fn imported(
+        &mut self,
+        _memory: (u64, u64),
+        _export: Option<Export>,
+        _events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A request that waits for its answer.
@@ -38,13 +63,21 @@ pub(crate) enum Flight {
         /// Bytes that came.
         bytes: Vec<u8>,
     },
-    /// A sign of life.
-    Ping,
-    /// The file of a memory.
+    /// A ping, or something that was told: acknowledged, and nothing more.
+    Note,
+    /// How a memory is reached.
     Import {
         /// Its id and key.
         memory: (u64, u64),
+        /// What came of the grant.
+        bytes: Vec<u8>,
     },
+}
+
+impl Flight {
+    fn is_import(&mut self) -> bool {
+        matches!(self, Flight::Import { .. })
+    }
 }
 
 /// Requests in flight on one connection.
@@ -54,7 +87,7 @@ pub(crate) struct Flights {
     /// Requests answered so far; the front of the queue is the next one.
     answered: u64,
     header: HeaderBuffer,
-    /// Bytes still to come of a piece of the read at the front.
+    /// Bytes still to come of a piece of the read, or of the grant, at the front.
     piece: usize,
 }
 
@@ -79,12 +112,18 @@ impl Flights {
     ) -> Result<(), FrameError> {
         loop {
             if self.piece > 0 {
-                let Some(Flight::Read { bytes, .. }) = self.queue.front_mut() else {
-                    unreachable!("a piece is only announced for the read at the front");
+                let Some(Flight::Read { bytes, .. } | Flight::Import { bytes, .. }) = self.queue.front_mut() else {
+                    unreachable!("a piece is only announced for the read or import at the front");
                 };
                 let (piece, rest) = input.split_at(input.len().min(self.piece));
                 bytes.extend_from_slice(piece);
                 (self.piece, input) = (self.piece - piece.len(), rest);
+                if self.piece == 0
+                    && let Some(Flight::Import { memory, bytes }) = self.queue.pop_front_if(Flight::is_import)
+                {
+                    self.answered += 1;
+                    extension.imported(memory, Some(Export::Grant(bytes)), events).map_err(FrameError::Invalid)?;
+                }
             }
             match self.header.answer(&mut input)? {
                 Some(answer) => self.take(answer, fds, extension, events)?,
@@ -108,7 +147,7 @@ impl Flights {
             while self.answered < through {
                 match self.pop(self.answered + 1).ok_or_else(unasked)? {
                     Flight::Write { op } => events.push_back(LinkEvent::Completed { op }),
-                    Flight::Ping => {}
+                    Flight::Note => {}
                     Flight::Read { .. } | Flight::Import { .. } => return Err(unasked()),
                 }
             }
@@ -118,8 +157,10 @@ impl Flights {
             Answer::Ack(_) => unreachable!("handled above"),
             Answer::Refused(sequence) => match self.pop(sequence).ok_or_else(unasked)? {
                 Flight::Write { op } | Flight::Read { op, .. } => events.push_back(LinkEvent::Refused { op }),
-                Flight::Import { memory } => extension.imported(memory, None, events),
-                Flight::Ping => return Err(unasked()),
+                Flight::Import { memory, .. } => {
+                    extension.imported(memory, None, events).map_err(FrameError::Invalid)?;
+                }
+                Flight::Note => return Err(unasked()),
             },
             Answer::ReadBytes(sequence, length) => match self.queue.front() {
                 Some(Flight::Read { want, bytes, .. })
@@ -136,9 +177,16 @@ impl Flights {
                 _ => return Err(unasked()),
             },
             Answer::Imported(sequence) => match (self.pop(sequence).ok_or_else(unasked)?, fds.pop_front()) {
-                (Flight::Import { memory }, Some(file)) => extension.imported(memory, Some(file), events),
+                (Flight::Import { memory, .. }, Some(file)) => {
+                    extension.imported(memory, Some(Export::File(file)), events).map_err(FrameError::Invalid)?;
+                }
                 _ => return Err(unasked()),
             },
+            Answer::Granted(sequence, length) => match self.queue.front() {
+                Some(Flight::Import { .. }) if sequence == self.answered + 1 => self.piece = length as usize,
+                _ => return Err(unasked()),
+            },
+            Answer::Revoked(id) => extension.revoked(id),
         }
         Ok(())
     }

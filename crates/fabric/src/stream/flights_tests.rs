@@ -8,22 +8,45 @@ fn flights() -> Flights {
     let mut flights = Flights::default();
     flights.push(Flight::Write { op: 10 });
     flights.push(Flight::Read { op: 11, want: 5, bytes: Vec::new() });
-    flights.push(Flight::Ping);
-    flights.push(Flight::Import { memory: (1, 2) });
+    flights.push(Flight::Note);
+    flights.push(Flight::Import { memory: (1, 2), bytes: Vec::new() });
     flights.push(Flight::Write { op: 12 });
     flights
 }
 
+/// A memory, and its grant: no bytes for a file, none if it was refused.
+type Found = ((u64, u64), Option<Vec<u8>>);
+
 /// Records what was imported.
 #[derive(Default)]
-struct Imported(Vec<((u64, u64), bool)>);
+struct Imported {
+    found: Vec<Found>,
+    revoked: Vec<u64>,
+}
 
 impl Extension for Imported {
-    fn new(_counters: &Arc<Counters>) -> Imported {
+    type Context = ();
+    fn new(_context: &Arc<()>, _peer: PeerId) -> Imported {
         Imported::default()
     }
-    fn imported(&mut self, memory: (u64, u64), file: Option<OwnedFd>, _events: &mut VecDeque<LinkEvent>) {
-        self.0.push((memory, file.is_some()));
+    fn imported(
+        &mut self,
+        memory: (u64, u64),
+        export: Option<Export>,
+        _events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), String> {
+        let bytes = export.map(|export| match export {
+            Export::File(_) => Vec::new(),
+            Export::Grant(bytes) => bytes,
+        });
+        if bytes.as_deref() == Some(b"bad") {
+            return Err("a bad grant".into());
+        }
+        self.found.push((memory, bytes));
+        Ok(())
+    }
+    fn revoked(&mut self, id: u64) {
+        self.revoked.push(id);
     }
 }
 
@@ -65,7 +88,7 @@ fn answers_in_any_pieces_become_events() {
         let (events, imported, done) = feed(&answers, size).unwrap();
         let read = LinkEvent::ReadDone { op: 11, bytes: b"abcde".to_vec() };
         assert_eq!(events, [LinkEvent::Completed { op: 10 }, read, LinkEvent::Refused { op: 12 }]);
-        assert_eq!((imported.0, done), (vec![((1, 2), true)], true));
+        assert_eq!((imported.found, done), (vec![((1, 2), Some(vec![]))], true));
     }
 }
 
@@ -75,7 +98,27 @@ fn refusals_reach_those_who_asked() {
     let (events, imported, done) = feed(&encode(&answers.map(|answer| (answer, &b""[..]))), 7).unwrap();
     let refused = |op| LinkEvent::Refused { op };
     assert_eq!(events, [refused(10), refused(11), LinkEvent::Completed { op: 12 }]);
-    assert_eq!((imported.0, done), (vec![((1, 2), false)], true));
+    assert_eq!((imported.found, done), (vec![((1, 2), None)], true));
+}
+
+#[test]
+fn grants_and_revocations_reach_the_transport_in_any_pieces() {
+    let answers = encode(&[
+        (Answer::Revoked(7), b""),
+        (Answer::Ack(1), b""),
+        (Answer::Refused(2), b""),
+        (Answer::Ack(3), b""),
+        (Answer::Revoked(8), b""),
+        (Answer::Granted(4, 5), b"grant"),
+        (Answer::Ack(5), b""),
+    ]);
+    for size in 1..=answers.len() {
+        let (events, imported, done) = feed(&answers, size).unwrap();
+        let completed = |op| LinkEvent::Completed { op };
+        assert_eq!(events, [completed(10), LinkEvent::Refused { op: 11 }, completed(12)]);
+        assert_eq!((imported.found, done), (vec![((1, 2), Some(b"grant".to_vec()))], true));
+        assert_eq!(imported.revoked, [7, 8]);
+    }
 }
 
 #[test]
@@ -88,7 +131,7 @@ fn a_read_refused_midway_gives_no_bytes() {
 #[test]
 fn answers_to_nothing_are_errors() {
     let ack = (Answer::Ack(1), &b""[..]);
-    let cases: [&[(Answer, &[u8])]; 12] = [
+    let cases: [&[(Answer, &[u8])]; 15] = [
         &[(Answer::Ack(0), b"")],
         &[(Answer::Ack(2), b"")],
         &[(Answer::Ack(u64::MAX), b"")],
@@ -101,6 +144,9 @@ fn answers_to_nothing_are_errors() {
         &[ack, (Answer::ReadBytes(2, 3), b"abc"), (Answer::ReadEnd(2), b"")],
         &[ack, (Answer::Refused(2), b""), (Answer::Refused(3), b"")],
         &[(Answer::Imported(1), b"")],
+        &[(Answer::Granted(1, 1), b"a")],
+        &[ack, (Answer::Refused(2), b""), (Answer::Ack(3), b""), (Answer::Granted(5, 1), b"a")],
+        &[ack, (Answer::Refused(2), b""), (Answer::Ack(3), b""), (Answer::Granted(4, 3), b"bad")],
     ];
     for case in cases {
         assert!(feed(&encode(case), 1000).is_err(), "{case:?}");
@@ -110,7 +156,7 @@ fn answers_to_nothing_are_errors() {
 #[test]
 fn an_import_without_its_file_is_an_error() {
     let mut flights = Flights::default();
-    flights.push(Flight::Import { memory: (1, 2) });
+    flights.push(Flight::Import { memory: (1, 2), bytes: Vec::new() });
     let answers = encode(&[(Answer::Imported(1), b"")]);
     let fed = flights.feed(&answers, &mut VecDeque::new(), &mut Imported::default(), &mut VecDeque::new());
     assert!(fed.is_err());

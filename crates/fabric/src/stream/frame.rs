@@ -5,7 +5,8 @@
 //! ```text
 //!  0       4      5       8        12
 //!  | crc32c | kind | 0 0 0 | length |                                  Message, Ping
-//!  | crc32c | kind | 0 0 0 | length | memory u64 | key u64 | offset u64 |   Write, Read, Import (36 bytes)
+//!  | crc32c | kind | 0 0 0 | length | memory u64 | key u64 | offset u64 |   Write, Read, Import, Release (36 bytes)
+//!  | crc32c | kind | 0 0 0 | length | written u64 | read u64 | 0         |   Moved (36 bytes)
 //! ```
 //! Answers come back in the order of the requests, messages excepted, which have none:
 //!
@@ -14,7 +15,8 @@
 //!  | crc32c | kind | 0 0 0 | length | sequence u64 |
 //! ```
 //! All little endian. The CRC covers the rest of the header; payloads carry the checksums of those who made them.
-//! `length` is that of the payload that follows (Message, Write, ReadBytes) or asked for (Read), else 0.
+//! `length` is that of the payload that follows (Message, Write, ReadBytes, Granted) or asked for (Read), else 0. Revoked answers
+//! nothing: it comes when there is something to say, and its `sequence` is the number of a memory.
 //!
 //! Pure functions over bytes that may be hostile: they answer an error, never panic, never allocate.
 
@@ -24,18 +26,26 @@ pub(crate) const SHORT_REQUEST: usize = 12;
 pub(crate) const LONG_REQUEST: usize = 36;
 /// Bytes of an answer's header.
 pub(crate) const ANSWER: usize = 20;
+/// Most bytes that say how a memory is reached.
+pub(crate) const MAX_GRANT: usize = 1024;
 
 const MESSAGE: u8 = 1;
 const WRITE: u8 = 2;
 const READ: u8 = 3;
 const PING: u8 = 4;
 const IMPORT: u8 = 5;
+const RELEASE: u8 = 6;
+const MOVED: u8 = 7;
+
+const MAX_GRANT_LENGTH: u32 = MAX_GRANT as u32;
 
 const ACK: u8 = 16;
 const REFUSED: u8 = 17;
 const READ_BYTES: u8 = 18;
 const READ_END: u8 = 19;
 const IMPORTED: u8 = 20;
+const GRANTED: u8 = 21;
+const REVOKED: u8 = 22;
 
 /// Bytes that no peer of this version sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,8 +85,17 @@ pub(crate) enum Request {
     Read(Place, u32),
     /// Asks for a sign of life.
     Ping,
-    /// Asks for the file descriptor of a memory (shared memory only); the offset is 0.
+    /// Asks how a memory is reached, if not by frames; the offset is 0.
     Import(Place),
+    /// Gives a memory back that was granted: none of the peer's operations is under way there any more. The offset is 0.
+    Release(Place),
+    /// Bytes that went to and came from granted memory, since this was said last.
+    Moved {
+        /// Bytes written.
+        written: u64,
+        /// Bytes read.
+        read: u64,
+    },
 }
 
 /// Header of an answer.
@@ -92,6 +111,10 @@ pub(crate) enum Answer {
     ReadEnd(u64),
     /// The file descriptor that this request asked for came along.
     Imported(u64),
+    /// So many bytes follow that say how the memory that this request asked for is reached.
+    Granted(u64, u32),
+    /// The owner has revoked the memory with this number, which was granted over this connection.
+    Revoked(u64),
 }
 
 impl Request {
@@ -103,6 +126,8 @@ impl Request {
             Request::Read(place, length) => (READ, length, Some(place)),
             Request::Ping => (PING, 0, None),
             Request::Import(place) => (IMPORT, 0, Some(place)),
+            Request::Release(place) => (RELEASE, 0, Some(place)),
+            Request::Moved { written, read } => (MOVED, 0, Some(Place { id: written, key: read, offset: 0 })),
         };
         let mut header = [0; LONG_REQUEST];
         header[4] = kind;
@@ -121,7 +146,8 @@ impl Request {
 
     /// Bytes of the header that starts with `start`, which has at least [`SHORT_REQUEST`] bytes.
     pub(crate) fn header_bytes(start: &[u8]) -> usize {
-        if matches!(start[4], WRITE | READ | IMPORT) { LONG_REQUEST } else { SHORT_REQUEST }
+        let is_long = matches!(start[4], WRITE | READ | IMPORT | RELEASE | MOVED);
+        if is_long { LONG_REQUEST } else { SHORT_REQUEST }
     }
 
     /// The request whose complete header is `header`.
@@ -138,6 +164,8 @@ impl Request {
             (READ, _) => Ok(Request::Read(place(), length)),
             (PING, 0) => Ok(Request::Ping),
             (IMPORT, 0) => Ok(Request::Import(place())),
+            (RELEASE, 0) => Ok(Request::Release(place())),
+            (MOVED, 0) => Ok(Request::Moved { written: word(header, 12), read: word(header, 20) }),
             _ => Err(FrameError::Invalid(format!("a request of kind {kind} and length {length}"))),
         }
     }
@@ -152,6 +180,8 @@ impl Answer {
             Answer::ReadBytes(sequence, length) => (READ_BYTES, sequence, length),
             Answer::ReadEnd(sequence) => (READ_END, sequence, 0),
             Answer::Imported(sequence) => (IMPORTED, sequence, 0),
+            Answer::Granted(sequence, length) => (GRANTED, sequence, length),
+            Answer::Revoked(id) => (REVOKED, id, 0),
         };
         let mut header = [0; ANSWER];
         header[4] = kind;
@@ -171,6 +201,8 @@ impl Answer {
             (READ_BYTES, _) => Ok(Answer::ReadBytes(sequence, length)),
             (READ_END, 0) => Ok(Answer::ReadEnd(sequence)),
             (IMPORTED, 0) => Ok(Answer::Imported(sequence)),
+            (GRANTED, 1..=MAX_GRANT_LENGTH) => Ok(Answer::Granted(sequence, length)),
+            (REVOKED, 0) => Ok(Answer::Revoked(sequence)),
             _ => Err(FrameError::Invalid(format!("an answer of kind {kind} and length {length}"))),
         }
     }

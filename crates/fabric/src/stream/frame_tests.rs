@@ -17,6 +17,11 @@ fn golden_requests() {
         (Request::Read(PLACE, 64), "crc 03 000000 40000000 0807060504030201 1817161514131211 2827262524232221"),
         (Request::Ping, "crc 04 000000 00000000"),
         (Request::Import(PLACE), "crc 05 000000 00000000 0807060504030201 1817161514131211 2827262524232221"),
+        (Request::Release(PLACE), "crc 06 000000 00000000 0807060504030201 1817161514131211 2827262524232221"),
+        (
+            Request::Moved { written: 5, read: 6 },
+            "crc 07 000000 00000000 0500000000000000 0600000000000000 0000000000000000",
+        ),
     ];
     for (request, text) in golden {
         let mut bytes = Vec::new();
@@ -39,6 +44,8 @@ fn golden_answers() {
         (Answer::ReadBytes(5, 9), "crc 12 000000 09000000 0500000000000000"),
         (Answer::ReadEnd(5), "crc 13 000000 00000000 0500000000000000"),
         (Answer::Imported(5), "crc 14 000000 00000000 0500000000000000"),
+        (Answer::Granted(5, 9), "crc 15 000000 09000000 0500000000000000"),
+        (Answer::Revoked(5), "crc 16 000000 00000000 0500000000000000"),
     ];
     for (answer, text) in golden {
         let mut bytes = Vec::new();
@@ -79,7 +86,17 @@ fn what_makes_no_sense_is_refused_although_its_checksum_holds() {
         Request::decode(&bytes[..header])
     };
     assert_eq!(sealed(PING, 0, 0), Ok(Request::Ping));
-    for (kind, reserved, length) in [(PING, 1, 0), (PING, 0, 1), (IMPORT, 0, 1), (0, 0, 0), (ACK, 0, 0), (255, 0, 0)] {
+    let senseless = [
+        (PING, 1, 0),
+        (PING, 0, 1),
+        (IMPORT, 0, 1),
+        (RELEASE, 0, 1),
+        (MOVED, 0, 1),
+        (0, 0, 0),
+        (ACK, 0, 0),
+        (255, 0, 0),
+    ];
+    for (kind, reserved, length) in senseless {
         assert!(matches!(sealed(kind, reserved, length), Err(FrameError::Invalid(_))), "{kind} {reserved} {length}");
     }
     let limit = crate::MAX_MESSAGE_BYTES as u32;
@@ -89,9 +106,9 @@ fn what_makes_no_sense_is_refused_although_its_checksum_holds() {
 
 proptest! {
     #[test]
-    fn any_flipped_bit_of_a_header_is_noticed(kind in 0..5usize, bit in 0..LONG_REQUEST * 8, length in 0..1000u32) {
+    fn any_flipped_bit_of_a_header_is_noticed(kind in 0..7usize, bit in 0..LONG_REQUEST * 8, length in 0..1000u32) {
         let requests = [Request::Message(length), Request::Write(PLACE, length), Request::Read(PLACE, length),
-            Request::Ping, Request::Import(PLACE)];
+            Request::Ping, Request::Import(PLACE), Request::Release(PLACE), Request::Moved { written: 1, read: 2 }];
         let mut bytes = Vec::new();
         requests[kind].encode(&mut bytes);
         let bit = bit % (bytes.len() * 8);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  0      4         6         8     12        16        20       24
-//!  | LWFB | version | verdict | own | wanted  | 0       | crc32c |      little endian
+//!  | LWFB | version | verdict | own | wanted  | reach   | crc32c |      little endian
 //!  |      | u16     | u16     | u32 | u32     | u32     | u32    |
 //! ```
 //! The same 24 bytes both ways; a reply's `wanted` is the peer that was asked for. The layout stays in every later
@@ -20,6 +20,15 @@ const MAGIC: [u8; 4] = *b"LWFB";
 const WELCOME: u16 = 0;
 const NOT_ME: u16 = 1;
 const OTHER_VERSION: u16 = 2;
+const OTHER_REACH: u16 = 3;
+
+/// Memory is reached over the link itself: by frames, or by files that are passed over it.
+pub(crate) const REACH_BY_LINK: u32 = 0;
+
+/// The number of another way to reach memory, by its name.
+pub(crate) fn reach_by(name: &str) -> u32 {
+    crc32c::crc32c(name.as_bytes()).max(REACH_BY_LINK + 1)
+}
 
 /// Why a connection is not one of this fabric's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,52 +50,73 @@ pub(crate) enum HelloError {
         /// Who is there.
         found: PeerId,
     },
+    /// The right process, on another fabric.
+    #[error("its fabric, or libfabric's provider, is another than this process's: all nodes need the same")]
+    OtherReach,
 }
 
-/// The hello of `own`, who wants `wanted`.
-pub(crate) fn hello(own: PeerId, wanted: PeerId) -> [u8; HELLO] {
-    encode(WELCOME, own, wanted)
+/// The hello of `own`, who wants `wanted` and reaches memory by `reach`.
+pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] {
+    encode(WELCOME, own, wanted, reach)
 }
 
 /// Checks the hello that reached `own`: who sent it, or what is wrong and the reply that says so, if one makes sense.
-pub(crate) fn check_hello(own: PeerId, bytes: &[u8; HELLO]) -> Result<PeerId, (HelloError, Option<[u8; HELLO]>)> {
+pub(crate) fn check_hello(
+    own: PeerId,
+    reach: u32,
+    bytes: &[u8; HELLO],
+) -> Result<PeerId, (HelloError, Option<[u8; HELLO]>)> {
     match decode(bytes) {
-        Ok((_, from, wanted)) if wanted == own => Ok(from),
-        Ok((_, _, wanted)) => Err((HelloError::WrongPeer { wanted, found: own }, Some(encode(NOT_ME, own, wanted)))),
-        Err(error @ HelloError::Version(_)) => Err((error, Some(encode(OTHER_VERSION, own, own)))),
+        Ok(Hello { wanted, .. }) if wanted != own => {
+            Err((HelloError::WrongPeer { wanted, found: own }, Some(encode(NOT_ME, own, wanted, reach))))
+        }
+        Ok(Hello { reach: theirs, .. }) if theirs != reach => {
+            Err((HelloError::OtherReach, Some(encode(OTHER_REACH, own, own, reach))))
+        }
+        Ok(Hello { own: from, .. }) => Ok(from),
+        Err(error @ HelloError::Version(_)) => Err((error, Some(encode(OTHER_VERSION, own, own, reach)))),
         Err(error) => Err((error, None)),
     }
 }
 
 /// The reply by which `own` takes `peer` in.
-pub(crate) fn welcome(own: PeerId) -> [u8; HELLO] {
-    encode(WELCOME, own, own)
+pub(crate) fn welcome(own: PeerId, reach: u32) -> [u8; HELLO] {
+    encode(WELCOME, own, own, reach)
 }
 
 /// Checks the reply to a hello that wanted `wanted`.
-pub(crate) fn check_reply(wanted: PeerId, bytes: &[u8; HELLO]) -> Result<(), HelloError> {
-    let (verdict, found, _) = decode(bytes)?;
+pub(crate) fn check_reply(wanted: PeerId, reach: u32, bytes: &[u8; HELLO]) -> Result<(), HelloError> {
+    let Hello { verdict, own: found, reach: theirs, .. } = decode(bytes)?;
     match verdict {
+        WELCOME | OTHER_REACH if theirs != reach => Err(HelloError::OtherReach),
         WELCOME if found == wanted => Ok(()),
         WELCOME | NOT_ME => Err(HelloError::WrongPeer { wanted, found }),
         _ => Err(HelloError::Damaged),
     }
 }
 
-fn encode(verdict: u16, own: PeerId, wanted: PeerId) -> [u8; HELLO] {
+fn encode(verdict: u16, own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] {
     let mut bytes = [0; HELLO];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
     bytes[6..8].copy_from_slice(&verdict.to_le_bytes());
     bytes[8..12].copy_from_slice(&own.0.to_le_bytes());
     bytes[12..16].copy_from_slice(&wanted.0.to_le_bytes());
+    bytes[16..20].copy_from_slice(&reach.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..20]);
     bytes[20..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-/// Verdict, own and wanted.
-fn decode(bytes: &[u8; HELLO]) -> Result<(u16, PeerId, PeerId), HelloError> {
+/// What a hello, or a reply, says.
+struct Hello {
+    verdict: u16,
+    own: PeerId,
+    wanted: PeerId,
+    reach: u32,
+}
+
+fn decode(bytes: &[u8; HELLO]) -> Result<Hello, HelloError> {
     let half = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("a hello has 24 bytes"));
     let short = |at: usize| u16::from_le_bytes(*bytes[at..].first_chunk().expect("a hello has 24 bytes"));
     let magic = *bytes.first_chunk().expect("a hello has 24 bytes");
@@ -99,7 +129,7 @@ fn decode(bytes: &[u8; HELLO]) -> Result<(u16, PeerId, PeerId), HelloError> {
     if crc32c::crc32c(&bytes[..20]) != half(20) {
         return Err(HelloError::Damaged);
     }
-    Ok((short(6), PeerId(half(8)), PeerId(half(12))))
+    Ok(Hello { verdict: short(6), own: PeerId(half(8)), wanted: PeerId(half(12)), reach: half(16) })
 }
 
 #[cfg(test)]

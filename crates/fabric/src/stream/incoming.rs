@@ -8,7 +8,7 @@ use super::{
     hello,
     link::Shared,
     socket::{Listener, Network, Socket, Waker},
-    target::{Outlet, Owner, Target, TargetError},
+    target::{Outlet, Owners, Target, TargetError},
 };
 use crate::{LinkEvent, PeerId};
 use parking_lot::{Condvar, Mutex};
@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Everything that comes in.
 pub(crate) struct Incoming {
     shared: Arc<Shared>,
-    owner: Arc<dyn Owner>,
+    owners: Owners,
     waker: Waker,
     stopped: AtomicBool,
     table: Mutex<Table>,
@@ -90,9 +90,9 @@ impl Drop for Finish<'_> {
 
 impl Incoming {
     /// No connections yet.
-    pub(crate) fn new(shared: Arc<Shared>, owner: Arc<dyn Owner>) -> io::Result<Incoming> {
+    pub(crate) fn new(shared: Arc<Shared>, owners: Owners) -> io::Result<Incoming> {
         let stopped = AtomicBool::new(false);
-        Ok(Incoming { shared, owner, waker: Waker::new()?, stopped, table: Mutex::default() })
+        Ok(Incoming { shared, owners, waker: Waker::new()?, stopped, table: Mutex::default() })
     }
 
     /// Ends everything; answers the threads that are about to finish.
@@ -162,7 +162,7 @@ impl Incoming {
 
     /// Takes the peer's hello, ends its older connection and welcomes it.
     fn introduce(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
-        let Shared { me, network, options, counters, .. } = &*self.shared;
+        let Shared { me, network, reach, options, counters, .. } = &*self.shared;
         let from = connection.socket.peer()?;
         let told =
             |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, format!("{from}: {error}"));
@@ -180,7 +180,7 @@ impl Incoming {
             }
         }
         counters.add_received(hello::HELLO);
-        let peer = match hello::check_hello(*me, &bytes) {
+        let peer = match hello::check_hello(*me, *reach, &bytes) {
             Ok(peer) => peer,
             Err((error, reply)) => {
                 if let Some(reply) = reply {
@@ -196,7 +196,7 @@ impl Incoming {
         }
         let idle = (*network == Network::Tcp).then_some(options.peer_timeout * 4);
         connection.socket.set_timeouts(idle, Some(options.peer_timeout * 4))?;
-        connection.socket.send_all(&hello::welcome(*me), None)?;
+        connection.socket.send_all(&hello::welcome(*me, *reach), None)?;
         counters.add_sent(hello::HELLO);
         Ok((peer, from))
     }
@@ -204,6 +204,7 @@ impl Incoming {
     /// Carries out requests until the connection ends.
     fn carry_out(&self, connection: &Connection, peer: PeerId) -> Result<(), TargetError> {
         let mut target = Target::new();
+        let mut owner = (self.owners)();
         let mut outlet = SocketOutlet { shared: &self.shared, socket: &connection.socket, peer };
         let mut buffer = vec![0; RECEIVE_BYTES];
         loop {
@@ -216,7 +217,7 @@ impl Incoming {
                 return Ok(());
             }
             self.shared.counters.add_received(received);
-            target.feed(&buffer[..received], &*self.owner, &mut outlet)?;
+            target.feed(&buffer[..received], &mut *owner, &mut outlet)?;
         }
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     /// This process.
     pub(crate) me: PeerId,
     pub(crate) network: Network,
+    /// How memory is reached, for the hello.
+    pub(crate) reach: u32,
     pub(crate) options: LinkOptions,
     pub(crate) sink: Sink,
     pub(crate) counters: Arc<Counters>,
@@ -66,9 +68,10 @@ pub(crate) struct LinkState<X> {
 }
 
 /// An outgoing link to one peer.
-pub(crate) struct Link<X> {
+pub(crate) struct Link<X: Extension> {
     pub(crate) peer: PeerId,
     pub(crate) shared: Arc<Shared>,
+    context: Arc<X::Context>,
     pub(crate) waker: Waker,
     state: Mutex<LinkState<X>>,
     /// Something was posted since the last flush.
@@ -77,7 +80,12 @@ pub(crate) struct Link<X> {
 
 impl<X: Extension> Link<X> {
     /// A link to `peer` that nobody connects yet.
-    pub(crate) fn new(shared: Arc<Shared>, peer: PeerId, address: &str) -> io::Result<Link<X>> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        context: Arc<X::Context>,
+        peer: PeerId,
+        address: &str,
+    ) -> io::Result<Link<X>> {
         let state = LinkState {
             status: Status::Connecting,
             address: address.into(),
@@ -87,9 +95,10 @@ impl<X: Extension> Link<X> {
             flights: Flights::default(),
             events: VecDeque::new(),
             delivering: false,
-            extension: X::new(&shared.counters),
+            extension: X::new(&context, peer),
         };
-        Ok(Link { peer, shared, waker: Waker::new()?, state: Mutex::new(state), dirty: AtomicBool::new(false) })
+        let (state, dirty) = (Mutex::new(state), AtomicBool::new(false));
+        Ok(Link { peer, shared, context, waker: Waker::new()?, state, dirty })
     }
 
     /// The state, whatever the status.
@@ -163,7 +172,7 @@ impl<X: Extension> Link<X> {
         }
         // Nothing below is of use to another connection; memory that was mapped is unmapped outside of the lock.
         (state.out, state.flights, state.blocked) = (OutBuffer::default(), Flights::default(), false);
-        let extension = std::mem::replace(&mut state.extension, X::new(&self.shared.counters));
+        let extension = std::mem::replace(&mut state.extension, X::new(&self.context, self.peer));
         if state.status != Status::Closed {
             state.status = Status::Connecting;
         }
@@ -254,15 +263,20 @@ impl<X: Extension> LinkState<X> {
         self.append(Request::Read(place, len), &[], options);
     }
 
-    /// Posts the question whether the peer is alive.
-    pub(crate) fn ping(&mut self, options: &LinkOptions) {
-        self.flights.push(Flight::Ping);
-        self.append(Request::Ping, &[], options);
+    /// Posts a request that is acknowledged, and nothing more.
+    pub(crate) fn note(&mut self, request: Request, options: &LinkOptions) {
+        self.flights.push(Flight::Note);
+        self.append(request, &[], options);
     }
 
-    /// Asks for the file of a memory.
+    /// Posts the question whether the peer is alive.
+    pub(crate) fn ping(&mut self, options: &LinkOptions) {
+        self.note(Request::Ping, options);
+    }
+
+    /// Asks how a memory is reached.
     pub(crate) fn import(&mut self, id: u64, key: u64, options: &LinkOptions) {
-        self.flights.push(Flight::Import { memory: (id, key) });
+        self.flights.push(Flight::Import { memory: (id, key), bytes: Vec::new() });
         self.append(Request::Import(Place { id, key, offset: 0 }), &[], options);
     }
 

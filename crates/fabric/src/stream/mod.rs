@@ -1,4 +1,4 @@
-//! Links over byte streams: what TCP and shared memory have in common.
+//! Links over byte streams: what TCP, shared memory and libfabric have in common.
 //!
 //! [`StreamFabric`] is the whole of it. Each link to a peer has a thread ([`pump`]) that connects and reads answers,
 //! each connection from a peer one ([`incoming`]) that carries out requests; one thread accepts. What goes over the
@@ -7,7 +7,7 @@
 
 pub(crate) mod flights;
 pub(crate) mod frame;
-mod hello;
+pub(crate) mod hello;
 mod incoming;
 pub(crate) mod link;
 mod pump;
@@ -27,7 +27,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use target::Owner;
+use target::Owners;
 use tracing::error;
 
 /// How links over byte streams behave. The defaults suit one machine or one data centre.
@@ -37,9 +37,10 @@ pub struct LinkOptions {
     pub retry_pause: Duration,
     /// How long a peer may take to accept and to introduce itself. Default 2 s.
     pub hello_timeout: Duration,
-    /// After how long without traffic a link asks whether the peer is alive (TCP only). Default 1 s.
+    /// After how long without traffic a link asks whether the peer is alive (not over shared
+    /// memory). Default 1 s.
     pub ping_interval: Duration,
-    /// After how long without any answer a link with something outstanding is down (TCP only; noticed within two
+    /// After how long without any answer a link with something outstanding is down (not over shared memory; noticed within two
     /// ping intervals more). A connection from a peer ends after four times as long without a byte. Default 5 s.
     pub peer_timeout: Duration,
     /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
@@ -58,34 +59,52 @@ impl Default for LinkOptions {
     }
 }
 
+/// What a transport brings to its links.
+pub(crate) struct Carrier<X: Extension> {
+    /// What addresses mean.
+    pub(crate) network: Network,
+    /// How memory is reached, for the hello: both ends must agree.
+    pub(crate) reach: u32,
+    /// Where bytes are counted.
+    pub(crate) counters: Arc<Counters>,
+    /// What the links' extensions share.
+    pub(crate) context: Arc<X::Context>,
+    /// Where the requests of a connection find memory.
+    pub(crate) owners: Owners,
+}
+
+/// The outgoing links of one process.
+pub(crate) type Links<X> = RwLock<HashMap<PeerId, Arc<Link<X>>>>;
+
 /// The links from and to one process. Dropping it ends its threads and waits for them.
 pub(crate) struct StreamFabric<X: Extension> {
     shared: Arc<Shared>,
-    links: RwLock<HashMap<PeerId, Arc<Link<X>>>>,
+    context: Arc<X::Context>,
+    links: Arc<Links<X>>,
     incoming: Arc<Incoming>,
     address: String,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl<X: Extension> StreamFabric<X> {
-    /// Listens at `address` as `me`; requests find memory in `owner`.
+    /// Listens at `address` as `me`.
     pub(crate) fn bind(
-        network: Network,
         me: PeerId,
         address: &str,
         options: LinkOptions,
         sink: Sink,
-        owner: Arc<dyn Owner>,
+        carrier: Carrier<X>,
     ) -> io::Result<StreamFabric<X>> {
+        let Carrier { network, reach, counters, context, owners } = carrier;
         let listener = Listener::bind(network, address)?;
         let address = listener.address.clone();
-        let shared = Arc::new(Shared { me, network, options, sink, counters: Arc::new(Counters::default()) });
-        let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owner)?);
+        let shared = Arc::new(Shared { me, network, reach, options, sink, counters });
+        let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owners)?);
         let accepting = Arc::clone(&incoming);
         let accept = move || accepting.accept(&listener);
         let thread = thread::Builder::new().name("fabric-accept".into()).spawn(accept)?;
-        let links = RwLock::new(HashMap::new());
-        Ok(StreamFabric { shared, links, incoming, address, threads: Mutex::new(vec![thread]) })
+        let links = Arc::default();
+        Ok(StreamFabric { shared, context, links, incoming, address, threads: Mutex::new(vec![thread]) })
     }
 
     /// See [`crate::Fabric::local_address`].
@@ -105,7 +124,7 @@ impl<X: Extension> StreamFabric<X> {
             return link.redirect(address);
         }
         let spawn = || {
-            let link = Arc::new(Link::new(Arc::clone(&self.shared), peer, address)?);
+            let link = Arc::new(Link::new(Arc::clone(&self.shared), Arc::clone(&self.context), peer, address)?);
             let pumped = Arc::clone(&link);
             let thread =
                 thread::Builder::new().name(format!("fabric-out-{peer}")).spawn(move || pump::run(&*pumped))?;
@@ -134,6 +153,11 @@ impl<X: Extension> StreamFabric<X> {
         self.links.read().get(&peer).map(Arc::clone)
     }
 
+    /// The links, for a thread of the transport.
+    pub(crate) fn links(&self) -> &Arc<Links<X>> {
+        &self.links
+    }
+
     /// See [`crate::Fabric::send`].
     pub(crate) fn send(&self, peer: PeerId, message: &[u8]) {
         if let Some(link) = self.link(peer) {
@@ -152,7 +176,7 @@ impl<X: Extension> StreamFabric<X> {
 
 impl<X: Extension> Drop for StreamFabric<X> {
     fn drop(&mut self) {
-        for link in self.links.get_mut().values() {
+        for link in self.links.read().values() {
             link.close();
         }
         for thread in self.threads.get_mut().drain(..).chain(self.incoming.stop()) {

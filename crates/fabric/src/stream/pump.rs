@@ -80,7 +80,7 @@ fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
     let socket = Socket::connect(shared.network, address, timeout, &link.waker, &closed)?;
     socket.peer()?;
     socket.set_timeouts(None, Some(timeout))?;
-    socket.send_all(&hello::hello(shared.me, link.peer), None)?;
+    socket.send_all(&hello::hello(shared.me, link.peer, shared.reach), None)?;
     shared.counters.add_sent(hello::HELLO);
     let deadline = Instant::now() + timeout;
     let (mut reply, mut have, mut fds) = ([0; hello::HELLO], 0, VecDeque::new());
@@ -100,12 +100,13 @@ fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
         }
     }
     shared.counters.add_received(hello::HELLO);
-    hello::check_reply(link.peer, &reply).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    hello::check_reply(link.peer, shared.reach, &reply)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(socket)
 }
 
 /// One connection's life.
-struct Pump<'a, X> {
+struct Pump<'a, X: Extension> {
     link: &'a Link<X>,
     socket: &'a Socket,
     buffer: Vec<u8>,
@@ -160,6 +161,10 @@ impl<'a, X: Extension> Pump<'a, X> {
             };
             self.link.shared.counters.add_received(received);
             let mut state = self.link.state();
+            if state.status == Status::Closed {
+                // Another link may be up already: what waits for these answers must not go on.
+                return Err("it is not wanted there any more".into());
+            }
             let lane = &mut *state;
             lane.flights
                 .feed(&self.buffer[..received], &mut self.fds, &mut lane.extension, &mut lane.events)
@@ -183,7 +188,10 @@ impl<'a, X: Extension> Pump<'a, X> {
         }
         if self.link.state().flights.is_empty() {
             self.waiting_since = None;
-            self.link.post(|state, options| state.ping(options));
+            self.link.post(|state, options| {
+                X::attend(state, options);
+                state.ping(options);
+            });
             self.link.flush();
             return Ok(());
         }

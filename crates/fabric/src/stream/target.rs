@@ -6,8 +6,8 @@
 //! Payloads of writes are not collected: each piece goes to memory as it arrives, but never a part of a word whose
 //! other bytes are still to come, so that an aligned 8-byte write is not seen half.
 
-use super::frame::{Answer, FrameError, HeaderBuffer, Place, Request};
-use crate::{memory::HeapMemory, words::WORD};
+use super::frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, Place, Request};
+use crate::{memory::Framed, words::WORD};
 use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -17,13 +17,38 @@ use std::{
 /// Bytes copied and answered at a time when a peer reads.
 const READ_PIECE: usize = 128 << 10;
 
-/// Where requests find memory.
-pub(crate) trait Owner: Send + Sync {
-    /// Memory that is written and read by frames.
-    fn heap(&self, id: u64, key: u64) -> Option<Arc<HeapMemory>>;
-    /// Memory that a peer maps.
-    fn file(&self, id: u64, key: u64) -> Option<OwnedFd>;
+/// How a peer reaches a memory without frames.
+#[derive(Debug)]
+pub(crate) enum Export {
+    /// The file, to be mapped.
+    File(OwnedFd),
+    /// What the transport's other side understands: 1 to [`MAX_GRANT`] bytes.
+    Grant(Vec<u8>),
 }
+
+/// Where the requests of one connection find memory. Dropped when the connection is over, before the same peer is welcomed
+/// again: from then on nothing lands that was posted on this connection.
+pub(crate) trait Owner {
+    /// Memory that is written and read by frames.
+    fn framed(&self, _id: u64, _key: u64) -> Option<Arc<dyn Framed>> {
+        None
+    }
+    /// Memory that is reached in another way.
+    fn export(&mut self, _id: u64, _key: u64) -> Option<Export> {
+        None
+    }
+    /// The peer gives an exported memory back.
+    fn release(&mut self, _id: u64, _key: u64) {}
+    /// The peer has moved so many more bytes to and from exported memory.
+    fn moved(&mut self, _written: u64, _read: u64) {}
+    /// Numbers of exported memories that were revoked and that the peer was not told of.
+    fn revoked(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+/// Makes the [`Owner`] of a new connection.
+pub(crate) type Owners = Box<dyn Fn() -> Box<dyn Owner> + Send + Sync>;
 
 /// Where messages and answers go.
 pub(crate) trait Outlet {
@@ -53,7 +78,7 @@ enum Stage {
 /// A write whose bytes are arriving.
 struct Landing {
     /// None: refused, the bytes are skipped.
-    memory: Option<Arc<HeapMemory>>,
+    memory: Option<Arc<dyn Framed>>,
     /// Where the next bytes go.
     offset: u64,
     /// Bytes that did not land yet, held ones included.
@@ -116,11 +141,11 @@ impl Target {
         Target { header: HeaderBuffer::default(), stage: Stage::Header, done: 0, answered: 0, answers: Vec::new() }
     }
 
-    /// Carries out what is complete in `input` and begins what is not; acknowledges all of it at once.
+    /// Carries out what is complete in `input` and begins what is not; acknowledges all of it at once, and says what was revoked.
     pub(crate) fn feed(
         &mut self,
         mut input: &[u8],
-        owner: &dyn Owner,
+        owner: &mut dyn Owner,
         outlet: &mut dyn Outlet,
     ) -> Result<(), TargetError> {
         loop {
@@ -150,44 +175,68 @@ impl Target {
             }
         }
         self.acknowledge();
+        for id in owner.revoked() {
+            Answer::Revoked(id).encode(&mut self.answers);
+        }
         self.send(None, outlet)
     }
 
-    fn begin(&mut self, request: Request, owner: &dyn Owner, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
+    fn begin(&mut self, request: Request, owner: &mut dyn Owner, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
         match request {
             Request::Message(length) => {
                 self.stage = Stage::Message { bytes: Vec::new(), left: length as usize };
             }
             Request::Write(place, length) => {
                 let length = u64::from(length);
-                let memory = owner.heap(place.id, place.key).filter(|memory| memory.admits(place.offset, length));
+                let memory = owner.framed(place.id, place.key).filter(|memory| memory.admits(place.offset, length));
                 let offset = if memory.is_some() { place.offset } else { 0 };
                 self.stage = Stage::Write(Landing { memory, offset, left: length, held: [0; WORD], held_bytes: 0 });
             }
             Request::Read(place, length) => self.serve_read(place, length, owner, outlet)?,
             Request::Ping => self.finish(true),
-            Request::Import(place) => match owner.file(place.id, place.key) {
-                Some(file) => {
-                    self.acknowledge();
-                    self.done += 1;
-                    self.answered = self.done;
-                    Answer::Imported(self.done).encode(&mut self.answers);
-                    self.send(Some(&file), outlet)?;
-                }
+            Request::Import(place) => match owner.export(place.id, place.key) {
+                Some(export) => self.pass(export, outlet)?,
                 None => self.finish(false),
             },
+            Request::Release(place) => {
+                owner.release(place.id, place.key);
+                self.finish(true);
+            }
+            Request::Moved { written, read } => {
+                owner.moved(written, read);
+                self.finish(true);
+            }
         }
         Ok(())
+    }
+
+    /// Answers an import.
+    fn pass(&mut self, export: Export, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
+        self.acknowledge();
+        self.done += 1;
+        self.answered = self.done;
+        match export {
+            Export::File(file) => {
+                Answer::Imported(self.done).encode(&mut self.answers);
+                self.send(Some(&file), outlet)
+            }
+            Export::Grant(bytes) => {
+                assert!((1..=MAX_GRANT).contains(&bytes.len()), "a grant of {} bytes", bytes.len());
+                Answer::Granted(self.done, bytes.len() as u32).encode(&mut self.answers);
+                self.answers.extend_from_slice(&bytes);
+                Ok(())
+            }
+        }
     }
 
     fn serve_read(
         &mut self,
         place: Place,
         length: u32,
-        owner: &dyn Owner,
+        owner: &mut dyn Owner,
         outlet: &mut dyn Outlet,
     ) -> Result<(), TargetError> {
-        let memory = owner.heap(place.id, place.key).filter(|memory| memory.admits(place.offset, u64::from(length)));
+        let memory = owner.framed(place.id, place.key).filter(|memory| memory.admits(place.offset, u64::from(length)));
         let Some(memory) = memory else {
             self.finish(false);
             return Ok(());

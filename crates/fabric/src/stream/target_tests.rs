@@ -3,19 +3,25 @@
 use super::*;
 use crate::{
     Memory,
-    memory::{Registry, Transport},
+    memory::{HeapMemory, Registry, Transport},
     stream::frame::{ANSWER, HeaderBuffer},
 };
 use leeward_platform::Rng;
 use proptest::prelude::*;
 
 const BYTES: usize = 256;
+/// Number of a memory that is reached in another way.
+const GRANTED: u64 = 77;
 
 /// Two memories; the second is revoked.
 struct Fixture {
     registry: Arc<Registry<HeapMemory>>,
     open: Arc<HeapMemory>,
     revoked: Arc<HeapMemory>,
+    /// What the peer gave back and counted.
+    told: Vec<(u64, u64)>,
+    /// What the peer is to hear of.
+    to_tell: Vec<u64>,
 }
 
 impl Fixture {
@@ -24,7 +30,7 @@ impl Fixture {
         let make = || HeapMemory::register(&registry, Transport::Tcp, BYTES);
         let (open, revoked) = (make(), make());
         revoked.revoke();
-        Fixture { registry, open, revoked }
+        Fixture { registry, open, revoked, told: Vec::new(), to_tell: Vec::new() }
     }
 
     fn place(memory: &HeapMemory, offset: u64) -> Place {
@@ -41,11 +47,20 @@ impl Fixture {
 }
 
 impl Owner for Fixture {
-    fn heap(&self, id: u64, key: u64) -> Option<Arc<HeapMemory>> {
-        self.registry.find(id, key)
+    fn framed(&self, id: u64, key: u64) -> Option<Arc<dyn Framed>> {
+        Some(self.registry.find(id, key)?)
     }
-    fn file(&self, _id: u64, _key: u64) -> Option<OwnedFd> {
-        None
+    fn export(&mut self, id: u64, _key: u64) -> Option<Export> {
+        (id == GRANTED).then(|| Export::Grant(b"grant".to_vec()))
+    }
+    fn release(&mut self, id: u64, key: u64) {
+        self.told.push((id, key));
+    }
+    fn moved(&mut self, written: u64, read: u64) {
+        self.told.push((written, read));
+    }
+    fn revoked(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.to_tell)
     }
 }
 
@@ -80,7 +95,7 @@ impl Collected {
                     input = &input[len as usize..];
                 }
                 Answer::ReadEnd(_) => outcomes.push(Some(std::mem::take(&mut reading))),
-                Answer::Imported(_) => panic!("nothing was imported"),
+                Answer::Imported(_) | Answer::Granted(..) | Answer::Revoked(_) => panic!("nothing was imported"),
             }
         }
         outcomes
@@ -162,7 +177,7 @@ proptest! {
         requests in prop::collection::vec(made(), 0..40),
         sizes in prop::collection::vec(1..200usize, 1..20),
     ) {
-        let fixture = Fixture::new();
+        let mut fixture = Fixture::new();
         let mut bytes = Vec::new();
         for request in &requests {
             request.encode(&fixture, &mut bytes);
@@ -171,7 +186,7 @@ proptest! {
         let (mut rest, mut sizes) = (&bytes[..], sizes.iter().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
-            target.feed(piece, &fixture, &mut out).unwrap();
+            target.feed(piece, &mut fixture, &mut out).unwrap();
             rest = after;
         }
         let (messages, memory, outcomes) = model(&requests);
@@ -187,7 +202,7 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         garbage in prop::collection::vec(any::<u8>(), 0..100),
     ) {
-        let fixture = Fixture::new();
+        let mut fixture = Fixture::new();
         let mut bytes = Vec::new();
         for request in &requests {
             request.encode(&fixture, &mut bytes);
@@ -198,7 +213,7 @@ proptest! {
         }
         bytes.extend(garbage);
         let (mut target, mut out) = (Target::new(), Collected::default());
-        let _ = target.feed(&bytes, &fixture, &mut out);
+        let _ = target.feed(&bytes, &mut fixture, &mut out);
         prop_assert!(out.messages.iter().map(Vec::len).sum::<usize>() <= bytes.len());
         prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
     }
@@ -207,7 +222,7 @@ proptest! {
     fn sealed_headers_of_any_content_allocate_nothing_in_advance(
         kind in any::<u8>(), length in any::<u32>(), place in any::<[u64; 3]>(),
     ) {
-        let fixture = Fixture::new();
+        let mut fixture = Fixture::new();
         let mut bytes = vec![0, 0, 0, 0, kind, 0, 0, 0];
         bytes.extend(length.to_le_bytes());
         bytes.extend(place.iter().flat_map(|field| field.to_le_bytes()));
@@ -215,7 +230,7 @@ proptest! {
         let crc = crc32c::crc32c(&bytes[4..header]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         let (mut target, mut out) = (Target::new(), Collected::default());
-        let _ = target.feed(&bytes, &fixture, &mut out);
+        let _ = target.feed(&bytes, &mut fixture, &mut out);
         if let Stage::Message { bytes, .. } = &target.stage {
             prop_assert!(bytes.capacity() < 1024);
         }
@@ -226,13 +241,13 @@ proptest! {
 
 #[test]
 fn everything_in_one_piece_is_acknowledged_once() {
-    let fixture = Fixture::new();
+    let mut fixture = Fixture::new();
     let mut bytes = Vec::new();
     for _ in 0..100 {
         Made::Ping.encode(&fixture, &mut bytes);
     }
     let (mut target, mut out) = (Target::new(), Collected::default());
-    target.feed(&bytes, &fixture, &mut out).unwrap();
+    target.feed(&bytes, &mut fixture, &mut out).unwrap();
     assert_eq!(out.answers.len(), ANSWER);
 }
 
@@ -242,7 +257,7 @@ proptest! {
         offset in 0..40u64, bytes in prop::collection::vec(1..=255u8, 0..100),
         sizes in prop::collection::vec(1..30usize, 1..10),
     ) {
-        let fixture = Fixture::new();
+        let mut fixture = Fixture::new();
         let mut stream = Vec::new();
         Made::Write { revoked: false, offset, bytes: bytes.clone() }.encode(&fixture, &mut stream);
         let mut end = vec![0; BYTES];
@@ -251,7 +266,7 @@ proptest! {
         let (mut rest, mut sizes) = (&stream[..], sizes.iter().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
-            target.feed(piece, &fixture, &mut out).unwrap();
+            target.feed(piece, &mut fixture, &mut out).unwrap();
             rest = after;
             let now = Fixture::bytes(&fixture.open);
             for (now, end) in now.as_chunks::<WORD>().0.iter().zip(end.as_chunks::<WORD>().0) {
@@ -264,13 +279,40 @@ proptest! {
 
 #[test]
 fn a_write_whose_memory_is_revoked_midway_is_refused() {
-    let fixture = Fixture::new();
+    let mut fixture = Fixture::new();
     let (mut target, mut out, mut bytes) = (Target::new(), Collected::default(), Vec::new());
     Made::Write { revoked: false, offset: 0, bytes: vec![7; 100] }.encode(&fixture, &mut bytes);
-    target.feed(&bytes[..86], &fixture, &mut out).unwrap();
+    target.feed(&bytes[..86], &mut fixture, &mut out).unwrap();
     fixture.open.revoke();
-    target.feed(&bytes[86..], &fixture, &mut out).unwrap();
+    target.feed(&bytes[86..], &mut fixture, &mut out).unwrap();
     assert_eq!(out.outcomes(), [None]);
     let landed = Fixture::bytes(&fixture.open);
     assert_eq!((&landed[..48], &landed[48..100]), (&[7; 48][..], &[0; 52][..]), "whole words before, nothing after");
+}
+
+#[test]
+fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
+    let mut fixture = Fixture::new();
+    fixture.to_tell.push(9);
+    let place = |id| Place { id, key: 6, offset: 0 };
+    let requests = [
+        Request::Release(place(5)),
+        Request::Moved { written: 7, read: 8 },
+        Request::Import(place(GRANTED)),
+        Request::Import(place(5)),
+        Request::Ping,
+    ];
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|request| request.encode(&mut bytes));
+    let mut out = Collected::default();
+    Target::new().feed(&bytes, &mut fixture, &mut out).unwrap();
+    let mut expected = Vec::new();
+    Answer::Ack(2).encode(&mut expected);
+    Answer::Granted(3, 5).encode(&mut expected);
+    expected.extend_from_slice(b"grant");
+    Answer::Refused(4).encode(&mut expected);
+    Answer::Ack(5).encode(&mut expected);
+    Answer::Revoked(9).encode(&mut expected);
+    assert_eq!(out.answers, expected);
+    assert_eq!(fixture.told, [(5, 6), (7, 8)]);
 }

@@ -6,12 +6,19 @@
 
 use crate::{
     Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
-    memory::{Handle, HeapMemory, Registry, Transport},
-    stream::{StreamFabric, frame::Place, link::LinkState, socket::Network, target::Owner},
+    memory::{Framed, Handle, HeapMemory, Registry, Transport},
+    stream::{
+        Carrier, StreamFabric,
+        frame::Place,
+        hello,
+        link::LinkState,
+        socket::Network,
+        target::{Owner, Owners},
+    },
     words,
 };
 use leeward_platform::Rng;
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{io, sync::Arc};
 
 /// A process's attachment over TCP. Its own threads carry out what peers ask for.
 pub struct TcpFabric {
@@ -26,8 +33,16 @@ impl TcpFabric {
     /// The address is malformed or taken, or there are no threads or descriptors left.
     pub fn bind(me: PeerId, address: &str, options: LinkOptions, sink: Sink) -> io::Result<Arc<TcpFabric>> {
         let registry = Arc::new(Registry::new(Rng::from_entropy()));
-        let owner = Arc::new(HeapOwner(Arc::clone(&registry)));
-        let stream = StreamFabric::bind(Network::Tcp, me, address, options, sink, owner)?;
+        let found = Arc::clone(&registry);
+        let owners: Owners = Box::new(move || Box::new(HeapOwner(Arc::clone(&found))));
+        let carrier = Carrier {
+            network: Network::Tcp,
+            reach: hello::REACH_BY_LINK,
+            counters: Arc::default(),
+            context: Arc::default(),
+            owners,
+        };
+        let stream = StreamFabric::bind(me, address, options, sink, carrier)?;
         Ok(Arc::new(TcpFabric { stream, registry }))
     }
 
@@ -85,14 +100,11 @@ impl Fabric for TcpFabric {
     }
 }
 
-/// Requests find memory of the heap, and no files.
+/// Requests find memory of the heap, and nothing else.
 struct HeapOwner(Arc<Registry<HeapMemory>>);
 
 impl Owner for HeapOwner {
-    fn heap(&self, id: u64, key: u64) -> Option<Arc<HeapMemory>> {
-        self.0.find(id, key)
-    }
-    fn file(&self, _id: u64, _key: u64) -> Option<OwnedFd> {
-        None
+    fn framed(&self, id: u64, key: u64) -> Option<Arc<dyn Framed>> {
+        Some(self.0.find(id, key)?)
     }
 }

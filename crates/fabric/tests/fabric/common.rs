@@ -1,11 +1,12 @@
 //! What the tests need of a transport: nodes that record their events, and a way to let time pass.
 
 use leeward_fabric::{
-    Descriptor, Fabric, LinkEvent, LinkOptions, Memory, PeerId, ShmFabric, SimNetwork, SimOptions, Sink, TcpFabric,
+    Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, Memory, PeerId, Provider, ShmFabric, SimNetwork,
+    SimOptions, Sink, TcpFabric,
 };
 use std::{
     collections::HashMap,
-    process,
+    env, io, process,
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -76,6 +77,13 @@ impl Node {
 
 /// A transport under test.
 pub(crate) trait Harness {
+    /// One, unless this machine lacks what the transport needs; then the test says so and passes.
+    fn ready() -> Option<Self>
+    where
+        Self: Sized + Default,
+    {
+        Some(Self::default())
+    }
     /// A fabric of peer `id`, or of a new life of one that was killed, whose events go to `sink`.
     fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric>;
     /// A node that records its events.
@@ -187,6 +195,73 @@ impl Harness for Shm {
     fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
         let address = self.addresses.entry(id).or_insert_with(unique_name);
         ShmFabric::bind(PeerId(id), address, options(), sink).expect("the name is free")
+    }
+    fn kill(&mut self, node: Node) {
+        drop(node);
+    }
+    fn pass(&mut self) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Set where the tests of libfabric must run: there it is an error that it is not installed.
+const REQUIRED: &str = "LEEWARD_TEST_LIBFABRIC";
+
+/// libfabric's own provider for sockets, on loopback.
+#[derive(Default)]
+pub(crate) struct LibfabricTcp(Libfabric);
+
+/// libfabric's own provider for memory of one host.
+#[derive(Default)]
+pub(crate) struct LibfabricShm(Libfabric);
+
+#[derive(Default)]
+struct Libfabric {
+    addresses: HashMap<u32, String>,
+}
+
+impl Libfabric {
+    fn bind(&mut self, id: u32, provider: Provider, sink: Sink) -> io::Result<Arc<dyn Fabric>> {
+        let address = self.addresses.get(&id).map_or("127.0.0.1:0", String::as_str);
+        let fabric = LibfabricFabric::bind(PeerId(id), address, provider, options(), sink)?;
+        self.addresses.insert(id, fabric.local_address());
+        Ok(fabric)
+    }
+    /// Whether it is installed.
+    fn is_there(provider: Provider) -> bool {
+        match Libfabric::default().bind(1, provider, recorder().1) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                assert!(env::var_os(REQUIRED).is_none(), "{REQUIRED} is set: {error}");
+                eprintln!("skipped: {error}");
+                false
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl Harness for LibfabricTcp {
+    fn ready() -> Option<LibfabricTcp> {
+        Libfabric::is_there(Provider::Tcp).then(LibfabricTcp::default)
+    }
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
+        self.0.bind(id, Provider::Tcp, sink).expect("a port is free")
+    }
+    fn kill(&mut self, node: Node) {
+        drop(node);
+    }
+    fn pass(&mut self) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Harness for LibfabricShm {
+    fn ready() -> Option<LibfabricShm> {
+        Libfabric::is_there(Provider::Shm).then(LibfabricShm::default)
+    }
+    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
+        self.0.bind(id, Provider::Shm, sink).expect("a port is free")
     }
     fn kill(&mut self, node: Node) {
         drop(node);

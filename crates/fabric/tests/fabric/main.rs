@@ -3,6 +3,7 @@
 mod bypass;
 mod common;
 mod conformance;
+mod libfabric;
 mod simulated;
 mod threads;
 mod wire;

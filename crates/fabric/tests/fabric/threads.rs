@@ -1,6 +1,6 @@
 //! Calls from several threads at once, and fabrics that go away while they are used.
 
-use crate::common::{Harness, Shm, Tcp, bytes_of, recorder};
+use crate::common::{Harness, LibfabricShm, LibfabricTcp, Shm, Tcp, bytes_of, recorder};
 use leeward_fabric::{Fabric, LinkEvent, PeerId};
 use std::{
     sync::{
@@ -12,6 +12,13 @@ use std::{
 
 const THREADS: u64 = 4;
 const OPS: u64 = 1000;
+/// Bytes of a write: two words, since one may go another way.
+const PAIR: u64 = 16;
+
+/// What write `op` writes.
+fn pair(op: u64) -> [u8; PAIR as usize] {
+    u128::from(op + 1).to_le_bytes()
+}
 
 /// Several threads post and flush; a sink that is never entered twice at a time sees every completion once.
 fn several_threads_post(h: &mut dyn Harness) {
@@ -29,7 +36,7 @@ fn several_threads_post(h: &mut dyn Harness) {
         }),
     );
     let b = h.node(2);
-    let memory = b.fabric.allocate((THREADS * OPS * 8) as usize).unwrap();
+    let memory = b.fabric.allocate((THREADS * OPS * PAIR) as usize).unwrap();
     let descriptor = memory.descriptor();
     a.connect(b.id, &b.fabric.local_address());
     h.until("the link is up", &mut || {
@@ -42,7 +49,7 @@ fn several_threads_post(h: &mut dyn Harness) {
             let (a, descriptor) = (&a, &descriptor);
             scope.spawn(move || {
                 for op in thread * OPS..(thread + 1) * OPS {
-                    a.write(PeerId(2), descriptor, op * 8, &(op + 1).to_le_bytes(), op);
+                    a.write(PeerId(2), descriptor, op * PAIR, &pair(op), op);
                     a.flush();
                 }
             });
@@ -52,7 +59,7 @@ fn several_threads_post(h: &mut dyn Harness) {
     h.until("all complete", &mut || completed.load(Ordering::SeqCst) == THREADS * OPS);
     assert_eq!(overlaps.load(Ordering::SeqCst), 0, "events of one link were delivered at the same time");
     for op in 0..THREADS * OPS {
-        assert_eq!(memory.load_u64(op as usize * 8), op + 1);
+        assert_eq!(memory.load_u64((op * PAIR) as usize), op + 1);
     }
 }
 
@@ -66,37 +73,53 @@ fn several_threads_post_over_shm() {
     several_threads_post(&mut Shm::default());
 }
 
+#[test]
+fn several_threads_post_over_libfabric_tcp() {
+    LibfabricTcp::ready().iter_mut().for_each(|h| several_threads_post(h));
+}
+
+#[test]
+fn several_threads_post_over_libfabric_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| several_threads_post(h));
+}
+
 /// The target revokes its memory while writes pour in: what was completed is there, and nothing comes after.
 fn a_revocation_under_fire(h: &mut dyn Harness) {
+    const BYTES: usize = PAIR as usize * 1024;
     let (a, b) = h.pair();
+    // The link is up: one event.
+    let mut ended = 1;
     for round in 0..20u64 {
-        let memory = b.fabric.allocate(8 * 1024).unwrap();
+        let memory = b.fabric.allocate(BYTES).unwrap();
         let (descriptor, stop) = (memory.descriptor(), AtomicBool::new(false));
         let base = round << 32;
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                for op in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    a.write(&b, &descriptor, op % 1024 * 8, &(op + 1).to_le_bytes(), base + op);
+        let posted = thread::scope(|scope| {
+            let posting = scope.spawn(|| {
+                let mut op = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    a.write(&b, &descriptor, op % 1024 * PAIR, &pair(op), base + op);
+                    op += 1;
                     thread::yield_now();
                 }
+                op
             });
             h.until("some writes complete", &mut || a.completed(&b, base + 20));
             memory.revoke();
-            let settled = bytes_of(&*memory, 0, 8 * 1024);
+            let settled = bytes_of(&*memory, 0, BYTES);
             h.until("writes are refused", &mut || {
                 a.log.lock().unwrap().iter().any(|(_, event)| matches!(event, LinkEvent::Refused { op } if *op >= base))
             });
             stop.store(true, Ordering::Relaxed);
-            assert!(bytes_of(&*memory, 0, 8 * 1024) == settled, "bytes changed after the revocation");
+            assert!(bytes_of(&*memory, 0, BYTES) == settled, "bytes changed after the revocation");
+            posting.join().expect("it does not panic")
         });
+        ended += posted as usize;
+        h.until("all end", &mut || a.log.lock().unwrap().len() == ended);
         for (_, event) in a.log.lock().unwrap().iter() {
             if let LinkEvent::Completed { op } = event
                 && let Some(op) = op.checked_sub(base)
             {
-                assert!(memory.load_u64((op % 1024 * 8) as usize) > op % 1024, "completed write {op} is not there");
+                assert!(memory.load_u64((op % 1024 * PAIR) as usize) > op % 1024, "completed write {op} is not there");
             }
         }
     }
@@ -110,6 +133,59 @@ fn a_revocation_under_fire_over_tcp() {
 #[test]
 fn a_revocation_under_fire_over_shm() {
     a_revocation_under_fire(&mut Shm::default());
+}
+
+#[test]
+fn a_revocation_under_fire_over_libfabric_tcp() {
+    LibfabricTcp::ready().iter_mut().for_each(|h| a_revocation_under_fire(h));
+}
+
+#[test]
+fn a_revocation_under_fire_over_libfabric_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| a_revocation_under_fire(h));
+}
+
+/// Links are given up with writes under way, and made again.
+fn nothing_of_an_earlier_connection_lands(h: &mut dyn Harness) {
+    const BYTES: usize = 1 << 20;
+    let (a, b) = h.pair();
+    let memory = b.fabric.allocate(BYTES).unwrap();
+    let to = memory.descriptor();
+    a.write(&b, &to, 0, &[1; 64], 0);
+    h.until("the first write completes", &mut || a.completed(&b, 0));
+    for round in 1..=5u8 {
+        for op in 0..16 {
+            a.fabric.write(b.id, &to, 0, &[round; BYTES], u64::from(round) * 100 + op);
+        }
+        a.fabric.flush();
+        a.fabric.disconnect(b.id);
+        a.fabric.connect(b.id, &b.fabric.local_address());
+        h.until("the next connection is up", &mut || a.ups(&b) == 1 + usize::from(round));
+        let landed = bytes_of(&*memory, 0, BYTES);
+        for _ in 0..20 {
+            h.pass();
+        }
+        assert!(bytes_of(&*memory, 0, BYTES) == landed, "bytes of an earlier connection landed in round {round}");
+    }
+    a.write(&b, &to, 0, &[9; 64], 9);
+    h.until("a write of the last connection completes", &mut || a.completed(&b, 9));
+    assert_eq!(bytes_of(&*memory, 0, 64), [9; 64]);
+}
+
+#[test]
+fn nothing_of_an_earlier_connection_lands_over_tcp() {
+    nothing_of_an_earlier_connection_lands(&mut Tcp::default());
+}
+
+#[test]
+fn nothing_of_an_earlier_connection_lands_over_shm() {
+    nothing_of_an_earlier_connection_lands(&mut Shm::default());
+}
+
+// Over libfabric's shm provider two processes try it, in `libfabric`: in one, that provider loses what its endpoints share.
+#[test]
+fn nothing_of_an_earlier_connection_lands_over_libfabric_tcp() {
+    LibfabricTcp::ready().iter_mut().for_each(|h| nothing_of_an_earlier_connection_lands(h));
 }
 
 /// The last handle of a fabric goes away inside of its own sink: it ends all the same.

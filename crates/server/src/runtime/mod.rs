@@ -26,7 +26,7 @@ use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
 use leeward_engine::{VOLUME_NAME, Volume, VolumeOptions};
-use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
@@ -204,10 +204,10 @@ fn raise_descriptor_limit(config: &NodeConfig) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     /// For the volume, the fabric's links, the coordinator, operators.
     const OTHERS: u64 = 512;
-    /// For shared memory, six files for each region that is backed up.
+    /// For shared memory and libfabric, six files for each region that is backed up.
     const SHARED: u64 = 60_000;
     let limit = getrlimit(Resource::Nofile);
-    let memories = if config.fabric == FabricKind::Shm { SHARED } else { 0 };
+    let memories = if config.fabric == FabricKind::Tcp { 0 } else { SHARED };
     let wanted = u64::from(config.max_connections) + OTHERS + memories;
     let wanted = limit.maximum.map_or(wanted, |most| most.min(wanted));
     if limit.current.is_some_and(|current| current < wanted) {
@@ -283,6 +283,10 @@ fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Re
     let fabric = match config.fabric {
         FabricKind::Tcp => TcpFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
         FabricKind::Shm => ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+        FabricKind::Libfabric(provider) => LibfabricFabric::bind(me, &address, provider, options, sink).map(|fabric| {
+            tracing::info!(provider = fabric.provider_name(), "nodes reach each other by libfabric");
+            fabric as Arc<dyn Fabric>
+        }),
     };
     fabric.map_err(|source| StartError::Listen {
         purpose: "other nodes",
@@ -295,7 +299,7 @@ fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Re
 fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
     let address = fabric.local_address();
     match address.parse::<SocketAddr>() {
-        Ok(bound) if config.fabric == FabricKind::Tcp => config.advertised(bound),
+        Ok(bound) if config.fabric != FabricKind::Shm => config.advertised(bound),
         _ => address,
     }
 }

@@ -1,0 +1,252 @@
+//! libfabric: network cards that write and read memory by themselves (verbs, EFA), and, through the same code, its own tcp
+//! and shm providers, so that machines without such a card run what a card would run.
+//!
+//! The library is opened at run time, where it is installed: nothing of it is needed to build, and a process that does not
+//! ask for this fabric does without.
+//!
+//! ```text
+//!   writer                                                                       owner
+//!   link ──── TCP: hello, control messages, pings, grants, revocations ────────> connection
+//!   endpoint ──── libfabric: writes, reads, looks at the memory's header ──────> endpoint ──> memory
+//! ```
+//! - **A connection is TCP's** (`stream`), with its hello, its pings and its `Down`. Control messages go over it.
+//! - **Bytes go by libfabric**, from an endpoint that the writer opened for this connection to one that the owner opened for it.
+//!   When the connection ends both are closed, the owner's before the peer's next link is up ([`owner`]): nothing of an
+//!   earlier connection lands after it.
+//! - **Memory is shared memory's** (`shm::memory`), registered with the provider. A peer that wants to use it asks for a
+//!   grant, which the owner gives only for a descriptor of this life; after that it takes no part.
+//! - **A write is complete when a look has followed it** ([`remote`]): a read of the memory's header that finds it not
+//!   revoked. So a revocation needs nobody's answer, and trusts no provider to stop what is under way.
+//! - **A word goes over the connection** where the provider is itself a stream (tcp), which may place the halves of a word one after
+//!   the other: the thread of the connection places it.
+//! - One thread ([`progress`]) drives all endpoints of a process.
+
+#[expect(unsafe_code, reason = "libfabric is a C library")]
+mod device;
+mod grant;
+#[expect(unsafe_code, reason = "it is opened at run time")]
+mod library;
+mod owner;
+mod progress;
+mod remote;
+mod ring;
+mod sys;
+
+use crate::{
+    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
+    memory::{Counters, Handle, Registry, Transport},
+    shm::memory::FileMemory,
+    stream::{Carrier, StreamFabric, frame::Place, hello, socket::Network, target::Owners},
+    words::{self, WORD},
+};
+use device::{Device, Registration};
+use leeward_platform::Rng;
+use owner::{Granter, Reach};
+use parking_lot::Mutex;
+use remote::{Access, Remote};
+use std::{
+    collections::HashMap,
+    fmt, io,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// Which of libfabric's providers carries the bytes. All processes of a cluster need the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Provider {
+    /// The first that there is: EFA, verbs, tcp.
+    #[default]
+    Automatic,
+    /// InfiniBand and RoCE cards; the listening address is that of the card's interface.
+    Verbs,
+    /// AWS's Elastic Fabric Adapter.
+    Efa,
+    /// Sockets.
+    Tcp,
+    /// Memory shared between the processes of one host.
+    Shm,
+}
+
+impl Provider {
+    /// Every one, with its name in settings.
+    pub const ALL: [(Provider, &'static str); 5] = [
+        (Provider::Automatic, "auto"),
+        (Provider::Verbs, "verbs"),
+        (Provider::Efa, "efa"),
+        (Provider::Tcp, "tcp"),
+        (Provider::Shm, "shm"),
+    ];
+
+    /// libfabric's names of what may be meant, best first, and whether each has the addresses of hosts.
+    fn candidates(self) -> &'static [(&'static str, bool)] {
+        const EFA: (&str, bool) = ("efa", false);
+        const VERBS: (&str, bool) = ("verbs;ofi_rxm", true);
+        const TCP: (&str, bool) = ("tcp", true);
+        match self {
+            Provider::Automatic => &[EFA, VERBS, TCP],
+            Provider::Verbs => &[VERBS],
+            Provider::Efa => &[EFA],
+            Provider::Tcp => &[TCP],
+            Provider::Shm => &[("shm", false)],
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = Provider::ALL.iter().find(|(provider, _)| provider == self).expect("all are there");
+        f.write_str(name)
+    }
+}
+
+/// There is no provider of this name; says which there are.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no libfabric provider that is known here: it must be auto, verbs, efa, tcp or shm")]
+pub struct UnknownProvider(String);
+
+impl FromStr for Provider {
+    type Err = UnknownProvider;
+
+    fn from_str(text: &str) -> Result<Provider, UnknownProvider> {
+        let found = Provider::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(provider, _)| *provider).ok_or_else(|| UnknownProvider(text.into()))
+    }
+}
+
+/// What the threads and links of one fabric share.
+struct Context {
+    device: Arc<Device>,
+    counters: Arc<Counters>,
+    /// How many memories were revoked or dropped.
+    revocations: Arc<AtomicU64>,
+    next_connection: AtomicU32,
+    /// Whom the connections with these numbers are to.
+    peers: Mutex<HashMap<u32, PeerId>>,
+    stopped: AtomicBool,
+}
+
+/// A process's attachment over libfabric. One thread of its own makes progress; TCP connections have theirs.
+pub struct LibfabricFabric {
+    stream: StreamFabric<Remote>,
+    registry: Arc<Registry<FileMemory<Reach>>>,
+    context: Arc<Context>,
+    progress: Option<JoinHandle<()>>,
+}
+
+impl LibfabricFabric {
+    /// Listens at `address`, "host:port" with port 0 for any, as `me`; `provider` carries the bytes, over the interface that has
+    /// this address if it knows such addresses.
+    ///
+    /// # Errors
+    /// libfabric is not installed, or offers no such provider; the address is malformed or taken; there are no threads or
+    /// descriptors left.
+    pub fn bind(
+        me: PeerId,
+        address: &str,
+        provider: Provider,
+        options: LinkOptions,
+        sink: Sink,
+    ) -> io::Result<Arc<LibfabricFabric>> {
+        // Of an address that stands for all interfaces the provider makes its own choice.
+        let host = address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
+        let host = host.filter(|host| !["0.0.0.0", "::", ""].contains(host));
+        let context = Arc::new(Context {
+            device: Device::open(provider, host)?,
+            counters: Arc::default(),
+            revocations: Arc::default(),
+            next_connection: AtomicU32::new(1),
+            peers: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let registry = Arc::new(Registry::new(Rng::from_entropy()));
+        let (shared, found) = (Arc::clone(&context), Arc::clone(&registry));
+        let owners: Owners = Box::new(move || Box::new(Granter::new(Arc::clone(&shared), Arc::clone(&found))));
+        let carrier = Carrier {
+            network: Network::Tcp,
+            reach: hello::reach_by(&format!("libfabric {}", context.device.name())),
+            counters: Arc::clone(&context.counters),
+            context: Arc::clone(&context),
+            owners,
+        };
+        let stream = StreamFabric::bind(me, address, options, sink, carrier)?;
+        let (driven, links) = (Arc::clone(&context), Arc::clone(stream.links()));
+        let run = move || progress::run(&driven, &links);
+        let progress = Some(thread::Builder::new().name("fabric-progress".into()).spawn(run)?);
+        Ok(Arc::new(LibfabricFabric { stream, registry, context, progress }))
+    }
+
+    /// libfabric's name of the provider that carries the bytes.
+    pub fn provider_name(&self) -> &str {
+        self.context.device.name()
+    }
+
+    /// Whether a write is of one word, or a part of one, that the provider might not place at once.
+    fn goes_by_connection(&self, offset: u64, bytes: &[u8]) -> bool {
+        let in_word = offset as usize % WORD;
+        self.context.device.tears_words() && !bytes.is_empty() && in_word + bytes.len() <= WORD
+    }
+
+    fn post(&self, peer: PeerId, descriptor: &Descriptor, (offset, len): (u64, u64), op: u64, access: &Access<'_>) {
+        let Some(link) = self.stream.link(peer) else { return };
+        let handle = Handle::parse(descriptor, Transport::Libfabric)
+            .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
+        link.post(|state, options| match handle {
+            Some(Handle { id, key, .. }) => match access {
+                Access::Write(bytes) if self.goes_by_connection(offset, bytes) => {
+                    state.write(Place { id, key, offset }, bytes, op, options);
+                }
+                access => remote::post(state, options, (id, key), offset, op, access),
+            },
+            None => state.events.push_back(LinkEvent::Refused { op }),
+        });
+    }
+}
+
+impl Fabric for LibfabricFabric {
+    fn local_address(&self) -> String {
+        self.stream.local_address()
+    }
+    fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
+        let Context { device, counters, revocations, .. } = &*self.context;
+        Ok(FileMemory::register(&self.registry, counters, len, |mapping| {
+            let registration = Registration::for_peers(device, Arc::clone(mapping))?;
+            Ok(Reach::new(registration, device, revocations))
+        })?)
+    }
+    fn connect(&self, peer: PeerId, address: &str) {
+        self.stream.connect(peer, address);
+    }
+    fn disconnect(&self, peer: PeerId) {
+        self.stream.disconnect(peer);
+    }
+    fn send(&self, peer: PeerId, message: &[u8]) {
+        self.stream.send(peer, message);
+    }
+    fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
+        self.post(peer, to, (offset, bytes.len() as u64), op, &Access::Write(bytes));
+    }
+    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
+        self.post(peer, from, (offset, u64::from(len)), op, &Access::Read(len));
+    }
+    fn flush(&self) {
+        self.stream.flush();
+    }
+    fn counters(&self) -> FabricCounters {
+        self.context.counters.snapshot()
+    }
+}
+
+impl Drop for LibfabricFabric {
+    fn drop(&mut self) {
+        self.context.stopped.store(true, Ordering::Release);
+        self.context.device.wake();
+        // The last handle may go away inside of a sink. A thread that panicked has said so itself.
+        if let Some(thread) = self.progress.take().filter(|thread| thread.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}

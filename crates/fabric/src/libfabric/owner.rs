@@ -1,0 +1,130 @@
+//! The owner's side of a connection: an endpoint of its own, and the memory that the peer was granted.
+//!
+//! Belongs to the thread of the connection. All that a peer may still be doing on an earlier connection ends when that one's
+//! [`Granter`] is dropped, since its endpoint is closed: before the peer's new link is up.
+//!
+//! Memory that was granted stays registered and mapped, also when its owner has revoked or dropped it, until the peer has
+//! given it back or the connection is over: whatever is under way then lands where nobody looks. The peer hears of it with
+//! the next answer, at the latest to its next ping.
+
+use super::{
+    Context,
+    device::{Device, Endpoint, Registration},
+    grant::Grant,
+};
+use crate::{
+    memory::{Framed, Registry, Transport},
+    shm::memory::{Attachment, FileMemory, is_revoked},
+    stream::target::{Export, Owner},
+};
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tracing::warn;
+
+/// A memory's registration, and who counts that it is revoked.
+pub(super) struct Reach {
+    registration: Arc<Registration>,
+    pins_pages: bool,
+    revocations: Arc<AtomicU64>,
+}
+
+impl Reach {
+    /// For a memory that `registration` is of.
+    pub(super) fn new(registration: Registration, device: &Device, revocations: &Arc<AtomicU64>) -> Reach {
+        let (registration, revocations) = (Arc::new(registration), Arc::clone(revocations));
+        Reach { registration, pins_pages: device.pins_memory(), revocations }
+    }
+}
+
+impl Attachment for Reach {
+    const TRANSPORT: Transport = Transport::Libfabric;
+    fn pins_pages(&self) -> bool {
+        self.pins_pages
+    }
+    fn revoked(&self) {
+        self.revocations.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What one connection's peer was granted.
+pub(super) struct Granter {
+    context: Arc<Context>,
+    registry: Arc<Registry<FileMemory<Reach>>>,
+    /// Opened with the first grant, with its address. Closed before what was granted is let go.
+    endpoint: Option<(Endpoint, Vec<u8>)>,
+    granted: HashMap<(u64, u64), Granted>,
+    /// How many revocations there were when `granted` was looked through last.
+    seen: u64,
+}
+
+struct Granted {
+    registration: Arc<Registration>,
+    /// The peer knows that it is revoked.
+    told: bool,
+}
+
+impl Granter {
+    /// Nothing is granted yet.
+    pub(super) fn new(context: Arc<Context>, registry: Arc<Registry<FileMemory<Reach>>>) -> Granter {
+        Granter { context, registry, endpoint: None, granted: HashMap::new(), seen: 0 }
+    }
+
+    fn address(&mut self) -> io::Result<Vec<u8>> {
+        if self.endpoint.is_none() {
+            let endpoint = Endpoint::open(&self.context.device)?;
+            let address = endpoint.address()?;
+            self.endpoint = Some((endpoint, address));
+        }
+        let (_, address) = self.endpoint.as_ref().expect("just opened");
+        Ok(address.clone())
+    }
+}
+
+impl Owner for Granter {
+    fn framed(&self, id: u64, key: u64) -> Option<Arc<dyn Framed>> {
+        Some(self.registry.find(id, key)?)
+    }
+
+    fn export(&mut self, id: u64, key: u64) -> Option<Export> {
+        let memory = self.registry.find(id, key).filter(|memory| !memory.is_revoked())?;
+        let address = self.address().inspect_err(|error| warn!(%error, "cannot grant memory to a peer")).ok()?;
+        let registration = Arc::clone(&memory.attachment().registration);
+        let (remote_key, base) = registration.remote();
+        let len = crate::Memory::len(&*memory) as u64;
+        self.granted.insert((id, key), Granted { registration, told: false });
+        // A revocation that comes meanwhile may have been counted before the memory was among those looked through.
+        self.seen = 0;
+        Some(Export::Grant(Grant { key: remote_key, base, len, address }.encode()))
+    }
+
+    fn release(&mut self, id: u64, key: u64) {
+        self.granted.remove(&(id, key));
+    }
+
+    fn moved(&mut self, written: u64, read: u64) {
+        let counters = &self.context.counters;
+        counters.received.fetch_add(written, Ordering::Relaxed);
+        counters.sent.fetch_add(read, Ordering::Relaxed);
+    }
+
+    fn revoked(&mut self) -> Vec<u64> {
+        let count = self.context.revocations.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.seen, count) == count {
+            return Vec::new();
+        }
+        let untold = |granted: &Granted| !granted.told && is_revoked(granted.registration.memory());
+        let revoked = self.granted.iter_mut().filter(|(_, granted)| untold(granted));
+        revoked
+            .map(|((id, _), granted)| {
+                granted.told = true;
+                *id
+            })
+            .collect()
+    }
+}
