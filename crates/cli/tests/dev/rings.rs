@@ -129,6 +129,25 @@ fn many_under_way_are_answered_once_each() {
 }
 
 #[test]
+fn nobody_oversleeps_among_many() {
+    // Each request has a bell of its own, and most bells stay unread until the next tick of the node, or its limit.
+    let dev = Dev::start(1, &["--set", "ring_spin_us=0"]);
+    let client = through_rings(&dev, ClientOptions { deadline: Duration::from_secs(10), ..options() });
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let client = client.clone();
+            scope.spawn(move || {
+                let key = format!("counter-{thread}");
+                for sum in 1..=3000 {
+                    assert_eq!(client.add(key.clone(), 1).expect("an answer within the deadline"), sum);
+                }
+            });
+        }
+    });
+    dev.stop();
+}
+
+#[test]
 fn a_client_that_is_killed_frees_its_rings() {
     let dev = Dev::start(1, &[]);
     let mut client = leeward()

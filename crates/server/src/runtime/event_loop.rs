@@ -208,6 +208,10 @@ impl EventLoop {
             if connection.can_read() {
                 self.readable.insert(id);
             }
+            if self.ringing.hears(id) {
+                // What was read may have been a bell, whose event comes without anything to read then.
+                self.ringing.look(id);
+            }
             self.touched.insert(id);
             self.submit(now, id);
         }
