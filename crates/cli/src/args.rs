@@ -309,7 +309,8 @@ fn placement(text: &str) -> Result<Placement, String> {
 /// Where a cluster is.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connect {
-    /// Native addresses of one or more nodes; one that answers is enough
+    /// Native addresses of one or more nodes; one that answers is enough. host:port, or leeward://host:port, is reached
+    /// over TCP; leeward+ring://host:port through request and reply rings, by default in memory shared on this host
     #[arg(
         long,
         value_delimiter = ',',
@@ -390,6 +391,8 @@ Examples:
   leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify
   leeward bench ycsb --dev 3 --workload load,a --kill-primary-every 5 --kills 10 --verify
   leeward bench ycsb --dev 1 --workload load,a --kill-primary-every 5 --kills 3 --verify --json result.json
+  leeward bench ycsb --dev 1 --rings --workload c --threads 1 --depth 1     through rings in shared memory
+  leeward bench ycsb --connect leeward+ring://127.0.0.1:7479 --workload c   the same, of the running nodes
 
 Workloads: load inserts; a 50 % reads, 50 % updates; b 95-5; c reads; d 95 % reads of the latest, 5 % inserts; e 95 %
 scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Records that are missing are loaded first.
@@ -402,6 +405,9 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "NODES", conflicts_with = "connect",
         value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) dev: Option<u32>,
+    /// With --dev: requests and answers go through rings, as with addresses leeward+ring://
+    #[arg(long, requires = "dev")]
+    pub(crate) rings: bool,
     /// The table of the cluster that is measured
     #[arg(long = "table", value_name = "NAME", default_value = DEFAULT_TABLE, conflicts_with = "dev")]
     pub(crate) table_name: TableName,

@@ -68,7 +68,8 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
             ..plan(nodes, args.regions, args.fabric, directory)?
         })?;
         started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
-        options.seeds = started.addresses();
+        let scheme = if args.rings { "leeward+ring://" } else { "" };
+        options.seeds = started.addresses().iter().map(|address| format!("{scheme}{address}")).collect();
         cluster = Some(Box::new(started));
         end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
     }

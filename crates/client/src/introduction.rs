@@ -1,6 +1,7 @@
 //! Asks one node, and no other, who it is and what it knows of the cluster: blocking, on a connection of its own. For tools
 //! that must tell of nodes that are not part of the cluster; a [`Session`](crate::Session) would ask another node.
 
+use crate::address::Address;
 use crate::admin::too_late;
 use leeward_format::ServerId;
 use leeward_format::cluster::RegionMap;
@@ -21,12 +22,13 @@ pub struct Introduction {
     pub map: RegionMap,
 }
 
-/// Asks the node at `address` (native, `host:port`), as the client `name`.
+/// Asks the node at `address` (a native [address](Address)), over TCP, as the client `name`.
 ///
 /// # Errors
 /// It cannot be reached, does not answer within `timeout`, or does not speak the native protocol.
 pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Introduction> {
     let until = Instant::now() + timeout;
+    let address = Address::parse(address).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?.host_port;
     let resolved = address.to_socket_addrs()?.next();
     let resolved = resolved.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "the host has no address"))?;
     let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;

@@ -6,6 +6,10 @@
 //! - [`Session`] is pipelined: [`Session::submit`] batches, then [`Session::poll`] for those that are done. It
 //!   belongs to one thread.
 //!
+//! **Two ways.** An address `leeward://host:port`, or only `host:port`, is reached over TCP; with `leeward+ring://host:port`
+//! requests and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
+//! else differs: the same calls, answers, retries and redirects.
+//!
 //! **What is retried.** An answer that says that nothing was changed ([`OpError::NotPrimary`],
 //! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`]) and a request that never left this process are retried
 //! for every operation. When the outcome is unknown (the connection broke after the request was sent) only
@@ -28,14 +32,17 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod admin;
 mod client;
 mod introduction;
 mod link;
 mod options;
+mod ring;
 mod scan;
 mod session;
 
+pub use address::{Address, Way};
 pub use client::Client;
 pub use introduction::{Introduction, introduce};
 pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo, TableOptions};

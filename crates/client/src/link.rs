@@ -1,7 +1,11 @@
 //! One connection to one node: frames out, frames in, and the requests that wait for their answer. Never blocks.
 //!
+//! With [rings](crate::ring), requests and answers go through those, as `link/rings.rs` says, and the rest over the connection.
+//!
 //! Invariant: a request whose last byte was not handed to the kernel cannot have been carried out, since a node
 //! acts on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
+
+mod rings;
 
 use crate::options::{ClientError, Traffic};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -9,6 +13,8 @@ use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
 use leeward_format::table::TableName;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+pub(crate) use rings::RingOptions;
+use rings::Rings;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
@@ -71,11 +77,18 @@ pub(crate) struct Link {
     written: u64,
     received: u64,
     input: Vec<u8>,
+    rings: Option<Rings>,
 }
 
 impl Link {
-    /// Starts to connect to `address`.
-    pub(crate) fn connect(address: &str, client: &str, token: Token, registry: &Registry) -> Result<Link, ClientError> {
+    /// Starts to connect to `address`, for `rings` if there are options for them.
+    pub(crate) fn connect(
+        address: &str,
+        client: &str,
+        token: Token,
+        registry: &Registry,
+        rings: Option<RingOptions>,
+    ) -> Result<Link, ClientError> {
         let bad = |reason: String| ClientError::Address { address: address.to_string(), reason };
         let mut resolved = address.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
         let socket_address = resolved.next().ok_or_else(|| bad("the host has no address".into()))?;
@@ -95,8 +108,12 @@ impl Link {
             written: 0,
             received: 0,
             input: Vec::new(),
+            rings: rings.map(|options| Rings::new(options, token)),
         };
         link.push(&Request::Hello { client: client.to_string() });
+        if link.rings.is_some() {
+            link.push(&Request::RingOffer);
+        }
         Ok(link)
     }
 
@@ -107,12 +124,14 @@ impl Link {
 
     /// It has been coming up for longer than `patience`.
     pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        !self.connected && now.saturating_duration_since(self.started) > patience
+        !self.is_ready() && now.saturating_duration_since(self.started) > patience
     }
 
-    /// Bytes written to and read from the connection so far.
+    /// Bytes written to and read from the connection, and through rings, so far.
     pub(crate) fn traffic(&self) -> Traffic {
-        Traffic { sent: self.written, received: self.received }
+        let mut traffic = Traffic { sent: self.written, received: self.received };
+        traffic += self.ring_traffic();
+        traffic
     }
 
     /// Asks the node for its region map.
@@ -152,6 +171,10 @@ impl Link {
         if !self.connected {
             return Ok(());
         }
+        if self.rings.is_some() {
+            self.flush_into_rings(now);
+            return self.write();
+        }
         while !self.waiting.is_empty() {
             let mut bytes = 0;
             let table = self.waiting[0].table.clone();
@@ -160,15 +183,24 @@ impl Link {
                 bytes < REQUEST_BYTES && pending.table == table
             };
             let count = self.waiting.iter().take(REQUEST_OPS).take_while(fits_first(fits)).count();
-            let pendings: Vec<Pending> = self.waiting.drain(..count).collect();
-            let id = self.next_id;
-            self.next_id += 1;
-            let ops = pendings.iter().map(|pending| pending.op.clone()).collect();
-            self.push(&Request::Ops { id, direct: true, table, ops });
-            let ops = pendings.into_iter().map(Some).collect();
-            self.flights.push_back((id, Flight { end: self.queued, sent: now, ops }));
+            let request = self.request(count);
+            self.push(&request);
+            self.take_off(count, self.queued, now);
         }
         self.write()
+    }
+
+    /// A request of the first `count` operations that wait.
+    fn request(&self, count: usize) -> Request {
+        let ops = self.waiting[..count].iter().map(|pending| pending.op.clone()).collect();
+        Request::Ops { id: self.next_id, direct: true, table: self.waiting[0].table.clone(), ops }
+    }
+
+    /// Their request is on its way; `end` as in [`Flight`].
+    fn take_off(&mut self, count: usize, end: u64, now: Instant) {
+        let ops = self.waiting.drain(..count).map(Some).collect();
+        self.flights.push_back((self.next_id, Flight { end, sent: now, ops }));
+        self.next_id += 1;
     }
 
     /// The socket became writable: the connection is up, or has failed.
@@ -210,6 +242,7 @@ impl Link {
     /// The operations of request `id`, which has been answered. `None` for an id that this link never used.
     pub(crate) fn answered(&mut self, id: u64) -> Option<Vec<Option<Pending>>> {
         let at = self.flights.iter().position(|(flight, _)| *flight == id)?;
+        self.answered_over_stream(id);
         self.flights.remove(at).map(|(_, flight)| flight.ops)
     }
 
@@ -218,6 +251,7 @@ impl Link {
         if let Err(error) = registry.deregister(&mut self.stream) {
             tracing::debug!(%error, address = self.address, "deregister");
         }
+        self.rings = None;
         let mut failed = Failed { unsent: self.waiting, unknown: Vec::new() };
         for (_, flight) in self.flights {
             if flight.end <= self.written {

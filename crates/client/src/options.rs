@@ -18,6 +18,11 @@ pub struct ClientOptions {
     pub connect_within: Duration,
     /// Pause before the first retry of an operation; it doubles from there up to 16 times as long.
     pub retry_pause: Duration,
+    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple of
+    /// 64, at least 4 KiB. A node gives less where its own limit is lower. What is larger than half a ring goes over TCP.
+    pub ring_bytes: usize,
+    /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it.
+    pub ring_spin: Duration,
     /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
     pub patience: Duration,
 }
@@ -30,6 +35,8 @@ impl Default for ClientOptions {
             deadline: Duration::from_secs(30),
             connect_within: Duration::from_secs(2),
             retry_pause: Duration::from_millis(5),
+            ring_bytes: 256 << 10,
+            ring_spin: Duration::from_micros(100),
             patience: Duration::from_secs(1),
         }
     }
@@ -67,6 +74,14 @@ pub enum ClientError {
     NoRegions {
         /// Addresses that were tried.
         seeds: String,
+    },
+    /// A node answers, but requests cannot go through rings.
+    #[error("no rings to {address}: {reason}; leeward://{address} connects over TCP")]
+    Rings {
+        /// The node's.
+        address: String,
+        /// Why, and what to do.
+        reason: String,
     },
     /// An address is not of the form `host:port`, or its host is unknown.
     #[error("address {address:?}: {reason}")]

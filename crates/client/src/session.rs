@@ -4,12 +4,16 @@
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
 
-use crate::link::{Failed, Link, Pending};
+mod ringing;
+
+use crate::address::{Address, Way};
+use crate::link::{Failed, Link, Pending, RingOptions};
 use crate::options::{ClientError, ClientOptions, Traffic};
+use crate::ring::Mail;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
 use leeward_format::table::TableName;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Token, Waker};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +29,8 @@ const READ_BYTES: usize = 64 << 10;
 const LONGEST_PAUSE: u32 = 16;
 /// How often deadlines are looked at while requests are under way.
 const TICK: Duration = Duration::from_millis(20);
+/// Poll token of the waker.
+const WAKER: Token = Token(usize::MAX);
 
 /// Names a batch that was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,6 +93,11 @@ pub struct Session {
     last_failure: String,
     /// Of links that are gone.
     past_traffic: Traffic,
+    /// How the fabrics of rings reach this session; `None`: there are no rings.
+    mail: Option<Arc<Mail>>,
+    /// A node that gives no rings, and why.
+    no_rings: Option<(String, String)>,
+    has_many_cores: bool,
 }
 
 impl std::fmt::Debug for Session {
@@ -96,20 +107,27 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native addresses, `host:port`) that answers and learns the region map.
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns the region
+    /// map.
     ///
     /// # Errors
-    /// None answers within [`ClientOptions::connect_within`], the one that does knows no region until
+    /// There are no rings where they are asked for ([`ClientError::Rings`]), no node answers within [`ClientOptions::connect_within`], the one that does knows no region until
     /// [`ClientOptions::deadline`], or an address cannot be one.
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
         let begun = Instant::now();
         let deadline = begun + options.deadline;
         let connect_until = deadline.min(begun + options.connect_within);
+        let (way, addresses) = Address::parse_all(seeds)?;
+        let poll = Poll::new()?;
+        let mail = match way {
+            Way::Tcp => None,
+            Way::Rings => Some(Mail::new(Waker::new(poll.registry(), WAKER)?)),
+        };
         let mut session = Session {
             options,
-            seeds: seeds.iter().map(|seed| seed.as_ref().to_string()).collect(),
+            seeds: addresses,
             next_seed: usize::MAX,
-            poll: Poll::new()?,
+            poll,
             events: Events::with_capacity(64),
             scratch: vec![0; READ_BYTES],
             links: HashMap::new(),
@@ -125,11 +143,14 @@ impl Session {
             done: Vec::new(),
             last_failure: if seeds.is_empty() { "no address given" } else { "no answer in time" }.into(),
             past_traffic: Traffic::default(),
+            mail,
+            no_rings: None,
+            has_many_cores: Session::has_many_cores(),
         };
-        for seed in &session.seeds {
-            check_address(seed)?;
-        }
         session.fetch_map_until(connect_until)?;
+        if way == Way::Rings {
+            session.await_rings(connect_until)?;
+        }
         while session.map.regions.is_empty() {
             if Instant::now() >= deadline {
                 return Err(ClientError::NoRegions { seeds: session.seeds.join(", ") });
@@ -290,7 +311,9 @@ impl Session {
         }
         let token = Token(self.next_token);
         self.next_token += 1;
-        match Link::connect(address, &self.options.name, token, self.poll.registry()) {
+        let ring_bytes = self.options.ring_bytes;
+        let rings = self.mail.clone().map(|mail| RingOptions { ring_bytes, mail });
+        match Link::connect(address, &self.options.name, token, self.poll.registry(), rings) {
             Ok(link) => {
                 self.links.insert(token, link);
                 Some(token)
@@ -336,9 +359,9 @@ impl Session {
     /// Deadlines of what is on the links, and links that do not come up or do not answer.
     fn check_links(&mut self, now: Instant) {
         let patience = self.options.patience;
-        let stuck = self.links.iter().filter(|(_, link)| link.is_stuck(now, patience)).map(|(token, _)| *token);
-        for token in stuck.collect::<Vec<_>>() {
-            self.fail(token, "no connection in time");
+        let stuck = self.links.iter().filter(|(_, link)| link.is_stuck(now, patience));
+        for (token, lacks) in stuck.map(|(token, link)| (*token, link.lacks())).collect::<Vec<_>>() {
+            self.fail(token, &lacks);
         }
         let mut failed = Failed::default();
         let mut doubt = false;
@@ -391,6 +414,7 @@ impl Session {
         for (token, error) in broken {
             self.fail(token, &error.to_string());
         }
+        self.settle_rings();
     }
 
     /// When [`Session::poll`] must look again although no socket speaks.
@@ -402,7 +426,18 @@ impl Session {
 
     /// Waits for the sockets and takes in what they bring.
     fn wait(&mut self, timeout: Duration) -> Result<(), ClientError> {
-        match self.poll.poll(&mut self.events, Some(timeout)) {
+        let timeout = match &self.mail {
+            None => timeout,
+            Some(_) => match self.wait_on_rings(timeout) {
+                Some(left) => left,
+                None => return Ok(()),
+            },
+        };
+        let polled = self.poll.poll(&mut self.events, Some(timeout));
+        if let Some(mail) = &self.mail {
+            mail.is_up();
+        }
+        match polled {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result?,
         }
@@ -433,6 +468,9 @@ impl Session {
         match reply {
             Reply::Map(map) => self.adopt_map(map, now),
             Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
+            Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
+                self.hear_of_rings(token, reply);
+            }
             Reply::Results { id, results } => {
                 let Some(ops) = self.links.get_mut(&token).and_then(|link| link.answered(id)) else {
                     return self.fail(token, "answer to a request that was not made");
@@ -555,15 +593,4 @@ fn primary_address<'a>(map: &'a RegionMap, table: &str, op: &Op) -> Option<&'a s
         None => None,
     }?;
     Some(&server.native_address)
-}
-
-fn check_address(address: &str) -> Result<(), ClientError> {
-    let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-    match port {
-        Some((host, Ok(1..))) if !host.is_empty() => Ok(()),
-        _ => {
-            let reason = "expected host:port, such as 127.0.0.1:7479".into();
-            Err(ClientError::Address { address: address.to_string(), reason })
-        }
-    }
 }

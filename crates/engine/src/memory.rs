@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  0                                                                                    budget
-//!  | levels | tails | mirrors | reads | compactions | L0s of all regions |     cache: what is left     |
-//!                                             a quarter   frozen from a quarter on,
-//!                                             admits new  3/8 make writers wait
+//!  | levels | tails | mirrors, rings | reads | compactions | L0s of all regions |  cache: what is left  |
+//!                                                    a quarter   frozen from a quarter on,
+//!                                                    admits new  3/8 make writers wait
 //! ```
 //! Everything but the cache takes a lease, whose bytes are what it holds at the moment; the cache gives way at once
 //! and takes what is given back. Each purpose has a share that it respects as it can:
@@ -48,9 +48,11 @@ pub enum Purpose {
     Levels,
     /// What primaries have written into a backup's memory.
     Mirrors,
+    /// Request rings of clients, for who uses the engine in a server.
+    Rings,
 }
 
-const PURPOSES: usize = 6;
+const PURPOSES: usize = 7;
 
 /// How a budget is divided at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,12 +73,14 @@ pub struct MemoryStats {
     pub levels: u64,
     /// See [`Purpose::Mirrors`].
     pub mirrors: u64,
+    /// See [`Purpose::Rings`].
+    pub rings: u64,
 }
 
 impl MemoryStats {
     /// All that is in use.
     pub fn used(&self) -> u64 {
-        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors
+        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors + self.rings
     }
 }
 
@@ -183,6 +187,7 @@ impl Memory {
             tails: of(Purpose::Tails),
             levels: of(Purpose::Levels),
             mirrors: of(Purpose::Mirrors),
+            rings: of(Purpose::Rings),
         }
     }
 
@@ -204,7 +209,7 @@ impl Memory {
         match purpose {
             Purpose::L0s => budget / 10 * 3,
             Purpose::Compactions => budget / 4,
-            Purpose::Reads | Purpose::Mirrors => budget / 8,
+            Purpose::Reads | Purpose::Mirrors | Purpose::Rings => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,
         }

@@ -19,6 +19,7 @@ pub mod op;
 pub mod packed;
 pub mod range;
 pub mod record;
+pub mod ring;
 pub mod segment;
 mod stamp;
 pub mod superblock;

@@ -452,6 +452,22 @@ pub enum Request {
     /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
     /// [`Reply::Node`].
     Who,
+    /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
+    RingOffer,
+    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
+    /// or by [`Reply::RingRefused`].
+    RingOpen {
+        /// Where the client's fabric listens.
+        address: String,
+        /// Bytes of the request ring.
+        request_bytes: u32,
+        /// Bytes of the reply ring; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        reply_bytes: u32,
+        /// Descriptor of the memory that the reply ring is in.
+        reply: Bytes,
+    },
+    /// There is something in the ring, and the node may be asleep. Not answered.
+    RingBell,
 }
 
 /// Node to native client.
@@ -473,5 +489,37 @@ pub enum Reply {
         server: ServerId,
         /// Where operators reach it.
         admin_address: String,
+    },
+    /// Requests may go through rings.
+    RingOffer {
+        /// The fabric that the rings are on: `shm`, `tcp`.
+        fabric: String,
+        /// The node's number on it.
+        node: u32,
+        /// The client's number on it.
+        client: u32,
+        /// Where the node's fabric listens.
+        address: String,
+        /// Most bytes of a request ring.
+        most_bytes: u32,
+    },
+    /// There is no ring for this client; requests may go over the connection.
+    RingRefused {
+        /// Why, in words.
+        reason: String,
+    },
+    /// The rings are there. They end with the connection.
+    RingOpen {
+        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        request: Bytes,
+        /// Key of the messages in the request ring.
+        request_key: u64,
+        /// Key of the messages in the reply ring.
+        reply_key: u64,
+    },
+    /// There is something in the reply ring for a client that went to sleep with this number.
+    RingBell {
+        /// The number, from the control word behind the request ring.
+        sleep: u64,
     },
 }

@@ -58,6 +58,9 @@ fn requests() {
     let hello = Request::Hello { client: "bench".into() };
     check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
     check(FrameKind::Request, Request::Who, include_str!("golden/request-who.hex"));
+    let (address, reply) = ("@c".into(), Bytes::from_static(&[1, 2, 3]));
+    let open = Request::RingOpen { address, request_bytes: 4096, reply_bytes: 8192, reply };
+    check(FrameKind::Request, open, include_str!("golden/request-ring-open.hex"));
     let key = Bytes::from_static(b"key");
     let ops = vec![
         Op::Get { key: key.clone() },
@@ -110,6 +113,11 @@ fn replies() {
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };
     check(FrameKind::Reply, node, include_str!("golden/reply-node.hex"));
+    let (fabric, address) = ("shm".into(), "@n".into());
+    let offer = Reply::RingOffer { fabric, node: 7, client: 300, address, most_bytes: 4096 };
+    check(FrameKind::Reply, offer, include_str!("golden/reply-ring-offer.hex"));
+    let open = Reply::RingOpen { request: Bytes::from_static(&[1, 2, 3]), request_key: 1, reply_key: 300 };
+    check(FrameKind::Reply, open, include_str!("golden/reply-ring-open.hex"));
 }
 
 #[test]

@@ -15,7 +15,9 @@
 
 use leeward_fabric::Provider;
 use leeward_format::MAX_SEGMENT_BYTES;
+use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
+use leeward_platform::Nanos;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
@@ -50,6 +52,19 @@ impl<'de> Deserialize<'de> for FabricKind {
     }
 }
 
+/// Which fabric the rings of native clients are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RingsOn {
+    /// Shared memory, for clients on this host.
+    #[default]
+    Shm,
+    /// TCP, for clients anywhere.
+    Tcp,
+    /// There are none.
+    Off,
+}
+
 /// Settings of one node. Every field can be given in the file by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,6 +86,14 @@ pub struct NodeConfig {
     pub advertise_host: Option<String>,
     /// How nodes reach each other: `tcp`, `shm`, `libfabric`, or `libfabric:` and a provider of it: `verbs`, `efa`, `tcp`, `shm`.
     pub fabric: FabricKind,
+    /// The fabric of native clients' request rings: `shm`, `tcp` or `off`.
+    pub rings: RingsOn,
+    /// Most bytes of one client's request ring: 4 KiB to 64 MiB, a multiple of 64. All together have an eighth of
+    /// [`NodeConfig::memory_budget`].
+    pub ring_bytes: u64,
+    /// How long the event loop looks for requests in rings after the last one, before it sleeps, in microseconds: 0 to
+    /// 100,000. Default: 100 with four cores or more, else 0.
+    pub ring_spin_us: Option<u64>,
     /// Where the embedded coordinator listens.
     #[serde(deserialize_with = "socket_address")]
     pub coordinator: SocketAddr,
@@ -112,6 +135,9 @@ impl Default for NodeConfig {
             fabric_listen: None,
             advertise_host: None,
             fabric: FabricKind::Tcp,
+            rings: RingsOn::Shm,
+            ring_bytes: 256 << 10,
+            ring_spin_us: None,
             coordinator: SocketAddr::from(([127, 0, 0, 1], 7779)),
             insecure_listen: false,
             capacity_bytes: None,
@@ -258,6 +284,13 @@ impl NodeConfig {
             return Err(check.refused("segment_bytes", self.segment_bytes, "a power of two".into()));
         }
         check.range("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES as u64..=MAX_SEGMENT_BYTES as u64)?;
+        check.range("ring_bytes", self.ring_bytes, MIN_RING_BYTES as u64..=MAX_RING_BYTES as u64)?;
+        if !self.ring_bytes.is_multiple_of(64) {
+            return Err(check.refused("ring_bytes", self.ring_bytes, "a multiple of 64".into()));
+        }
+        if let Some(spin) = self.ring_spin_us {
+            check.range("ring_spin_us", spin, 0..=100_000)?;
+        }
         check.range("job_threads", self.job_threads, 1..=64)?;
         check.range("max_connections", self.max_connections, 1..=100_000)?;
         check.range("client_stall_seconds", self.client_stall_seconds, 1..=86_400)?;
@@ -334,6 +367,13 @@ impl NodeConfig {
         }
     }
 
+    /// How long the event loop looks for requests in rings before it sleeps.
+    pub(crate) fn ring_spin(&self) -> Nanos {
+        /// Anthus 3.4.4.
+        const SPIN_US: u64 = 100;
+        Nanos::from_micros(self.ring_spin_us.unwrap_or_else(|| if has_many_cores() { SPIN_US } else { 0 }))
+    }
+
     /// The address that others use for one that was bound: with [`NodeConfig::advertise_host`] if that is set.
     pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
         match &self.advertise_host {
@@ -346,6 +386,12 @@ impl NodeConfig {
     fn listen(&self, given: &Option<String>, base: u32) -> String {
         given.clone().unwrap_or_else(|| format!("127.0.0.1:{}", base + self.server_id))
     }
+}
+
+/// Whether a thread may spin without keeping from its core whom it waits for.
+pub(crate) fn has_many_cores() -> bool {
+    const MANY_CORES: usize = 4;
+    std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
 }
 
 /// An address, with a message that says what one is.

@@ -46,6 +46,10 @@ fn absurd_values_are_refused_with_the_range() {
         ("memory_budget = \"much\"", "memory_budget"),
         ("fabric = \"carrier-pigeon\"", "\"carrier-pigeon\" is no fabric: it must be tcp, shm, libfabric"),
         ("fabric = \"libfabric:pigeon\"", "\"pigeon\" is no libfabric provider that is known here"),
+        ("rings = \"carrier-pigeon\"", "carrier-pigeon"),
+        ("ring_bytes = 4095", "ring_bytes is 4095: it must be from 4096 to 67108864"),
+        ("ring_bytes = 5000", "ring_bytes is 5000: it must be a multiple of 64"),
+        ("ring_spin_us = 200000", "ring_spin_us is 200000: it must be from 0 to 100000"),
         ("server_id = ", "line 1"),
     ] {
         let refused = refusal(text);

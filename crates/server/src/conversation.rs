@@ -36,4 +36,8 @@ pub trait Conversation: Send {
     fn stop(&mut self);
     /// Everything was answered and sent after a [stop](Conversation::stop): the connection can be closed.
     fn is_finished(&self) -> bool;
+    /// The conversation of a native client, which may have a ring.
+    fn native(&mut self) -> Option<&mut crate::native::Session> {
+        None
+    }
 }

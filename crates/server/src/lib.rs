@@ -14,7 +14,7 @@
 //!
 //! [`node`] is the single-threaded heart that the simulator also drives. Everything else here is the shell around it:
 //! [`runtime`] owns the threads and sockets, [`resp`] and [`commands`] speak Redis, [`native`] speaks the protocol of
-//! `leeward-client` (both are a [`conversation::Conversation`]), [`admin`] answers HTTP, [`metrics`] counts, [`config`] is
+//! `leeward-client` (both are a [`conversation::Conversation`]), [`rings`] carry it through shared memory, [`admin`] answers HTTP, [`metrics`] counts, [`config`] is
 //! what an operator may set.
 
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod native;
 pub mod node;
 pub mod resp;
+pub mod rings;
 pub mod runtime;
 
 pub use config::NodeConfig;

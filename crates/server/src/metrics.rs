@@ -62,6 +62,9 @@ pub struct Metrics {
     latency: [Histogram; 4],
     native_requests: Counter,
     native_operations: Counter,
+    ring_requests: Counter,
+    ring_bells: Counter,
+    ring_clients: Gauge,
     resp_connections: Connections,
     native_connections: Connections,
     refused: Counter,
@@ -107,6 +110,9 @@ impl Default for Metrics {
             latency,
             native_requests: Counter::default(),
             native_operations: Counter::default(),
+            ring_requests: Counter::default(),
+            ring_bells: Counter::default(),
+            ring_clients: Gauge::default(),
             resp_connections: Connections::default(),
             native_connections: Connections::default(),
             refused: Counter::default(),
@@ -134,6 +140,21 @@ impl Metrics {
     pub fn native_request(&self, operations: usize) {
         self.native_requests.inc();
         self.native_operations.inc_by(operations as u64);
+    }
+
+    /// So many messages were taken from a ring.
+    pub(crate) fn ring_requests(&self, messages: usize) {
+        self.ring_requests.inc_by(messages as u64);
+    }
+
+    /// A client that slept was rung for.
+    pub(crate) fn ring_bell(&self) {
+        self.ring_bells.inc();
+    }
+
+    /// So many clients have rings.
+    pub(crate) fn ring_clients(&self, clients: usize) {
+        self.ring_clients.set(clients as i64);
     }
 
     /// A connection's bytes were no request.
@@ -209,6 +230,10 @@ impl Metrics {
         registry.register_with_unit("command", help, Unit::Seconds, self.latency_by_class.clone());
         registry.register("native_requests", "Requests of native clients", self.native_requests.clone());
         registry.register("native_operations", "Operations in them", self.native_operations.clone());
+        let taken = "Messages taken from request rings of native clients";
+        registry.register("ring_requests", taken, self.ring_requests.clone());
+        registry.register("ring_bells", "Sleeping ring clients that were rung for", self.ring_bells.clone());
+        registry.register("ring_clients", "Native clients with rings", self.ring_clients.clone());
         let open = Family::<ProtocolLabel, Gauge>::default();
         let accepted = Family::<ProtocolLabel, Counter>::default();
         for (protocol, connections) in [("resp", &self.resp_connections), ("native", &self.native_connections)] {
@@ -311,7 +336,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
     let family = Family::<PurposeLabel, Gauge>::default();
-    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors } = memory;
+    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors, rings } = memory;
     let by_purpose = [
         ("cache", cache),
         ("l0s", l0s),
@@ -320,6 +345,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
         ("tails", tails),
         ("levels", levels),
         ("mirrors", mirrors),
+        ("rings", rings),
     ];
     for (purpose, bytes) in by_purpose {
         family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));

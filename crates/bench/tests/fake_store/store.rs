@@ -132,7 +132,9 @@ impl Store {
                 }
                 let reply = match request {
                     Request::Hello { .. } | Request::Map => Reply::Map(self.map(state.life)),
-                    Request::Who => unreachable!("the benchmark does not ask"),
+                    Request::Who | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
+                        unreachable!("the benchmark does not ask")
+                    }
                     Request::Ops { id, ops, .. } => {
                         Reply::Results { id, results: ops.into_iter().map(|op| state.carry_out(op)).collect() }
                     }

@@ -3,6 +3,7 @@
 
 mod copies;
 mod many;
+mod rings;
 mod running;
 mod tables;
 

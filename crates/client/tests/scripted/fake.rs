@@ -95,6 +95,11 @@ impl FakeNode {
                         let node = Reply::Node { server: ServerId(1), admin_address: "admin:1".into() };
                         write_frame(FrameKind::Reply, &node, &mut out);
                     }
+                    Request::RingOffer | Request::RingOpen { .. } => {
+                        let refused = Reply::RingRefused { reason: "there is no script for rings".into() };
+                        write_frame(FrameKind::Reply, &refused, &mut out);
+                    }
+                    Request::RingBell => {}
                     Request::Ops { id, direct, table, ops } => {
                         assert!(direct, "the client routes by itself");
                         let act = script.lock().expect("no panic")(&ops);

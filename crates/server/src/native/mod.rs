@@ -1,5 +1,9 @@
 //! Native connections: frames of [`Request`] in, frames of [`Reply`] out, without their socket.
 //!
+//! A frame comes over the connection's stream, or through a [ring](crate::rings) that belongs to it; its answer goes back by the
+//! door that it came by. Who owns the rings hands in what they hold ([`Session::take_from_ring`]), and takes what is for
+//! them ([`Session::for_rings`]) and what is asked about them ([`Session::ring_asks`]).
+//!
 //! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of
 //! one request are submitted together and in order. Memory is bounded as for Redis connections: at most
 //! [`MAX_OPERATIONS`] operations are in flight, nothing more is read while [`OUTPUT_PAUSE_BYTES`] of replies are
@@ -10,6 +14,7 @@
 
 use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::conversation::{Conversation, Submission};
+use crate::rings::{Ask, Door};
 use bytes::{Buf, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, OpError, OpResult, Reply, Request};
@@ -37,10 +42,14 @@ pub struct Session {
     first_op: u64,
     stopped: bool,
     frame: Vec<u8>,
+    for_rings: Vec<(Door, Vec<u8>)>,
+    ring_asks: Vec<Ask>,
 }
 
 struct Pending {
     id: u64,
+    /// `None`: the stream.
+    door: Option<Door>,
     results: Vec<Option<OpResult>>,
     waiting: usize,
     bytes: usize,
@@ -72,6 +81,61 @@ impl Session {
             first_op: 0,
             stopped: false,
             frame: Vec::new(),
+            for_rings: Vec::new(),
+            ring_asks: Vec::new(),
+        }
+    }
+
+    /// Takes a message that came through a ring: one frame, answered by `door`. Call only while
+    /// [`Conversation::wants_input`], and [`Conversation::advance`] afterwards.
+    pub fn take_from_ring(&mut self, frame: &[u8], door: Door, context: &mut Context, submit: &mut Vec<Submission>) {
+        match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
+            Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell, _))) => {
+                self.refuse(context, "a message about rings in a ring");
+            }
+            Ok(Some((request, len))) if len == frame.len() => {
+                self.begin(request, Some(door), context, submit);
+                self.seen(context);
+            }
+            Ok(_) => self.refuse(context, "a message in a ring that is not one frame"),
+            Err(error) => self.refuse(context, &error.to_string()),
+        }
+    }
+
+    /// Answers that go through rings, each with its door, since the last call.
+    pub fn for_rings(&mut self) -> std::vec::Drain<'_, (Door, Vec<u8>)> {
+        self.for_rings.drain(..)
+    }
+
+    /// What was asked about rings since the last call.
+    pub fn ring_asks(&mut self) -> std::vec::Drain<'_, Ask> {
+        self.ring_asks.drain(..)
+    }
+
+    /// Something was asked about rings.
+    pub fn has_ring_asks(&self) -> bool {
+        !self.ring_asks.is_empty()
+    }
+
+    /// An answer that no ring takes goes over the stream after all.
+    pub fn send_over_stream(&mut self, frames: &[u8]) {
+        self.output.extend_from_slice(frames);
+    }
+
+    /// Says something about rings, over the stream.
+    pub fn tell(&mut self, reply: &Reply) {
+        self.send(reply, None);
+    }
+
+    /// What comes through the ring of this connection is no message: as bytes of the stream that are no frame.
+    pub fn refuse_ring(&mut self, context: &mut Context, reason: &str) {
+        self.refuse(context, reason);
+    }
+
+    fn seen(&self, context: &mut Context) {
+        if let Some(client) = context.shared.clients.get_mut(self.id) {
+            client.active = context.now;
+            client.command = "native";
         }
     }
 
@@ -104,19 +168,25 @@ impl Session {
         self.stop();
     }
 
-    fn begin(&mut self, request: Request, context: &mut Context, submit: &mut Vec<Submission>) {
+    fn begin(&mut self, request: Request, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
         match request {
             Request::Hello { client } => {
                 if let Some(known) = context.shared.clients.get_mut(self.id) {
                     known.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
                 }
-                self.send(&Reply::Map(context.map.clone()));
+                self.send(&Reply::Map(context.map.clone()), door);
             }
-            Request::Map => self.send(&Reply::Map(context.map.clone())),
+            Request::Map => self.send(&Reply::Map(context.map.clone()), door),
             Request::Who => {
                 let facts = &context.shared.facts;
-                self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() });
+                self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() }, door);
             }
+            Request::RingOffer => self.ring_asks.push(Ask::Offer),
+            Request::RingOpen { address, request_bytes, reply_bytes, reply } => {
+                self.ring_asks.push(Ask::Open { address, request_bytes, reply_bytes, reply });
+            }
+            // Whoever reads the stream looks at the ring.
+            Request::RingBell => {}
             Request::Ops { ops, .. } if ops.len() > MAX_OPERATIONS => {
                 self.refuse(
                     context,
@@ -128,7 +198,14 @@ impl Session {
                 let request = self.first_request + self.requests.len() as u64;
                 let count = ops.len();
                 let results = vec![None; count];
-                self.requests.push_back(Some(Pending { id, results, waiting: count, bytes: 0, is_misrouted: false }));
+                self.requests.push_back(Some(Pending {
+                    id,
+                    door,
+                    results,
+                    waiting: count,
+                    bytes: 0,
+                    is_misrouted: false,
+                }));
                 for (position, op) in ops.into_iter().enumerate() {
                     if let Err(error) = check_op(&op) {
                         self.answered(request, position, false, OpResult::Error(error));
@@ -175,16 +252,31 @@ impl Session {
             self.requests.pop_front();
             self.first_request += 1;
         }
-        if pending.is_misrouted {
-            self.send(&Reply::Map(context.map.clone()));
+        let Pending { id, door, results, is_misrouted, .. } = pending;
+        let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
+        match (door, is_misrouted) {
+            (Some(door), true) => {
+                // One answer in one slot.
+                let mut frames = Vec::new();
+                write_frame(FrameKind::Reply, &Reply::Map(context.map.clone()), &mut frames);
+                write_frame(FrameKind::Reply, &results, &mut frames);
+                self.for_rings.push((door, frames));
+            }
+            (None, true) => {
+                self.send(&Reply::Map(context.map.clone()), None);
+                self.send(&results, None);
+            }
+            (door, false) => self.send(&results, door),
         }
-        self.send(&Reply::Results { id: pending.id, results: pending.results.into_iter().flatten().collect() });
     }
 
-    fn send(&mut self, reply: &Reply) {
+    fn send(&mut self, reply: &Reply, door: Option<Door>) {
         self.frame.clear();
         write_frame(FrameKind::Reply, reply, &mut self.frame);
-        self.output.extend_from_slice(&self.frame);
+        match door {
+            Some(door) => self.for_rings.push((door, std::mem::take(&mut self.frame))),
+            None => self.output.extend_from_slice(&self.frame),
+        }
     }
 }
 
@@ -212,11 +304,10 @@ impl Conversation for Session {
             && let Some(request) = self.next_request(context)
         {
             active = true;
-            self.begin(request, context, submit);
+            self.begin(request, None, context, submit);
         }
-        if active && let Some(client) = context.shared.clients.get_mut(self.id) {
-            client.active = context.now;
-            client.command = "native";
+        if active {
+            self.seen(context);
         }
     }
 
@@ -235,6 +326,10 @@ impl Conversation for Session {
 
     fn is_finished(&self) -> bool {
         self.stopped && self.requests.is_empty() && self.output.is_empty()
+    }
+
+    fn native(&mut self) -> Option<&mut Session> {
+        Some(self)
     }
 }
 

@@ -216,6 +216,81 @@ fn a_client_that_does_not_read_is_not_read_from() {
     assert!(wire.session.output().len() < OUTPUT_PAUSE_BYTES + 2 * MAX_VALUE_BYTES);
 }
 
+fn door(sequence: u64) -> Door {
+    Door { sequence, slot: leeward_format::ring::Slot { at: 0, room: 64 } }
+}
+
+impl Wire {
+    fn feed_ring(&mut self, bytes: &[u8], sequence: u64) {
+        self.with(|session, context, submit| {
+            session.take_from_ring(bytes, door(sequence), context, submit);
+            session.advance(context, submit);
+        });
+    }
+
+    /// What goes through rings: the number of the message that it answers, and the replies.
+    fn ring_replies(&mut self) -> Vec<(u64, Vec<Reply>)> {
+        let all: Vec<(Door, Vec<u8>)> = self.session.for_rings().collect();
+        let parse = |mut bytes: &[u8]| {
+            let mut replies = Vec::new();
+            while let Some((reply, len)) = read_frame(FrameKind::Reply, bytes, MAX_MESSAGE_BYTES).expect("a reply") {
+                replies.push(reply);
+                bytes = &bytes[len..];
+            }
+            assert!(bytes.is_empty());
+            replies
+        };
+        all.into_iter().map(|(door, bytes)| (door.sequence, parse(&bytes))).collect()
+    }
+}
+
+#[test]
+fn an_answer_leaves_by_the_door_that_its_request_came_by() {
+    let mut wire = Wire::new();
+    wire.feed_ring(&frame(&ops(1, true, vec![get("a")])), 11);
+    wire.request(&ops(1, true, vec![get("b")]));
+    wire.feed_ring(&frame(&ops(1, true, vec![get("c")])), 12);
+    wire.feed_ring(&frame(&Request::Map), 13);
+    let map = Reply::Map(wire.map.clone());
+    assert_eq!(wire.ring_replies(), [(13, vec![map.clone()])]);
+    let misrouted = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
+    wire.complete(2, misrouted.clone());
+    wire.complete(1, value("B"));
+    wire.complete(0, value("A"));
+    let results = |result| Reply::Results { id: 1, results: vec![result] };
+    let expected = [(12, vec![map, results(misrouted)]), (11, vec![results(value("A"))])];
+    assert_eq!(wire.ring_replies(), expected, "a map and results are one answer");
+    assert_eq!(wire.replies(), [results(value("B"))]);
+}
+
+#[test]
+fn what_is_asked_about_rings_is_for_their_owner() {
+    let mut wire = Wire::new();
+    wire.request(&Request::RingOffer);
+    wire.request(&Request::RingBell);
+    let (address, reply) = ("@c".to_string(), Bytes::from_static(b"d"));
+    let open = Request::RingOpen { address: address.clone(), request_bytes: 1, reply_bytes: 2, reply: reply.clone() };
+    wire.request(&open);
+    assert!(wire.session.has_ring_asks());
+    let asks: Vec<Ask> = wire.session.ring_asks().collect();
+    assert_eq!(asks, [Ask::Offer, Ask::Open { address, request_bytes: 1, reply_bytes: 2, reply }]);
+    assert!(wire.replies().is_empty() && wire.session.wants_input());
+}
+
+#[test]
+fn a_message_in_a_ring_that_is_no_request_ends_the_connection() {
+    let map = frame(&Request::Map);
+    let mut broken = map.clone();
+    *broken.last_mut().expect("a frame has bytes") ^= 1;
+    let two = [map.clone(), map.clone()].concat();
+    let bell = frame(&Request::RingBell);
+    for bytes in [&broken[..], &two, &map[..map.len() - 1], &[], &bell] {
+        let mut wire = Wire::new();
+        wire.feed_ring(bytes, 1);
+        assert!(!wire.session.wants_input() && wire.session.is_finished(), "{bytes:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn mutated_frames_never_panic(

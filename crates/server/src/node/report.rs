@@ -140,8 +140,8 @@ impl Serving {
 }
 
 fn memory_status(stats: &MemoryStats) -> MemoryStatus {
-    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors } = stats;
-    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors }
+    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings } = stats;
+    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors, rings }
 }
 
 fn peer_status(peer: &Peer) -> PeerStatus {

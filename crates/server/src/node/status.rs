@@ -94,6 +94,9 @@ pub struct MemoryStatus {
     /// What primaries have written into this node's memory, as far as it knows.
     #[serde(default)]
     pub mirrors: u64,
+    /// Request rings of clients.
+    #[serde(default)]
+    pub rings: u64,
 }
 
 /// What a node is to a region.

@@ -20,6 +20,8 @@ pub(crate) enum Event {
     Job(JobDone),
     /// From the admin thread: how are you?
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+    /// From a thread of the rings' fabric: there is mail.
+    Rings,
     /// The server is to stop.
     Stop,
 }

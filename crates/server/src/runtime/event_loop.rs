@@ -11,6 +11,7 @@
 use super::channel::{Event, Events};
 use super::connection::{Connection, Kind, refuse};
 use super::pool::Pool;
+use super::ringing::Ringing;
 use crate::admin::Snapshot;
 use crate::commands::{Context, Shared};
 use crate::conversation::Submission;
@@ -56,6 +57,7 @@ pub(super) struct Parts {
     pub(super) node: Node,
     pub(super) pool: Pool,
     pub(super) shared: Shared,
+    pub(super) ringing: Ringing,
     pub(super) limits: Limits,
 }
 
@@ -63,23 +65,24 @@ pub(super) struct Parts {
 pub(super) struct EventLoop {
     poll: Poll,
     events: Events,
+    pub(super) ringing: Ringing,
     listeners: [(Kind, TcpListener); 2],
     /// A listener may have connections that were not accepted, for lack of descriptors.
     accept_again: bool,
     /// It was said that connections cannot be accepted, and none was since.
     is_accepting_blocked: bool,
-    node: Node,
+    pub(super) node: Node,
     pool: Pool,
-    shared: Shared,
+    pub(super) shared: Shared,
     limits: Limits,
-    clock: BootClock,
-    connections: HashMap<u64, Connection>,
+    pub(super) clock: BootClock,
+    pub(super) connections: HashMap<u64, Connection>,
     next_connection: u64,
     /// Connections with bytes to read.
-    readable: BTreeSet<u64>,
+    pub(super) readable: BTreeSet<u64>,
     /// Connections whose output or state may have changed in this turn.
-    touched: BTreeSet<u64>,
-    submissions: Vec<Submission>,
+    pub(super) touched: BTreeSet<u64>,
+    pub(super) submissions: Vec<Submission>,
     outbox: Outbox,
     buffer: Vec<u8>,
     next_tick: Nanos,
@@ -95,6 +98,7 @@ impl EventLoop {
         Ok(EventLoop {
             poll: parts.poll,
             events: parts.events,
+            ringing: parts.ringing,
             listeners: [(Kind::Resp, parts.resp), (Kind::Native, parts.native)],
             accept_again: false,
             is_accepting_blocked: false,
@@ -126,8 +130,8 @@ impl EventLoop {
         let mut has_unfinished = false;
         while !self.is_stopping {
             let now = self.clock.now();
-            let must_not_wait = has_unfinished || !self.readable.is_empty();
-            let wait = if must_not_wait { Nanos::ZERO } else { self.next_tick - now };
+            let must_not_wait = has_unfinished || !self.readable.is_empty() || self.ringing.has_work();
+            let wait = if must_not_wait || self.spins(now) { Nanos::ZERO } else { self.next_tick - now };
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
@@ -143,6 +147,7 @@ impl EventLoop {
                 }
             }
             self.take_events();
+            self.read_rings(now);
             self.read_clients(now);
             self.pass_time(now);
             // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
@@ -161,7 +166,11 @@ impl EventLoop {
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.became_readable(event.is_read_closed() || event.is_error());
-            if connection.can_read() {
+            let may_be_bell = self.ringing.hears(id);
+            if may_be_bell {
+                self.ringing.look(id);
+            }
+            if !(may_be_bell && connection.leave_bell()) && connection.can_read() {
                 self.readable.insert(id);
             }
         }
@@ -178,6 +187,8 @@ impl EventLoop {
                     drop(reply.send(Snapshot { status: self.node.status(), map: self.node.region_map() }));
                     continue;
                 }
+                // What came is taken at the end of the turn.
+                Event::Rings => continue,
                 Event::Stop => {
                     self.is_stopping = true;
                     continue;
@@ -197,13 +208,17 @@ impl EventLoop {
             if connection.can_read() {
                 self.readable.insert(id);
             }
+            if self.ringing.hears(id) {
+                // What was read may have been a bell, whose event comes without anything to read then.
+                self.ringing.look(id);
+            }
             self.touched.insert(id);
             self.submit(now, id);
         }
     }
 
     /// Hands the operations of connection `id` to the node; answers whether there were any.
-    fn submit(&mut self, now: Nanos, id: u64) -> bool {
+    pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
         let is_any = !self.submissions.is_empty();
         let connection = self.connections.get_mut(&id);
         let Some(connection) = connection else {
@@ -223,6 +238,7 @@ impl EventLoop {
         }
         self.next_tick = now + TICK;
         self.node.handle(now, Input::Tick);
+        self.pass_time_for_rings(now);
         if self.accept_again {
             self.accept_again = false;
             self.accept(0, now);
@@ -252,20 +268,36 @@ impl EventLoop {
             self.touched.insert(id);
         }
         let mut has_submitted = false;
-        for id in std::mem::take(&mut self.touched) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
-            if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
-                report_dropped(id, why, &self.shared.metrics);
+        loop {
+            for id in std::mem::take(&mut self.touched) {
+                has_submitted |= self.advance(id, now);
             }
-            if connection.can_read() {
-                self.readable.insert(id);
+            self.settle_rings();
+            if self.touched.is_empty() {
+                return has_submitted;
             }
-            let is_dead = connection.is_dead;
-            has_submitted |= self.submit(now, id);
-            if is_dead {
-                self.remove(id);
-            }
+        }
+    }
+
+    /// Has a connection do and send all that it can; answers whether it submitted operations.
+    fn advance(&mut self, id: u64, now: Nanos) -> bool {
+        self.answer_ring(id, now);
+        let map = self.node.region_map();
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+        if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
+            report_dropped(id, why, &self.shared.metrics);
+        }
+        if connection.can_read() {
+            self.readable.insert(id);
+        }
+        if connection.conversation.native().is_some_and(|native| native.has_ring_asks()) {
+            self.touched.insert(id);
+        }
+        let is_dead = connection.is_dead;
+        let has_submitted = self.submit(now, id);
+        if is_dead {
+            self.remove(id);
         }
         has_submitted
     }
@@ -321,6 +353,7 @@ impl EventLoop {
     fn remove(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.readable.remove(&id);
+            self.ringing.remove(id, &self.shared.metrics);
             self.shared.clients.remove(id);
             connections(&self.shared.metrics, connection.kind).closed();
             // Closing the socket deregisters it too; this only keeps the poll tidy.

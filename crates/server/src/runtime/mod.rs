@@ -5,7 +5,7 @@
 //! | `node` | the event loop (see `event_loop.rs`): owns the node and every client socket; never blocks but in its poll |
 //! | `job-<n>` | the pool: compactions, flushes, reads that memory cannot answer |
 //! | `admin` | HTTP; asks the event loop for figures |
-//! | the fabric's, the coordinator client's | push what they hear through the channel |
+//! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |
 //!
 //! A panic in the event loop, in a job or in the coordinator client ends the process: what they hold in memory can no longer be
 //! trusted, what is on the volume can. A node that lives on without one of them would keep its regions, or its place in groups, and
@@ -15,17 +15,19 @@ pub(crate) mod channel;
 mod connection;
 mod event_loop;
 mod pool;
+mod ringing;
 
 use crate::NodeConfig;
 use crate::admin::{self, Admin};
 use crate::commands::{Clients, Cursors, Facts, Shared};
-use crate::config::{ConfigError, FabricKind};
+use crate::config::{ConfigError, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
+use crate::rings::{Mail, RingFabric, RingLimits, Rings};
 use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
-use leeward_engine::{VOLUME_NAME, Volume, VolumeOptions};
+use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
@@ -33,6 +35,7 @@ use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
+use ringing::Ringing;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,6 +127,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         admin_address: config.advertised(local(&listeners.admin)?),
         copies: Vec::new(),
     };
+    let rings = bind_rings(config, server, &volume, &doorbell)?;
     let metrics = Arc::new(Metrics::default());
     let shared = shared(config, &info, local(&listeners.resp)?, metrics.clone());
     let parts = NodeParts {
@@ -148,6 +152,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         node: Node::new(BootClock.now(), parts),
         pool: Pool::start(config.job_threads, &doorbell).map_err(system("job pool"))?,
         shared,
+        ringing: Ringing::new(rings, config.ring_spin()),
         limits: Limits {
             connections: config.max_connections as usize,
             output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
@@ -204,11 +209,13 @@ fn raise_descriptor_limit(config: &NodeConfig) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     /// For the volume, the fabric's links, the coordinator, operators.
     const OTHERS: u64 = 512;
+    /// For rings: two memories, two sockets and their wakers for each of the clients that may have one.
+    const RINGS: u64 = 1024;
     /// For shared memory and libfabric, six files for each region that is backed up.
     const SHARED: u64 = 60_000;
     let limit = getrlimit(Resource::Nofile);
     let memories = if config.fabric == FabricKind::Tcp { 0 } else { SHARED };
-    let wanted = u64::from(config.max_connections) + OTHERS + memories;
+    let wanted = u64::from(config.max_connections) + OTHERS + RINGS + memories;
     let wanted = limit.maximum.map_or(wanted, |most| most.min(wanted));
     if limit.current.is_some_and(|current| current < wanted) {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
@@ -294,6 +301,43 @@ fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Re
         advice: advice("fabric_listen", &source),
         source,
     })
+}
+
+/// The fabric of clients' rings, apart from that of the nodes: whoever is on it can do nothing but write into rings.
+fn bind_rings(
+    config: &NodeConfig,
+    server: ServerId,
+    volume: &Volume,
+    doorbell: &Doorbell,
+) -> Result<Option<Rings>, StartError> {
+    let mut entropy = Rng::from_entropy();
+    let doorbell = doorbell.clone();
+    let mail = Mail::new(move || doorbell.send(Event::Rings));
+    let (node, options, sink) = (PeerId(server.0), LinkOptions::default(), mail.sink());
+    let native: SocketAddr = config.native_listen().parse().expect("it was bound");
+    let (name, address) = match config.rings {
+        RingsOn::Off => return Ok(None),
+        RingsOn::Shm => ("shm", format!("@leeward-rings-{:016x}", entropy.u64())),
+        RingsOn::Tcp => ("tcp", SocketAddr::new(native.ip(), 0).to_string()),
+    };
+    let fabric = match config.rings {
+        RingsOn::Tcp => TcpFabric::bind(node, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+        _ => ShmFabric::bind(node, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+    };
+    let purpose = "rings of native clients";
+    let fabric = fabric.map_err(|source| {
+        let advice = "\nClients can do without: set rings = \"off\".".into();
+        StartError::Listen { purpose, address, advice, source }
+    })?;
+    let bound = fabric.local_address();
+    let address = bound.parse().map_or(bound, |bound| config.advertised(bound));
+    let memory = volume.memory();
+    let limits = RingLimits {
+        each_bytes: config.ring_bytes as usize,
+        total_bytes: usize::try_from(memory.share(Purpose::Rings)).unwrap_or(usize::MAX),
+    };
+    let on = RingFabric { fabric, name, address, node };
+    Ok(Some(Rings::new(on, mail, limits, memory.lease(Purpose::Rings), entropy)))
 }
 
 fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {

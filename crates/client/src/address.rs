@@ -1,0 +1,70 @@
+//! Where a node is and how to get there, from one string. Pure.
+
+use crate::options::ClientError;
+
+/// How requests and answers travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Over a TCP connection.
+    Tcp,
+    /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the client's.
+    /// The node says which fabric it has them on; by default that is shared memory, for clients on its host. Connections
+    /// remain, for the handshake, for waking who sleeps, and for what no ring can hold.
+    Rings,
+}
+
+/// A node's native address, as users write it.
+///
+/// ```
+/// use leeward_client::{Address, Way};
+///
+/// let address = Address::parse("leeward+ring://127.0.0.1:7479")?;
+/// assert_eq!((address.way, &*address.host_port), (Way::Rings, "127.0.0.1:7479"));
+/// assert_eq!(Address::parse("127.0.0.1:7479")?, Address::parse("leeward://127.0.0.1:7479")?);
+/// # Ok::<(), leeward_client::ClientError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// How to get there.
+    pub way: Way,
+    /// `host:port`.
+    pub host_port: String,
+}
+
+impl Address {
+    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`.
+    ///
+    /// # Errors
+    /// It is none of them.
+    pub fn parse(text: &str) -> Result<Address, ClientError> {
+        let bad = |reason: &str| ClientError::Address { address: text.to_string(), reason: reason.into() };
+        let (way, rest) = match text.split_once("://") {
+            None => (Way::Tcp, text),
+            Some(("leeward", rest)) => (Way::Tcp, rest),
+            Some(("leeward+ring", rest)) => (Way::Rings, rest),
+            Some(_) => return Err(bad("expected leeward://host:port or leeward+ring://host:port")),
+        };
+        let host_port = rest.strip_suffix('/').unwrap_or(rest);
+        match host_port.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+            Some((host, Ok(1..))) if !host.is_empty() && !host.contains('/') => {
+                Ok(Address { way, host_port: host_port.to_string() })
+            }
+            _ => Err(bad("expected host:port, such as 127.0.0.1:7479")),
+        }
+    }
+
+    /// Reads all of `texts`, which must agree in their way.
+    pub(crate) fn parse_all<S: AsRef<str>>(texts: &[S]) -> Result<(Way, Vec<String>), ClientError> {
+        let mut all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let way = all.first().map_or(Way::Tcp, |first| first.way);
+        if let Some(other) = all.iter().find(|address| address.way != way) {
+            let reason = "the addresses of one cluster begin alike: all leeward+ring://, or none".into();
+            return Err(ClientError::Address { address: other.host_port.clone(), reason });
+        }
+        Ok((way, all.drain(..).map(|address| address.host_port).collect()))
+    }
+}
+
+#[cfg(test)]
+#[path = "address_tests.rs"]
+mod tests;

@@ -1,0 +1,31 @@
+//! Addresses, good and bad.
+
+use super::{Address, Way};
+
+#[test]
+fn addresses_are_checked_before_they_are_used() {
+    for (good, way) in [
+        ("127.0.0.1:7479", Way::Tcp),
+        ("localhost:1", Way::Tcp),
+        ("[::1]:7479", Way::Tcp),
+        ("leeward://localhost:1/", Way::Tcp),
+        ("leeward+ring://[::1]:7479", Way::Rings),
+    ] {
+        assert_eq!(Address::parse(good).expect(good).way, way, "{good}");
+    }
+    let bad =
+        ["", "7479", "host", "host:", ":7479", "host:0", "host:70000", "host:port", "leeward://host", "redis://h:1"];
+    for bad in bad {
+        let error = Address::parse(bad).expect_err(bad).to_string();
+        assert!(error.contains("host:port"), "{error}");
+    }
+}
+
+#[test]
+fn one_cluster_is_reached_one_way() {
+    let (way, seeds) = Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2"]).expect("two that agree");
+    assert_eq!((way, seeds), (Way::Rings, vec!["a:1".to_string(), "b:2".to_string()]));
+    let error = Address::parse_all(&["leeward+ring://a:1", "b:2"]).expect_err("two that do not").to_string();
+    assert!(error.contains("begin alike") && error.contains("b:2"), "{error}");
+    assert_eq!(Address::parse_all::<&str>(&[]).expect("none").0, Way::Tcp);
+}

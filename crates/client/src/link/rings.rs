@@ -1,0 +1,254 @@
+//! A link whose requests go through rings: the handshake for them, what goes into them, what does not.
+//!
+//! - Nothing is sent before the rings are open: whoever asks for rings is told when there are none.
+//! - Operations keep their order. A request that no ring can hold goes over the connection, alone: it is sent when nothing else
+//!   is under way, and nothing else is sent until it is answered.
+//! - A request that was put into a ring may have been carried out, whatever happens then.
+
+use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
+use crate::options::Traffic;
+use crate::ring::{Ends, Grant, Mail, Rooms, bind};
+use leeward_fabric::{Descriptor, LinkEvent, PeerId};
+use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
+use leeward_format::ring::UNIT_BYTES;
+use mio::Token;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What an operation takes in a frame besides its keys and values, at most.
+const OP_OVERHEAD_BYTES: usize = 48;
+/// The same of one that makes a table, with its options.
+const TABLE_OVERHEAD_BYTES: usize = 512;
+/// What a request takes besides its operations, at most.
+const REQUEST_OVERHEAD_BYTES: usize = 128;
+
+/// What the rings of a session's links have in common.
+#[derive(Clone)]
+pub(crate) struct RingOptions {
+    pub(crate) ring_bytes: usize,
+    pub(crate) mail: Arc<Mail>,
+}
+
+pub(super) struct Rings {
+    options: RingOptions,
+    token: Token,
+    ends: Option<Ends>,
+    rooms: Rooms,
+    /// The request that was sent over the connection, and is not answered.
+    over_stream: Option<u64>,
+    frame: Vec<u8>,
+}
+
+impl Rings {
+    pub(super) fn new(options: RingOptions, token: Token) -> Rings {
+        Rings { options, token, ends: None, rooms: Rooms::new(0), over_stream: None, frame: Vec::new() }
+    }
+
+    /// Rings that can be used.
+    fn open(&mut self) -> Option<&mut Ends> {
+        self.ends.as_mut().filter(|ends| ends.is_open())
+    }
+}
+
+impl Link {
+    /// Requests can be sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_open = |rings: &Rings| rings.ends.as_ref().is_some_and(Ends::is_open);
+        self.connected && self.rings.as_ref().is_none_or(is_open)
+    }
+
+    /// What it lacks to be ready, in words.
+    pub(crate) fn lacks(&self) -> String {
+        match &self.rings {
+            Some(rings) if self.connected && rings.ends.is_some() => {
+                "its fabric is not connected in time (shared memory joins processes of one host and network namespace only)"
+                    .into()
+            }
+            _ => "no connection in time".into(),
+        }
+    }
+
+    pub(super) fn ring_traffic(&self) -> Traffic {
+        let ends = self.rings.as_ref().and_then(|rings| rings.ends.as_ref());
+        ends.map(Ends::traffic).unwrap_or_default()
+    }
+
+    /// Takes what the node says about rings.
+    ///
+    /// # Errors
+    /// There are none for this client, in words.
+    pub(crate) fn hear_of_rings(&mut self, reply: Reply) -> Result<(), String> {
+        let Some(rings) = &mut self.rings else { return Err("it speaks of rings that nobody asked for".into()) };
+        match reply {
+            Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
+                let bytes = rings.options.ring_bytes.min(most_bytes as usize) / (2 * UNIT_BYTES) * (2 * UNIT_BYTES);
+                let local = self.stream.local_addr().map_err(|error| error.to_string())?.ip();
+                let fabric = bind(&fabric, PeerId(client), local, rings.options.mail.sink(rings.token))?;
+                let ends = Ends::new(fabric, PeerId(node), &address, (bytes, bytes));
+                let ends = ends.map_err(|error| format!("this process has no memory for a ring: {error}"))?;
+                let open = Request::RingOpen {
+                    address: ends.address(),
+                    request_bytes: bytes as u32,
+                    reply_bytes: bytes as u32,
+                    reply: ends.descriptor().0.into(),
+                };
+                rings.rooms = Rooms::new(ends.most_room() / 4);
+                rings.ends = Some(ends);
+                self.push(&open);
+                self.write().map_err(|error| error.to_string())
+            }
+            Reply::RingOpen { request, request_key, reply_key } if let Some(ends) = &mut rings.ends => {
+                ends.granted(Grant { request: Descriptor(request.to_vec()), request_key, reply_key });
+                Ok(())
+            }
+            Reply::RingBell { sleep } if let Some(ends) = &mut rings.ends => {
+                ends.rung(sleep);
+                Ok(())
+            }
+            Reply::RingRefused { reason } => Err(reason),
+            _ => Err("it answers about rings what was not asked".into()),
+        }
+    }
+
+    /// Puts operations that wait into the ring, as far as there is room; over the connection what fits no ring.
+    pub(super) fn flush_into_rings(&mut self, now: Instant) {
+        while !self.waiting.is_empty() {
+            let has_flights = !self.flights.is_empty();
+            let Some(rings) = &mut self.rings else { return };
+            if rings.over_stream.is_some() {
+                return;
+            }
+            let Some(ends) = rings.ends.as_mut().filter(|ends| ends.is_open()) else { return };
+            let (count, bytes, room) = batch(&self.waiting, ends, &rings.rooms);
+            if bytes > ends.most_request() {
+                if has_flights {
+                    return;
+                }
+                rings.over_stream = Some(self.next_id);
+                let request = self.request(count);
+                self.push(&request);
+                self.take_off(count, self.queued, now);
+                return;
+            }
+            if !ends.has_room(bytes, room) {
+                return;
+            }
+            let mut frame = std::mem::take(&mut rings.frame);
+            frame.clear();
+            write_frame(FrameKind::Request, &self.request(count), &mut frame);
+            let Some(rings) = &mut self.rings else { return };
+            let sent = match rings.open() {
+                Some(ends) if ends.has_room(frame.len(), room) => {
+                    ends.send(&frame, room);
+                    true
+                }
+                _ => false,
+            };
+            rings.frame = frame;
+            if !sent {
+                return;
+            }
+            self.take_off(count, 0, now);
+        }
+    }
+
+    /// Answers that are due in slots.
+    pub(crate) fn due_in_rings(&self) -> usize {
+        self.rings.as_ref().and_then(|rings| rings.ends.as_ref()).map_or(0, Ends::due)
+    }
+
+    /// An answer has begun to arrive.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.rings.as_ref().and_then(|rings| rings.ends.as_ref()).is_some_and(Ends::has_answer)
+    }
+
+    /// Takes answers out of the ring.
+    ///
+    /// # Errors
+    /// There is something in it that no node writes.
+    pub(crate) fn poll_rings(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
+        let Some(rings) = &mut self.rings else { return Ok(()) };
+        let Some(ends) = rings.ends.as_mut().filter(|ends| ends.is_open()) else { return Ok(()) };
+        let mut bad = None;
+        let rooms = &mut rings.rooms;
+        let polled = ends.poll(|mut frames| {
+            while !frames.is_empty() {
+                match read_frame(FrameKind::Reply, frames, MAX_MESSAGE_BYTES) {
+                    Ok(Some((reply, bytes))) => {
+                        if let Reply::Results { results, .. } = &reply {
+                            results.iter().for_each(|result| rooms.learn(result));
+                        }
+                        replies.push(reply);
+                        frames = &frames[bytes..];
+                    }
+                    Ok(None) => return bad = Some("an answer that ends in the middle of a frame".to_string()),
+                    Err(error) => return bad = Some(error.to_string()),
+                }
+            }
+        });
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        polled.map_err(|error| invalid(error.to_string()))?;
+        bad.map_or(Ok(()), |why| Err(invalid(why)))
+    }
+
+    /// Pushes out what was put into the ring.
+    pub(crate) fn flush_rings(&mut self) {
+        if let Some(ends) = self.rings.as_mut().and_then(|rings| rings.ends.as_mut()) {
+            ends.flush();
+        }
+    }
+
+    /// Takes an event of the fabric; answers false when the rings are lost.
+    #[must_use]
+    pub(crate) fn hear_fabric(&mut self, event: &LinkEvent) -> bool {
+        self.rings.as_mut().and_then(|rings| rings.ends.as_mut()).is_none_or(|ends| ends.hear(event))
+    }
+
+    /// Rings the node if it sleeps and something was put into its ring.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(crate) fn ring_bell(&mut self) -> io::Result<()> {
+        if self.rings.as_mut().and_then(Rings::open).is_some_and(Ends::must_ring) {
+            self.push(&Request::RingBell);
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Has the node know that this thread sleeps, if it owes answers.
+    pub(crate) fn announce_sleep(&mut self) {
+        if let Some(ends) = self.rings.as_mut().and_then(Rings::open).filter(|ends| ends.due() > 0) {
+            ends.announce_sleep();
+        }
+    }
+
+    /// Request `id` was answered; if it was alone under way, others may be again.
+    pub(super) fn answered_over_stream(&mut self, id: u64) {
+        if let Some(rings) = &mut self.rings {
+            rings.over_stream.take_if(|over| *over == id);
+        }
+    }
+}
+
+/// How many of the operations that wait go into one request, how many bytes it has at most, and how large its answer may be.
+fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &Rooms) -> (usize, usize, usize) {
+    let (mut count, mut bytes, mut room) = (0, REQUEST_OVERHEAD_BYTES, Rooms::least());
+    let (most_bytes, most_room) = (ends.most_request().min(REQUEST_BYTES), ends.most_room());
+    for pending in waiting.iter().take(REQUEST_OPS) {
+        let overhead = match pending.op {
+            Op::CreateTable { .. } => TABLE_OVERHEAD_BYTES,
+            _ => OP_OVERHEAD_BYTES,
+        };
+        let (more_bytes, more_room) = (op_bytes(&pending.op) + overhead, rooms.of(&pending.op));
+        let fits =
+            pending.table == waiting[0].table && bytes + more_bytes <= most_bytes && room + more_room <= most_room;
+        if count > 0 && !fits {
+            break;
+        }
+        (count, bytes, room) = (count + 1, bytes + more_bytes, room + more_room);
+    }
+    (count, bytes, room.min(most_room))
+}

@@ -1,0 +1,136 @@
+//! A session whose links have [rings](crate::ring): looks for answers, then spins, then sleeps.
+//!
+//! Answers come without a word from the system, so before the session waits in its poll it looks into its slots, for
+//! [`ClientOptions::ring_spin`] if none is there. Then it says that it sleeps and looks once more; from then on nodes ring
+//! over the connection, which the poll hears.
+
+use super::Session;
+use crate::options::ClientError;
+use leeward_format::op::Reply;
+use mio::Token;
+use std::time::{Duration, Instant};
+
+/// With fewer cores, whoever spins may keep from its core whom it waits for, so it yields now and then.
+const MANY_CORES: usize = 4;
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 32;
+
+impl Session {
+    /// Waits until some link can send requests.
+    pub(super) fn await_rings(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        loop {
+            if self.links.values().any(|link| link.is_ready()) {
+                return Ok(());
+            }
+            let is_late = Instant::now() >= deadline;
+            let lacking = self.links.values().next().filter(|_| is_late);
+            let lacking = lacking.map(|link| (link.address.clone(), link.lacks()));
+            if let Some((address, reason)) = self.no_rings.take().or(lacking) {
+                return Err(ClientError::Rings { address, reason });
+            }
+            if is_late || self.links.is_empty() {
+                let reason = self.last_failure.clone();
+                return Err(ClientError::Unreachable { seeds: self.seeds.join(", "), reason });
+            }
+            self.wait(super::TICK)?;
+        }
+    }
+
+    /// Looks for answers in rings; answers how long the poll may wait then, `None` if it need not be asked.
+    pub(super) fn wait_on_rings(&mut self, timeout: Duration) -> Option<Duration> {
+        let begun = Instant::now();
+        let mut has_announced = false;
+        loop {
+            self.settle_rings();
+            if self.take_from_rings() {
+                return None;
+            }
+            let due: usize = self.links.values().map(|link| link.due_in_rings()).sum();
+            if due > 0 && begun.elapsed() < self.options.ring_spin.min(timeout) {
+                self.spin(begun, timeout);
+                continue;
+            }
+            if due > 0 && !timeout.is_zero() && !has_announced {
+                self.links.values_mut().for_each(|link| link.announce_sleep());
+                has_announced = true;
+                continue;
+            }
+            if !timeout.is_zero() && self.mail.as_ref().is_some_and(|mail| !mail.may_sleep()) {
+                continue;
+            }
+            return Some(timeout.saturating_sub(begun.elapsed()));
+        }
+    }
+
+    /// Looks until there is something, at most for the spin.
+    fn spin(&self, begun: Instant, timeout: Duration) {
+        let spin = self.options.ring_spin.min(timeout);
+        while begun.elapsed() < spin {
+            for _ in 0..LOOKS {
+                let has_mail = self.mail.as_ref().is_some_and(|mail| mail.has_some());
+                if has_mail || self.links.values().any(|link| link.has_answer()) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if !self.has_many_cores {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    pub(super) fn has_many_cores() -> bool {
+        std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
+    }
+
+    /// Takes answers out of all rings; answers whether there were any.
+    fn take_from_rings(&mut self) -> bool {
+        let mut taken: Vec<(Token, Reply)> = Vec::new();
+        let mut broken = Vec::new();
+        let mut replies = Vec::new();
+        for (token, link) in &mut self.links {
+            if let Err(error) = link.poll_rings(&mut replies) {
+                broken.push((*token, error));
+            }
+            taken.extend(replies.drain(..).map(|reply| (*token, reply)));
+        }
+        let has_some = !taken.is_empty() || !broken.is_empty();
+        for (token, reply) in taken {
+            self.receive(token, reply);
+        }
+        for (token, error) in broken {
+            self.fail(token, &error.to_string());
+        }
+        has_some
+    }
+
+    /// Pushes out what was put into rings, takes in what the fabrics say, rings nodes that sleep.
+    pub(super) fn settle_rings(&mut self) {
+        let Some(mail) = self.mail.clone() else { return };
+        self.links.values_mut().for_each(|link| link.flush_rings());
+        for (token, event) in mail.take() {
+            let is_lost = self.links.get_mut(&token).is_some_and(|link| !link.hear_fabric(&event));
+            if is_lost {
+                self.fail(token, "the link of its rings is lost");
+            }
+        }
+        let mut broken = Vec::new();
+        for (token, link) in &mut self.links {
+            if let Err(error) = link.ring_bell() {
+                broken.push((*token, error));
+            }
+        }
+        for (token, error) in broken {
+            self.fail(token, &error.to_string());
+        }
+    }
+
+    /// A node says something about its rings.
+    pub(super) fn hear_of_rings(&mut self, token: Token, reply: Reply) {
+        let Some(link) = self.links.get_mut(&token) else { return };
+        if let Err(reason) = link.hear_of_rings(reply) {
+            self.no_rings = Some((link.address.clone(), reason.clone()));
+            self.fail(token, &format!("no rings: {reason}"));
+        }
+    }
+}

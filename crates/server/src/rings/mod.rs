@@ -1,0 +1,372 @@
+//! Request and reply rings over the fabric, the server's side (Tebis 3.4, Anthus 3.4).
+//!
+//! ```text
+//!   client's process                                        server's process
+//!   +--------------------------+   requests, one-sided    +---------------------------+
+//!   | takes place in both rings| -----------------------> | request ring  | sleep no. |  polled by the event loop
+//!   | polls its reply slots    |   replies, one-sided     |                           |
+//!   |  reply ring    | awake   | <----------------------- |  slot chosen by client    |
+//!   +--------------------------+                          +---------------------------+
+//!            '---------------- TCP connection: hello, handshake, bells ------'
+//! ```
+//! **Whose memory.** The request ring is in the server's memory, the reply ring in the client's; the client keeps book of
+//! both, so that the server neither allocates nor synchronises. Rings belong to a connection to the native port: over it the
+//! client asks for them, is told which fabric they are on and which peer it is there, and passes its descriptor. They end
+//! with it, and it ends when either link of the fabric goes down: so a client that dies frees them whatever dies first. The
+//! memory is deregistered then, and its descriptor's random key is never valid again.
+//!
+//! **One remote write a message, one an answer.** No flag follows: see [`leeward_format::ring`] for why a message is taken
+//! only when all of its bytes are there. A write is never posted over bytes of an earlier one that is not completed, since
+//! those may land late: an answer into such a place waits.
+//!
+//! **Answers that do not fit.** The client guesses how large the slot must be. An answer that is larger is kept, and its
+//! size told; the client fetches it into another slot. The operation is not carried out again. One that no slot can hold
+//! goes over the connection.
+//!
+//! **Sleep.** A client finds at the end of its reply ring whether the server is awake; if not it sends
+//! [`Request::RingBell`](leeward_format::op::Request::RingBell) after a message. A server that goes to sleep says so
+//! first, awaits the completion and then looks once more ([`Effect::Look`]). The other way, a client writes a new number behind
+//! the request ring before it sleeps, awaits the completion and looks once more; after an answer was completed the server
+//! looks for a number that it has not rung for. Either way whoever is second sees the other.
+//!
+//! **Trust.** A client is not trusted: what it writes is copied before it is looked at, lengths and places are checked
+//! against the rings, and what no client writes ends its connection. It can stop its own ring, nobody else's.
+//!
+//! Belongs to the event loop's thread; only [`Mail`] is touched by the fabric's. No clock, thread or socket: tests drive it
+//! over a simulated fabric.
+
+mod mail;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub use mail::Mail;
+pub use ring::{Door, Received};
+
+use bytes::Bytes;
+use leeward_engine::Lease;
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId};
+use leeward_format::frame::DecodeError;
+use leeward_format::op::Reply;
+use leeward_format::ring::{CONTROL_BYTES, MAX_RING_BYTES, MIN_RING_BYTES, UNIT_BYTES};
+use leeward_platform::{Nanos, Rng};
+use ring::{Keys, Ring};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Clients are peers from this number on; servers are below.
+const FIRST_CLIENT: u32 = 1 << 24;
+/// How long both sides may take until they have their links.
+const OPENING: Nanos = Nanos::from_secs(10);
+/// Longest address and descriptor that a client may give, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
+/// What a client asks of rings, over its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Which there are.
+    Offer,
+    /// To have them: see [`leeward_format::op::Request::RingOpen`].
+    Open {
+        /// Where its fabric listens.
+        address: String,
+        /// Bytes of the request ring.
+        request_bytes: u32,
+        /// Bytes of the reply ring.
+        reply_bytes: u32,
+        /// Descriptor of the reply ring.
+        reply: Bytes,
+    },
+}
+
+/// What is to be done for a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Say this over its stream.
+    Tell(u64, Reply),
+    /// Look into its ring.
+    Look(u64),
+    /// Its rings are of no use any more: end it.
+    Lost(u64),
+}
+
+/// What clients may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLimits {
+    /// Most bytes of one request ring.
+    pub each_bytes: usize,
+    /// Most bytes of all request rings.
+    pub total_bytes: usize,
+}
+
+/// Which fabric rings are on.
+pub struct RingFabric {
+    /// It.
+    pub fabric: Arc<dyn Fabric>,
+    /// What the handshake calls it: `shm`, `tcp`.
+    pub name: &'static str,
+    /// Where clients find it.
+    pub address: String,
+    /// This node's number on it.
+    pub node: PeerId,
+}
+
+/// The rings of all clients of a node.
+pub struct Rings {
+    fabric: Arc<dyn Fabric>,
+    name: &'static str,
+    address: String,
+    node: PeerId,
+    mail: Arc<Mail>,
+    limits: RingLimits,
+    lease: Lease,
+    taken_bytes: usize,
+    keys: Rng,
+    next_client: u32,
+    /// By connection. Ordered, so that equal events lead to equal effects.
+    offered: BTreeMap<u64, PeerId>,
+    rings: BTreeMap<u64, Ring>,
+    connection_of: HashMap<PeerId, u64>,
+    /// Something was posted that was not flushed.
+    is_posted: bool,
+}
+
+/// Why a client gets no ring, in words for its operator.
+type Refusal = String;
+
+impl Rings {
+    /// No rings yet, on `on`, whose events come by `mail`. `lease` counts their memory, `keys` makes their secrets.
+    pub fn new(on: RingFabric, mail: Arc<Mail>, limits: RingLimits, lease: Lease, keys: Rng) -> Rings {
+        let RingFabric { fabric, name, address, node } = on;
+        Rings {
+            fabric,
+            name,
+            address,
+            node,
+            mail,
+            limits,
+            lease,
+            taken_bytes: 0,
+            keys,
+            next_client: FIRST_CLIENT,
+            offered: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            connection_of: HashMap::new(),
+            is_posted: false,
+        }
+    }
+
+    /// Whether `connection` has a ring that can be used.
+    pub fn is_open(&self, connection: u64) -> bool {
+        self.rings.get(&connection).is_some_and(|ring| ring.is_open)
+    }
+
+    /// Connections with a ring.
+    pub fn connections(&self) -> impl Iterator<Item = u64> {
+        self.rings.keys().copied()
+    }
+
+    /// Connections that have something in their ring, perhaps not all of it.
+    pub fn waiting(&self) -> impl Iterator<Item = u64> {
+        self.rings.iter().filter(|(_, ring)| ring.is_open && ring.has_something()).map(|(connection, _)| *connection)
+    }
+
+    /// Answers what the client of `connection`, which comes from `from`, asks; `None`: it is answered later, by
+    /// [`Effect::Tell`].
+    pub fn ask(&mut self, connection: u64, from: IpAddr, ask: &Ask, now: Nanos) -> Option<Reply> {
+        let answer = match ask {
+            Ask::Offer => self.offer(connection).map(Some),
+            Ask::Open { address, request_bytes, reply_bytes, reply } => {
+                let sizes = (*request_bytes as usize, *reply_bytes as usize);
+                self.open(connection, from, address, sizes, reply, now).map(|()| None)
+            }
+        };
+        answer.unwrap_or_else(|reason| Some(Reply::RingRefused { reason }))
+    }
+
+    fn offer(&mut self, connection: u64) -> Result<Reply, Refusal> {
+        if self.rings.contains_key(&connection) {
+            return Err("this connection has a ring".into());
+        }
+        let client = *self.offered.entry(connection).or_insert_with(|| {
+            self.next_client = if self.next_client == u32::MAX { FIRST_CLIENT } else { self.next_client + 1 };
+            while self.connection_of.contains_key(&PeerId(self.next_client)) {
+                self.next_client += 1;
+            }
+            PeerId(self.next_client)
+        });
+        self.connection_of.insert(client, connection);
+        Ok(Reply::RingOffer {
+            fabric: self.name.into(),
+            node: self.node.0,
+            client: client.0,
+            address: self.address.clone(),
+            most_bytes: self.limits.each_bytes as u32,
+        })
+    }
+
+    fn open(
+        &mut self,
+        connection: u64,
+        from: IpAddr,
+        address: &str,
+        (request_bytes, reply_bytes): (usize, usize),
+        reply: &Bytes,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let peer = self.offered.get(&connection).copied().ok_or("no ring was offered")?;
+        check_size("request ring", request_bytes, self.limits.each_bytes)?;
+        check_size("reply ring", reply_bytes, MAX_RING_BYTES)?;
+        if self.taken_bytes + request_bytes > self.limits.total_bytes {
+            let (taken, total) = (self.taken_bytes, self.limits.total_bytes);
+            return Err(format!(
+                "request rings have {taken} of {total} bytes, an eighth of memory_budget, and this one needs {request_bytes}: \
+                 connect over TCP (leeward://), ask for less, or raise memory_budget"
+            ));
+        }
+        let address = self.address_of(address, from)?;
+        if reply.len() > MAX_NAME_BYTES {
+            return Err("a descriptor that is none".into());
+        }
+        let memory = self.fabric.allocate(request_bytes + CONTROL_BYTES);
+        let memory = memory.map_err(|error| format!("the node has no memory for a ring: {error}"))?;
+        self.offered.remove(&connection);
+        self.taken_bytes += request_bytes;
+        self.lease.set(self.taken_bytes as u64);
+        let keys = Keys { request: self.keys.u64(), reply: self.keys.u64() };
+        let reply = (Descriptor(reply.to_vec()), reply_bytes);
+        self.rings.insert(connection, Ring::new(peer, memory, request_bytes, reply, keys, now));
+        self.fabric.connect(peer, &address);
+        Ok(())
+    }
+
+    /// Where the fabric finds a client that says that it listens at `address`: nowhere but where it comes from, or anybody
+    /// could have this node connect to others.
+    fn address_of(&self, address: &str, from: IpAddr) -> Result<String, Refusal> {
+        if address.len() > MAX_NAME_BYTES {
+            return Err("an address that is none".into());
+        }
+        if self.name != "tcp" {
+            return if address.starts_with('@') {
+                Ok(address.into())
+            } else {
+                Err("not an address of shared memory".into())
+            };
+        }
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let port = port.ok_or("an address without a port")?;
+        Ok(std::net::SocketAddr::new(from, port).to_string())
+    }
+
+    /// Takes up to `most` messages out of the ring of `connection`, and hands requests to `take`, which says whether it
+    /// takes more. Answers what was found.
+    ///
+    /// # Errors
+    /// There is something in the ring that no client writes.
+    pub fn receive(
+        &mut self,
+        connection: u64,
+        most: usize,
+        buffer: &mut Vec<u8>,
+        take: impl FnMut(Door, &[u8]) -> bool,
+    ) -> Result<Received, DecodeError> {
+        let Some(ring) = self.rings.get_mut(&connection).filter(|ring| ring.is_open) else {
+            return Ok(Received::default());
+        };
+        let received = ring.receive(&*self.fabric, most, buffer, take)?;
+        self.is_posted |= received.has_posted;
+        Ok(received)
+    }
+
+    /// Answers `door` of `connection` with `frames`, or gives them back: they must go over the stream.
+    #[must_use]
+    pub fn answer(&mut self, connection: u64, door: Door, frames: Vec<u8>) -> Option<Vec<u8>> {
+        let ring = self.rings.get_mut(&connection)?;
+        self.is_posted = true;
+        ring.answer(&*self.fabric, door, frames)
+    }
+
+    /// Tells the client of `connection` that it need not ring while this node is awake.
+    pub fn stay_awake_for(&mut self, connection: u64) {
+        if let Some(ring) = self.rings.get_mut(&connection) {
+            self.is_posted |= ring.set_awake(&*self.fabric, true);
+        }
+    }
+
+    /// Tells all clients to ring. What they have written before they know comes as [`Effect::Look`].
+    pub fn fall_asleep(&mut self) {
+        for ring in self.rings.values_mut() {
+            self.is_posted |= ring.set_awake(&*self.fabric, false);
+        }
+    }
+
+    /// Pushes out what was posted and takes in what the fabric has to say.
+    pub fn settle(&mut self, effects: &mut Vec<Effect>) {
+        loop {
+            if std::mem::take(&mut self.is_posted) {
+                self.mail.hush();
+                self.fabric.flush();
+            }
+            let letters = self.mail.take();
+            if letters.is_empty() && !self.is_posted {
+                return;
+            }
+            for (peer, event) in letters {
+                self.hear(peer, event, effects);
+            }
+        }
+    }
+
+    fn hear(&mut self, peer: PeerId, event: LinkEvent, effects: &mut Vec<Effect>) {
+        let Some(&connection) = self.connection_of.get(&peer) else { return };
+        let Some(ring) = self.rings.get_mut(&connection) else { return };
+        match event {
+            LinkEvent::Up if !ring.is_open => effects.push(Effect::Tell(connection, ring.opened())),
+            // A link that was lost may have lost answers.
+            LinkEvent::Up | LinkEvent::Down | LinkEvent::Refused { .. } => effects.push(Effect::Lost(connection)),
+            LinkEvent::Completed { op } => self.is_posted |= ring.completed(&*self.fabric, op, connection, effects),
+            LinkEvent::Message(_) | LinkEvent::ReadDone { .. } => {}
+        }
+    }
+
+    /// Gives up what takes too long to open.
+    pub fn check_opening(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let is_late = |ring: &Ring| !ring.is_open && now - ring.since > OPENING;
+        let late: Vec<u64> = self.rings.iter().filter(|(_, ring)| is_late(ring)).map(|(id, _)| *id).collect();
+        for connection in late {
+            self.remove(connection);
+            let reason = "the node's fabric cannot connect to the client".to_string();
+            effects.push(Effect::Tell(connection, Reply::RingRefused { reason }));
+        }
+    }
+
+    /// `connection` has ended: frees its ring.
+    pub fn remove(&mut self, connection: u64) {
+        let offered = self.offered.remove(&connection);
+        let ring = self.rings.remove(&connection);
+        let Some(peer) = offered.or_else(|| ring.as_ref().map(|ring| ring.peer)) else { return };
+        self.connection_of.remove(&peer);
+        if let Some(ring) = ring {
+            self.fabric.disconnect(peer);
+            self.taken_bytes -= ring.request_bytes();
+            self.lease.set(self.taken_bytes as u64);
+        }
+    }
+
+    /// Clients with a ring, and bytes of their request rings.
+    pub fn figures(&self) -> (usize, usize) {
+        (self.rings.len(), self.taken_bytes)
+    }
+}
+
+fn check_size(what: &str, bytes: usize, most: usize) -> Result<(), Refusal> {
+    let is_whole = bytes.is_multiple_of(2 * UNIT_BYTES);
+    match (MIN_RING_BYTES..=most).contains(&bytes) && is_whole {
+        true => Ok(()),
+        false => Err(format!(
+            "a {what} of {bytes} bytes: it must have from {MIN_RING_BYTES} to {most}, a multiple of {}",
+            2 * UNIT_BYTES
+        )),
+    }
+}

@@ -1,0 +1,297 @@
+//! The rings of one client: where its next message must be, which answers are on their way, which are kept.
+
+use super::Effect;
+use bytes::Bytes;
+use leeward_fabric::{Descriptor, Fabric, Memory, PeerId};
+use leeward_format::frame::DecodeError;
+use leeward_format::op::Reply;
+use leeward_format::ring::{Cursor, Identity, Next, RingKind, RingMessage, Slot, message_bytes, write_message};
+use leeward_platform::Nanos;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The number of a write of the word that says whether the server is awake; others count from 0.
+const AWAKE_OP: u64 = u64::MAX;
+/// Bytes of answers that are kept until they are fetched: beyond it, they go over the stream, whose limits are the
+/// connection's.
+const KEPT_BYTES: usize = 4 << 20;
+/// Bytes of answers that are under way: beyond it, in bytes, nothing more is taken from the ring.
+const PAUSE_BYTES: usize = 4 << 20;
+/// Up to so many bytes a message is read word by word: a longer one is worth asking the system which pages it has.
+const BY_WORD_BYTES: usize = 8 << 10;
+
+/// Which slot answers which message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The message's number.
+    pub sequence: u64,
+    /// Where its answer goes.
+    pub slot: Slot,
+}
+
+/// What a look into a ring found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Messages that were taken.
+    pub messages: usize,
+    /// There may be more.
+    pub has_more: bool,
+    /// Something was posted.
+    pub(super) has_posted: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    pub(super) request: u64,
+    pub(super) reply: u64,
+}
+
+/// A write of an answer that is not completed.
+struct Write {
+    op: u64,
+    slot: Slot,
+}
+
+/// What the client knows, or will, of whether the server is awake.
+#[derive(Default)]
+struct Awake {
+    is_wanted: bool,
+    is_posted: bool,
+    is_under_way: bool,
+}
+
+pub(super) struct Ring {
+    pub(super) peer: PeerId,
+    /// The client was told.
+    pub(super) is_open: bool,
+    /// When it was asked for.
+    pub(super) since: Nanos,
+    memory: Arc<dyn Memory>,
+    request_bytes: usize,
+    cursor: Cursor,
+    reply: Descriptor,
+    reply_bytes: usize,
+    keys: Keys,
+    next_op: u64,
+    writes: VecDeque<Write>,
+    /// Answers that wait for earlier writes to their place.
+    deferred: VecDeque<(Slot, Vec<u8>)>,
+    /// Bytes of both.
+    answer_bytes: usize,
+    /// The client waits until some of them have arrived.
+    is_paused: bool,
+    /// Answers that were too large, by number of the request.
+    kept: BTreeMap<u64, Vec<u8>>,
+    kept_bytes: usize,
+    /// The last sleep that the client was woken from.
+    rung: u64,
+    awake: Awake,
+    message: Vec<u8>,
+}
+
+impl Ring {
+    pub(super) fn new(
+        peer: PeerId,
+        memory: Arc<dyn Memory>,
+        request_bytes: usize,
+        (reply, reply_bytes): (Descriptor, usize),
+        keys: Keys,
+        since: Nanos,
+    ) -> Ring {
+        Ring {
+            peer,
+            is_open: false,
+            since,
+            memory,
+            request_bytes,
+            cursor: Cursor::new(request_bytes, keys.request),
+            reply,
+            reply_bytes,
+            keys,
+            next_op: 0,
+            writes: VecDeque::new(),
+            deferred: VecDeque::new(),
+            answer_bytes: 0,
+            is_paused: false,
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            rung: 0,
+            awake: Awake::default(),
+            message: Vec::new(),
+        }
+    }
+
+    pub(super) fn request_bytes(&self) -> usize {
+        self.request_bytes
+    }
+
+    /// The link to the client is up: what it is told.
+    pub(super) fn opened(&mut self) -> Reply {
+        self.is_open = true;
+        Reply::RingOpen {
+            request: Bytes::from(self.memory.descriptor().0),
+            request_key: self.keys.request,
+            reply_key: self.keys.reply,
+        }
+    }
+
+    /// The next message has begun to arrive.
+    pub(super) fn has_something(&self) -> bool {
+        self.cursor.has_begun(self.memory.load_u64(self.cursor.rendezvous()))
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        fabric: &dyn Fabric,
+        most: usize,
+        buffer: &mut Vec<u8>,
+        mut take: impl FnMut(Door, &[u8]) -> bool,
+    ) -> Result<Received, DecodeError> {
+        let mut received = Received::default();
+        self.is_paused = self.answer_bytes > PAUSE_BYTES;
+        if self.is_paused {
+            return Ok(received);
+        }
+        while received.messages < most {
+            let memory = &*self.memory;
+            let word = |at| memory.load_u64(at);
+            let copy = |at, bytes: &mut [u8]| copy_out(memory, at, bytes);
+            let (sequence, message) = match self.cursor.take(word, copy, buffer)? {
+                Next::Nothing => return Ok(received),
+                Next::Message(sequence, message) => (sequence, message),
+            };
+            received.messages += 1;
+            let door = Door { sequence, slot: message.slot };
+            if !door.slot.fits(self.reply_bytes) {
+                return Err(DecodeError::invalid(
+                    "ring message",
+                    format!("a slot outside of the ring: {:?}", door.slot),
+                ));
+            }
+            match message.kind {
+                RingKind::Fetch => {
+                    let kept = self.fetch(&message)?;
+                    received.has_posted = true;
+                    if self.answer(fabric, door, kept).is_some() {
+                        unreachable!("what is kept fits a slot");
+                    }
+                }
+                _ if take(door, message.payload) => {}
+                _ => break,
+            }
+        }
+        received.has_more = true;
+        Ok(received)
+    }
+
+    fn fetch(&mut self, message: &RingMessage<'_>) -> Result<Vec<u8>, DecodeError> {
+        let wanted = message.payload.try_into().ok().map(u64::from_le_bytes);
+        let kept = wanted.and_then(|sequence| self.kept.remove(&sequence));
+        let kept = kept.ok_or_else(|| DecodeError::invalid("ring message", "it fetches what is not kept"))?;
+        self.kept_bytes -= kept.len();
+        Ok(kept)
+    }
+
+    /// Writes an answer, or what is to be known of it; gives it back if no slot can hold it.
+    pub(super) fn answer(&mut self, fabric: &dyn Fabric, door: Door, frames: Vec<u8>) -> Option<Vec<u8>> {
+        let needed = message_bytes(frames.len());
+        let most = self.reply_bytes / 2;
+        let (kind, slot, payload, over_stream) = if needed <= door.slot.room as usize {
+            (RingKind::Frames, Slot::default(), &frames[..], false)
+        } else if needed <= most && self.kept_bytes + frames.len() <= KEPT_BYTES {
+            (RingKind::TooSmall, Slot { at: 0, room: needed as u32 }, &[][..], false)
+        } else {
+            (RingKind::OnStream, Slot::default(), &[][..], true)
+        };
+        let identity = Identity { key: self.keys.reply, sequence: door.sequence, place: door.slot.at };
+        self.message.clear();
+        write_message(identity, kind, slot, payload, &mut self.message);
+        let place = Slot { at: door.slot.at, room: self.message.len() as u32 };
+        self.answer_bytes += self.message.len();
+        self.write(fabric, place);
+        if kind == RingKind::TooSmall {
+            self.kept_bytes += frames.len();
+            self.kept.insert(door.sequence, frames);
+            return None;
+        }
+        over_stream.then_some(frames)
+    }
+
+    /// Posts `self.message`, unless earlier writes to its place are under way.
+    fn write(&mut self, fabric: &dyn Fabric, slot: Slot) {
+        let is_taken = self.writes.iter().any(|write| overlap(write.slot, slot))
+            || self.deferred.iter().any(|(other, _)| overlap(*other, slot));
+        if is_taken {
+            self.deferred.push_back((slot, self.message.clone()));
+            return;
+        }
+        let op = self.next_op;
+        self.next_op += 1;
+        fabric.write(self.peer, &self.reply, slot.at.into(), &self.message, op);
+        self.writes.push_back(Write { op, slot });
+    }
+
+    /// Has the client know whether it must ring; answers whether something was posted.
+    pub(super) fn set_awake(&mut self, fabric: &dyn Fabric, is_wanted: bool) -> bool {
+        self.awake.is_wanted = is_wanted;
+        // Two writes to one place have no order: the second waits for the first.
+        if !self.is_open || self.awake.is_under_way || self.awake.is_posted == is_wanted {
+            return false;
+        }
+        self.awake.is_posted = is_wanted;
+        self.awake.is_under_way = true;
+        let word = u64::from(is_wanted).to_le_bytes();
+        fabric.write(self.peer, &self.reply, self.reply_bytes as u64, &word, AWAKE_OP);
+        true
+    }
+
+    /// A write is completed; answers whether something was posted.
+    pub(super) fn completed(
+        &mut self,
+        fabric: &dyn Fabric,
+        op: u64,
+        connection: u64,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        if op == AWAKE_OP {
+            self.awake.is_under_way = false;
+            if !self.awake.is_posted {
+                effects.push(Effect::Look(connection));
+            }
+            return self.set_awake(fabric, self.awake.is_wanted);
+        }
+        let done = self.writes.iter().position(|write| write.op == op).and_then(|at| self.writes.remove(at));
+        self.answer_bytes -= done.map_or(0, |write| write.slot.room as usize);
+        if self.is_paused && self.answer_bytes <= PAUSE_BYTES {
+            self.is_paused = false;
+            effects.push(Effect::Look(connection));
+        }
+        let mut has_posted = false;
+        for (slot, message) in std::mem::take(&mut self.deferred) {
+            self.message = message;
+            self.write(fabric, slot);
+            has_posted = true;
+        }
+        let sleep = self.memory.load_u64(self.request_bytes);
+        if sleep != self.rung {
+            self.rung = sleep;
+            effects.push(Effect::Tell(connection, Reply::RingBell { sleep }));
+        }
+        has_posted
+    }
+}
+
+fn overlap(a: Slot, b: Slot) -> bool {
+    a.at < b.at + b.room && b.at < a.at + a.room
+}
+
+/// Copies out of a ring without asking the system anything, if the bytes are few.
+fn copy_out(memory: &dyn Memory, from: usize, bytes: &mut [u8]) {
+    if bytes.len() > BY_WORD_BYTES {
+        return memory.read(from, bytes);
+    }
+    let (words, _) = bytes.as_chunks_mut::<8>();
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = memory.load_u64(from + index * 8).to_le_bytes();
+    }
+}

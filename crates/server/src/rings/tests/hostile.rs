@@ -1,0 +1,176 @@
+//! Clients that keep to nothing: the node goes on, takes nothing by their word, and ends them.
+
+use super::*;
+use leeward_fabric::{Descriptor, Fabric};
+use leeward_format::ring::{Identity, RingKind, Slot, write_message};
+
+/// What a client gets that asks for this; `None`: it is opened later.
+fn asked(server: &mut Server, connection: u64, ask: Ask) -> Option<String> {
+    match server.rings.ask(connection, HERE, &ask, Nanos::ZERO) {
+        Some(Reply::RingRefused { reason }) => Some(reason),
+        None => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ask(address: &str, request_bytes: u32, reply_bytes: u32) -> Ask {
+    Ask::Open { address: address.into(), request_bytes, reply_bytes, reply: Bytes::from_static(b"descriptor") }
+}
+
+#[test]
+fn rings_that_cannot_be_are_refused_and_take_nothing() {
+    let network = SimNetwork::new(1, SimOptions::default());
+    let mut server = Server::new(&network, 8192, 8192);
+    assert!(asked(&mut server, 1, ask("@a", 4096, 4096)).expect("refused").contains("offered"));
+    for connection in [1, 2, 3] {
+        let offer = server.rings.ask(connection, HERE, &Ask::Offer, Nanos::ZERO);
+        assert!(matches!(offer, Some(Reply::RingOffer { most_bytes: 8192, .. })), "{offer:?}");
+    }
+    for sizes in
+        [(0, 4096), (4096, 0), (4095, 4096), (4096 + 32, 4096), (16384, 4096), (4096, u32::MAX), (u32::MAX, 64)]
+    {
+        let reason = asked(&mut server, 1, ask("@a", sizes.0, sizes.1)).expect("refused");
+        assert!(reason.contains("it must have from"), "{reason}");
+    }
+    for address in ["127.0.0.1:80", "", "/etc/socket", &"@".repeat(1000)] {
+        assert!(asked(&mut server, 1, ask(address, 4096, 4096)).is_some(), "{address}");
+    }
+    let long = Ask::Open { address: "@a".into(), request_bytes: 4096, reply_bytes: 4096, reply: vec![0; 9999].into() };
+    assert!(asked(&mut server, 1, long).is_some());
+    assert_eq!(server.rings.figures(), (0, 0));
+    assert_eq!(asked(&mut server, 1, ask("@a", 4096, 4096)), None);
+    let again = server.rings.ask(1, HERE, &Ask::Offer, Nanos::ZERO);
+    assert!(matches!(again, Some(Reply::RingRefused { .. })), "one ring a connection");
+    assert_eq!(asked(&mut server, 2, ask("@b", 4096, 4096)), None);
+    let reason = asked(&mut server, 3, ask("@c", 4096, 4096)).expect("there is no memory left");
+    assert!(reason.contains("8192 of 8192 bytes") && reason.contains("leeward://"), "{reason}");
+    server.rings.remove(1);
+    assert_eq!(asked(&mut server, 3, ask("@c", 4096, 4096)), None, "what one gave back another has");
+}
+
+#[test]
+fn a_ring_whose_client_cannot_be_reached_is_given_up() {
+    let network = SimNetwork::new(1, SimOptions::default());
+    let mut server = Server::new(&network, 8192, 8192);
+    server.rings.ask(CONNECTION, HERE, &Ask::Offer, Nanos::ZERO);
+    assert_eq!(asked(&mut server, CONNECTION, ask("@nobody", 4096, 4096)), None);
+    let mut effects = Vec::new();
+    server.rings.check_opening(OPENING, &mut effects);
+    assert!(effects.is_empty() && server.rings.figures() == (1, 4096), "there is time left");
+    server.rings.check_opening(OPENING + Nanos(1), &mut effects);
+    assert!(matches!(&effects[..], [Effect::Tell(CONNECTION, Reply::RingRefused { .. })]), "{effects:?}");
+    assert_eq!(server.rings.figures(), (0, 0));
+}
+
+/// A ring into which the test writes by itself, as its client, which knows the keys.
+struct Open {
+    network: SimNetwork,
+    server: Server,
+    client: Client,
+}
+
+impl Open {
+    fn new() -> Open {
+        let network = SimNetwork::new(5, SimOptions::default());
+        let mut server = Server::new(&network, 4096, 4096);
+        let client = open(&network, &mut server, 4096);
+        Open { network, server, client }
+    }
+
+    fn message(&self, sequence: u64, place: u32, kind: RingKind, slot: Slot, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let key = self.client.request_key();
+        write_message(Identity { key, sequence, place }, kind, slot, payload, &mut bytes);
+        bytes
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        let (fabric, request): (&dyn Fabric, &Descriptor) = self.client.raw();
+        fabric.write(NODE, request, at, bytes, 0);
+        fabric.flush();
+        while self.network.step() {
+            self.server.settle();
+        }
+    }
+
+    fn receive(&mut self) -> Result<Vec<Vec<u8>>, DecodeError> {
+        let mut taken = Vec::new();
+        let take = |_: Door, request: &[u8]| {
+            taken.push(request.to_vec());
+            true
+        };
+        self.server.rings.receive(CONNECTION, 64, &mut Vec::new(), take).map(|_| taken)
+    }
+}
+
+#[test]
+fn what_no_client_writes_is_an_error() {
+    let slot = Slot { at: 0, room: 64 };
+    let outside = Slot { at: 4064, room: 64 };
+    let odd = Slot { at: 8, room: 64 };
+    for (kind, slot, payload) in [
+        (RingKind::Frames, outside, &b"x"[..]),
+        (RingKind::Frames, odd, b"x"),
+        (RingKind::Frames, Slot::default(), b"x"),
+        (RingKind::Noop, slot, b""),
+        (RingKind::TooSmall, slot, b""),
+        (RingKind::OnStream, slot, b""),
+        (RingKind::Fetch, slot, b"short"),
+        (RingKind::Fetch, slot, &77_u64.to_le_bytes()),
+    ] {
+        let mut ring = Open::new();
+        let bytes = ring.message(1, 0, kind, slot, payload);
+        ring.put(0, &bytes);
+        assert!(ring.receive().is_err(), "{kind:?} {slot:?}");
+    }
+    // A length beyond the ring, under a tag that fits.
+    let mut ring = Open::new();
+    let mut bytes = ring.message(1, 0, RingKind::Frames, slot, b"x");
+    for length in [4096 - 31, 1 << 20, u32::MAX] {
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        ring.put(0, &bytes);
+        assert!(ring.receive().is_err(), "{length}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_message_are_nothing() {
+    let mut ring = Open::new();
+    let slot = Slot { at: 0, room: 64 };
+    ring.put(0, &[0xff; 4096]);
+    assert_eq!(ring.receive(), Ok(Vec::new()));
+    let mut torn = ring.message(1, 0, RingKind::Frames, slot, &[7; 200]);
+    torn[100] ^= 1;
+    ring.put(0, &torn);
+    assert_eq!(ring.receive(), Ok(Vec::new()), "a byte has not landed yet");
+    torn[100] ^= 1;
+    ring.put(0, &torn);
+    assert_eq!(ring.receive(), Ok(vec![vec![7; 200]]));
+    assert_eq!(ring.receive(), Ok(Vec::new()), "once");
+    ring.put(256, &torn);
+    assert_eq!(ring.receive(), Ok(Vec::new()), "the same elsewhere is not the next message");
+}
+
+#[test]
+fn who_fetches_nothing_is_kept_little() {
+    let mut ring = Open::new();
+    let (mut at, mut kept, mut over_stream) = (0, 0_usize, 0);
+    for sequence in 1..=5000_u64 {
+        // Never a no-op: every message has 64 bytes.
+        let bytes = ring.message(sequence, at, RingKind::Frames, Slot { at: 0, room: 32 }, &[1; 20]);
+        ring.put(at.into(), &bytes);
+        at = (at + bytes.len() as u32) % 4096;
+        let mut door = None;
+        let taken = ring.server.rings.receive(CONNECTION, 64, &mut Vec::new(), |by, _| door.replace(by).is_none());
+        assert_eq!(taken.expect("a message").messages, 1);
+        match ring.server.rings.answer(CONNECTION, door.expect("it was taken"), vec![7; 1500]) {
+            Some(_) => over_stream += 1,
+            None => kept += 1500,
+        }
+        ring.server.settle();
+        while ring.network.step() {
+            ring.server.settle();
+        }
+    }
+    assert!(kept <= 4 << 20 && over_stream > 2000, "{kept} bytes are kept, {over_stream} answers went over the stream");
+}

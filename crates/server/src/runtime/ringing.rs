@@ -1,0 +1,246 @@
+//! The event loop's part in [rings](crate::rings): when to look into them, when to spin, when to sleep.
+//!
+//! The event loop is the spinning thread of Tebis 3.4.2 and carries out by itself what memory can answer, so that for most
+//! requests nobody is woken, which is what the paper's rule for its workers is about. Its limit of 64 tasks is that of a
+//! look: no more requests are taken from one ring before others have their turn, the batch of all is mirrored, and answers
+//! leave.
+//!
+//! With a spin of 0 it never says that it is awake: each message comes with a bell, which wakes it as any byte of a socket
+//! does. Otherwise it says so to clients that send something, looks at all rings in a loop, at sockets and other threads
+//! every [`SLICE`], and sleeps once nothing has come for the spin.
+
+use super::connection::Connection;
+use super::event_loop::EventLoop;
+use crate::commands::Context;
+use crate::config::has_many_cores;
+use crate::conversation::Conversation as _;
+use crate::metrics::Metrics;
+use crate::rings::{Effect, Rings};
+use leeward_format::op::Reply;
+use leeward_platform::{Clock as _, Nanos};
+use std::collections::BTreeSet;
+
+/// Messages that are taken from one ring before it is others' turn (Tebis 3.4.2).
+const TURN_MESSAGES: usize = 64;
+/// How long rings are looked at without a look at sockets and other threads.
+const SLICE: Nanos = Nanos::from_micros(20);
+
+/// Looks between two looks at the clock; on few cores, others may run then.
+const LOOKS: u32 = 32;
+
+/// What the event loop knows of rings.
+pub(super) struct Ringing {
+    rings: Option<Rings>,
+    spin: Nanos,
+    has_many_cores: bool,
+    /// When something was in a ring last.
+    last_request: Nanos,
+    /// Some client was told that this thread is awake.
+    is_awake: bool,
+    /// Connections whose ring is to be looked into in the next turn.
+    look: BTreeSet<u64>,
+    /// Connections whose ring has something that their conversation does not take at the moment.
+    paused: BTreeSet<u64>,
+    effects: Vec<Effect>,
+    buffer: Vec<u8>,
+}
+
+impl Ringing {
+    pub(super) fn new(rings: Option<Rings>, spin: Nanos) -> Ringing {
+        Ringing {
+            rings,
+            spin,
+            has_many_cores: has_many_cores(),
+            last_request: Nanos::ZERO,
+            is_awake: false,
+            look: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            effects: Vec::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// There is a ring to be looked into.
+    pub(super) fn has_work(&self) -> bool {
+        !self.look.is_empty()
+    }
+
+    /// Connection `id` has a ring, of which bytes on its socket may tell.
+    pub(super) fn hears(&self, id: u64) -> bool {
+        self.rings.as_ref().is_some_and(|rings| rings.is_open(id))
+    }
+
+    /// The ring of `id` is to be looked into.
+    pub(super) fn look(&mut self, id: u64) {
+        self.look.insert(id);
+    }
+
+    /// The connection `id` has ended.
+    pub(super) fn remove(&mut self, id: u64, metrics: &Metrics) {
+        self.look.remove(&id);
+        self.paused.remove(&id);
+        if let Some(rings) = &mut self.rings {
+            rings.remove(id);
+            metrics.ring_clients(rings.figures().0);
+        }
+    }
+}
+
+impl EventLoop {
+    /// Looks at the rings for a while, if requests came lately; answers whether the poll must not sleep. Before it may,
+    /// clients know that they must ring.
+    pub(super) fn spins(&mut self, now: Nanos) -> bool {
+        let Some(rings) = &mut self.ringing.rings else { return false };
+        if !self.ringing.is_awake {
+            return false;
+        }
+        if now - self.ringing.last_request < self.ringing.spin {
+            loop {
+                for _ in 0..LOOKS {
+                    self.ringing.look.extend(rings.waiting());
+                    if !self.ringing.look.is_empty() {
+                        return true;
+                    }
+                    std::hint::spin_loop();
+                }
+                if self.clock.now() - now > SLICE {
+                    return true;
+                }
+                if !self.ringing.has_many_cores {
+                    // Whom it waits for may be on this core.
+                    std::thread::yield_now();
+                }
+            }
+        }
+        self.ringing.is_awake = false;
+        rings.fall_asleep();
+        self.settle_rings();
+        !self.touched.is_empty() || self.ringing.has_work()
+    }
+
+    /// Takes requests out of the rings that are to be looked into.
+    pub(super) fn read_rings(&mut self, now: Nanos) {
+        if self.ringing.look.is_empty() {
+            return;
+        }
+        let map = self.node.region_map();
+        for id in std::mem::take(&mut self.ringing.look) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let Some(rings) = &mut self.ringing.rings else { return };
+            let Some(native) = connection.conversation.native() else { continue };
+            if !native.wants_input() {
+                self.ringing.paused.insert(id);
+                continue;
+            }
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            let submissions = &mut self.submissions;
+            let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
+                native.take_from_ring(frame, door, &mut context, submissions);
+                native.wants_input()
+            });
+            match received {
+                Ok(received) if received.messages == 0 => {
+                    // So it was not a bell.
+                    connection.has_left_bells();
+                    if connection.can_read() {
+                        self.readable.insert(id);
+                    }
+                }
+                Ok(received) => {
+                    self.shared.metrics.ring_requests(received.messages);
+                    self.ringing.last_request = now;
+                    if received.has_more {
+                        self.ringing.look.insert(id);
+                    }
+                    if self.ringing.spin > Nanos::ZERO {
+                        self.ringing.is_awake = true;
+                        rings.stay_awake_for(id);
+                    }
+                }
+                Err(error) => native.refuse_ring(&mut context, &error.to_string()),
+            }
+            self.touched.insert(id);
+            self.submit(now, id);
+        }
+    }
+
+    /// Hands what connection `id` has for rings to them.
+    pub(super) fn answer_ring(&mut self, id: u64, now: Nanos) {
+        let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(native) = connection.conversation.native() else { return };
+        let mut over_stream = Vec::new();
+        for (door, frames) in native.for_rings() {
+            over_stream.extend(rings.answer(id, door, frames));
+        }
+        for frames in over_stream {
+            native.send_over_stream(&frames);
+        }
+        let asks: Vec<_> = native.ring_asks().collect();
+        if !asks.is_empty() {
+            let from = connection.stream.peer_addr();
+            for ask in asks {
+                let Ok(from) = &from else { continue };
+                let reply = rings.ask(id, from.ip(), &ask, now);
+                if let (Some(reply), Some(native)) = (reply, connection.conversation.native()) {
+                    native.tell(&reply);
+                }
+            }
+            self.shared.metrics.ring_clients(rings.figures().0);
+        }
+        if self.ringing.paused.remove(&id) {
+            self.ringing.look.insert(id);
+        }
+    }
+
+    fn refuse_rings(&mut self, id: u64) {
+        let Some(native) = self.connections.get_mut(&id).and_then(|connection| connection.conversation.native()) else {
+            return;
+        };
+        let asks = native.ring_asks().count();
+        for _ in 0..asks {
+            native.tell(&Reply::RingRefused { reason: "this node has no rings (its setting rings is off)".into() });
+        }
+    }
+
+    /// Sends answers that are in rings on their way, and does what the rings' fabric has to say.
+    pub(super) fn settle_rings(&mut self) {
+        let Some(rings) = &mut self.ringing.rings else { return };
+        rings.settle(&mut self.ringing.effects);
+        for effect in self.ringing.effects.drain(..) {
+            match effect {
+                Effect::Look(id) => {
+                    self.ringing.look.insert(id);
+                }
+                Effect::Tell(id, reply) => {
+                    if matches!(reply, Reply::RingBell { .. }) {
+                        self.shared.metrics.ring_bell();
+                    }
+                    if let Some(native) = self.connections.get_mut(&id).and_then(|c| c.conversation.native()) {
+                        native.tell(&reply);
+                        self.touched.insert(id);
+                    }
+                }
+                Effect::Lost(id) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        tracing::info!(client = id, "the link of a client's ring is lost; closing its connection");
+                        connection.is_dead = true;
+                        self.touched.insert(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what was left in sockets, and gives up rings that take too long to open.
+    pub(super) fn pass_time_for_rings(&mut self, now: Nanos) {
+        let Some(rings) = &mut self.ringing.rings else { return };
+        rings.check_opening(now, &mut self.ringing.effects);
+        for id in rings.connections() {
+            let left = |connection: &mut Connection| connection.has_left_bells() && connection.can_read();
+            if self.connections.get_mut(&id).is_some_and(left) {
+                self.readable.insert(id);
+            }
+        }
+    }
+}
