@@ -475,7 +475,12 @@ impl Node {
     fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
         let map = self.map.clone();
         let Some(config) = op.region_in(&map, &table) else {
-            self.answers.push((to, OpResult::Error(self.no_region(&table))));
+            let error = match to {
+                // Who forwarded it knows the table, and this node will.
+                ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
+                ReplyTo::Client(_) => self.no_region(&table),
+            };
+            self.answers.push((to, OpResult::Error(error)));
             return;
         };
         if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
