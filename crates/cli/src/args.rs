@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
-use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ mod pairs;
 mod table;
 pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
-pub(crate) use table::{CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
+pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
 
 #[cfg(test)]
 #[path = "args_tests.rs"]
@@ -217,6 +217,20 @@ pub(crate) struct TableArgs {
     /// baseline of the papers) [default: send-index]
     #[arg(long, value_name = "MODE")]
     pub(crate) backups: Option<BackupMode>,
+    /// What pointers say: `physical` (places on a volume, which a backup rewrites, as in the papers) or `logical` (names that are the
+    /// same on every replica) [default: physical]
+    #[arg(long, value_name = "ADDRESSING")]
+    pub(crate) addressing: Option<Addressing>,
+    /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd` [default: none]
+    #[arg(long, value_name = "CODEC")]
+    pub(crate) wire: Option<Codec>,
+    /// When a write is acknowledged: `last-write` (all backups in sync hold it) or `last-flush` (it is on its way to them: the newest
+    /// may be lost with a primary) [default: last-write]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) acknowledge: Option<Acknowledge>,
+    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
+    pub(crate) max_unacked_kib: Option<u64>,
 }
 
 impl TableArgs {
@@ -224,11 +238,14 @@ impl TableArgs {
     pub(crate) fn is_any(&self) -> bool {
         let collection = [self.garbage_percent, self.garbage_mib_per_second, self.max_space_percent];
         let numbers = [self.growth_factor, self.l1_runs].into_iter().chain(collection);
-        let codecs = [self.compression, self.last_level_compression];
+        let codecs = [self.compression, self.last_level_compression, self.wire];
         self.placement.is_some()
             || self.l0_kib.is_some()
             || self.compaction.is_some()
             || self.backups.is_some()
+            || self.addressing.is_some()
+            || self.acknowledge.is_some()
+            || self.max_unacked_kib.is_some()
             || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
     }
@@ -256,6 +273,10 @@ impl TableArgs {
                 last: self.last_level_compression.or(self.compression).unwrap_or(base.compression.last),
             },
             backups: self.backups.unwrap_or(base.backups),
+            addressing: self.addressing.unwrap_or(base.addressing),
+            wire: self.wire.unwrap_or(base.wire),
+            acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
+            max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
             ..base
         }
     }

@@ -149,6 +149,11 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
         options.replicas,
         options.min_in_sync
     )?;
+    writeln!(
+        out,
+        "backups {}, {} addressing, wire {}, acknowledged at {}",
+        options.backups, options.addressing, options.wire, options.acknowledge
+    )?;
     if region.segments.is_empty() {
         return writeln!(out, "it is empty");
     }
@@ -214,7 +219,7 @@ fn show_segment(out: &mut dyn Write, image: &Image, no: SegmentNo, with_entries:
     };
     writeln!(out, "segment {no}: {} of region {}, id {}", segment.kind, region.region, segment.id)?;
     let mut written = Ok(());
-    let damage = image.walk(region.region, &segment, &mut |item| {
+    let damage = image.walk(region, &segment, &mut |item| {
         if written.is_ok() {
             written = show_item(out, &item, with_entries);
         }

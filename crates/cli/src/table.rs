@@ -1,11 +1,14 @@
 //! `leeward table`: makes tables and tells of those there are.
 
-use crate::args::{Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text};
+use crate::args::{
+    AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text,
+};
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
 use leeward_bench::fetch_status;
 use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, introduce};
 use leeward_format::RegionId;
+use leeward_format::cluster::Acknowledge;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
 use std::collections::BTreeMap;
 use std::thread;
@@ -21,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) fn run(command: &TableCommand) -> Outcome {
     match command {
         TableCommand::Create(args) => create(args),
+        TableCommand::Alter(args) => alter(args),
         TableCommand::List(args) => list(&args.connect),
         TableCommand::Describe(args) => describe(args),
     }
@@ -35,6 +39,15 @@ fn create(args: &CreateTableArgs) -> Outcome {
     client.create_table(table)?;
     let map = wait_until_served(&client, args.name())?;
     println!("table {} is made and served: {} regions", args.name(), map.regions_of(args.name()).len());
+    Ok(true)
+}
+
+fn alter(args: &AlterTableArgs) -> Outcome {
+    let Some(change) = args.change() else {
+        return Err("nothing to change: give an option; `leeward table alter --help` lists them".into());
+    };
+    data::connect(&args.connect)?.alter_table(change)?;
+    println!("table {} is changed; its regions follow: see `leeward table describe {}`", args.name, args.name);
     Ok(true)
 }
 
@@ -148,6 +161,9 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             format!("{} %", options.max_space_percent),
             compression_text(options.compression),
             options.backups.to_string(),
+            options.addressing.to_string(),
+            options.wire.to_string(),
+            acknowledge_text(options),
         ]
     };
     let head = [
@@ -164,8 +180,19 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "max space",
         "compression",
         "backups",
+        "addressing",
+        "wire",
+        "acknowledge",
     ];
     table(&head, tables.map(row).collect())
+}
+
+/// When writes are acknowledged.
+fn acknowledge_text(options: &TableOptions) -> String {
+    match options.acknowledge {
+        Acknowledge::LastWrite => options.acknowledge.to_string(),
+        Acknowledge::LastFlush => format!("{}, {} at most", options.acknowledge, bytes(options.max_unacked_bytes)),
+    }
 }
 
 fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, Content>) -> String {

@@ -6,7 +6,7 @@ use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, PutOptions, Written, check_range};
-use leeward_format::table::{NewTable, TableName};
+use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -182,6 +182,18 @@ impl Client {
     /// it may have been made.
     pub fn create_table(&self, table: NewTable) -> Result<(), ClientError> {
         match self.one(Op::CreateTable { table: Box::new(table) })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Changes options of a table while it serves. Its regions follow a moment later; where members must be built anew, one after
+    /// the other.
+    ///
+    /// # Errors
+    /// There is no such table, what is asked for cannot be, or the cluster does not answer in time.
+    pub fn alter_table(&self, change: TableChange) -> Result<(), ClientError> {
+        match self.one(Op::AlterTable { change: Box::new(change) })? {
             OpResult::Done => Ok(()),
             other => Err(mismatch(other)),
         }

@@ -47,7 +47,7 @@ pub use client::Client;
 pub use introduction::{Introduction, introduce};
 pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo, TableOptions};
 pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written};
-pub use leeward_format::table::{NewTable, TableName};
+pub use leeward_format::table::{NewTable, TableChange, TableName};
 pub use options::{ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};
 pub use session::{Done, Session, Ticket};

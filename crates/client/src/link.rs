@@ -321,6 +321,6 @@ fn op_bytes(op: &Op) -> usize {
         }
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),
         Op::Checkpoint { name, .. } => name.len(),
-        Op::Count { .. } | Op::AcceptLoss { .. } => 0,
+        Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
     }
 }

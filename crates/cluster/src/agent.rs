@@ -19,7 +19,9 @@ use leeward_platform::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+mod alteration;
 mod creation;
+use alteration::Alteration;
 use creation::Creation;
 
 /// How a master goes about its work.
@@ -51,7 +53,7 @@ pub enum Outcome {
     /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here
     /// on; if the connection was lost, it may have been made and replaced since.
     Rejected,
-    /// The table was not made, for this reason.
+    /// The table was not made or changed, for this reason.
     Refused(String),
 }
 
@@ -102,6 +104,8 @@ enum Purpose {
     Proposal(Box<Proposal>),
     /// An operator's table.
     Creation(Box<Creation>),
+    /// An operator's change of a table.
+    Alteration(Box<Alteration>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +125,7 @@ pub struct Agent {
     paused: BTreeMap<ClusterPath, Nanos>,
     proposals: VecDeque<Proposal>,
     creations: VecDeque<Creation>,
+    alterations: VecDeque<Alteration>,
     outcomes: Vec<(ProposalId, Outcome)>,
     ops: Vec<(u64, CoordinatorOp)>,
     next_op: u64,
@@ -144,6 +149,7 @@ impl Agent {
             paused: BTreeMap::new(),
             proposals: VecDeque::new(),
             creations: VecDeque::new(),
+            alterations: VecDeque::new(),
             outcomes: Vec::new(),
             ops: Vec::new(),
             next_op: 1,
@@ -313,8 +319,10 @@ impl Agent {
                     tracing::error!(%path, reason, "the coordinator refuses an operation");
                     self.refusal = Some(reason.clone());
                 }
-                if let Purpose::Creation(creation) = &mut outstanding.purpose {
-                    creation.refusal = Some(reason);
+                match &mut outstanding.purpose {
+                    Purpose::Creation(creation) => creation.refusal = Some(reason),
+                    Purpose::Alteration(alteration) => alteration.refusal = Some(reason),
+                    Purpose::Presence | Purpose::Decision(_) | Purpose::Proposal(_) => {}
                 }
                 Some(Answer { done: false, version: 0 })
             }
@@ -342,6 +350,7 @@ impl Agent {
         let proposal = match outstanding.purpose {
             Purpose::Proposal(proposal) => proposal,
             Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
+            Purpose::Alteration(alteration) => return self.settle_alteration(*alteration, outstanding.answer),
             Purpose::Presence | Purpose::Decision(_) => return,
         };
         match outstanding.answer {
@@ -368,6 +377,7 @@ impl Agent {
         self.campaign();
         self.carry_proposals();
         self.carry_creations();
+        self.carry_alterations();
         self.rule(now);
     }
 
@@ -519,7 +529,7 @@ impl Agent {
         let outstanding = self.outstanding.values().filter_map(|outstanding| match &outstanding.purpose {
             Purpose::Decision(config) => Some(config),
             Purpose::Proposal(proposal) => Some(&proposal.new),
-            Purpose::Presence | Purpose::Creation(_) => None,
+            Purpose::Presence | Purpose::Creation(_) | Purpose::Alteration(_) => None,
         });
         outstanding.map(|config| (config.region, config.clone())).collect()
     }

@@ -23,7 +23,7 @@ pub struct View {
 #[derive(Debug, Default)]
 struct Content {
     version: u64,
-    tables: BTreeMap<String, TableOptions>,
+    tables: BTreeMap<String, (u64, TableOptions)>,
     regions: BTreeMap<RegionId, (u64, GroupConfig)>,
     servers: BTreeMap<ServerId, (u64, ServerInfo)>,
     master: Option<(u64, Member)>,
@@ -70,7 +70,7 @@ impl View {
     }
     /// Options of a table.
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
-        self.current.tables.get(name)
+        self.current.tables.get(name).map(|(_, options)| options)
     }
     /// Every region, by id.
     pub fn regions(&self) -> impl Iterator<Item = &GroupConfig> + '_ {
@@ -96,13 +96,13 @@ impl View {
     pub fn master(&self) -> Option<Member> {
         self.current.master.map(|(_, member)| member)
     }
-    /// Version at which a region, a server or the master last changed; `None` if it is not there.
+    /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
         match path {
             ClusterPath::Region(id) => self.current.regions.get(id).map(|(version, _)| *version),
             ClusterPath::Server(id) => self.current.servers.get(id).map(|(version, _)| *version),
             ClusterPath::Master => self.current.master.map(|(version, _)| version),
-            ClusterPath::Table(_) => None,
+            ClusterPath::Table(name) => self.current.tables.get(name).map(|(version, _)| *version),
         }
     }
     /// Tables, regions sorted by table and start, and live servers: what routing needs. Built once a change.
@@ -112,7 +112,7 @@ impl View {
                 self.current.regions.values().map(|(_, config)| config.clone()).collect();
             regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
             let servers = self.current.servers.values().map(|(_, info)| info.clone()).collect();
-            let tables = self.current.tables.values().cloned().collect();
+            let tables = self.current.tables.values().map(|(_, options)| options.clone()).collect();
             Arc::new(RegionMap { version: self.current.version, tables, regions, servers })
         });
         map.clone()
@@ -142,7 +142,7 @@ impl Content {
                 if options.name != name {
                     return Err(DecodeError::invalid("table", format!("{:?} stored as {name:?}", options.name)));
                 }
-                self.tables.insert(name, options);
+                self.tables.insert(name, (version, options));
             }
             (ClusterPath::Region(id), Some(value)) => {
                 self.regions.remove(&id);

@@ -27,7 +27,7 @@ use leeward_format::cluster::{CompactionMode, Placement};
 use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{InstallEdit, L1_RUNS, LogExtent, SegmentKind, level_at};
 use leeward_format::packed::{Codec, Compression};
-use leeward_format::{Lsn, SegmentId, SegmentNo, UnixMs};
+use leeward_format::{Lsn, SegmentId, SegmentName, UnixMs};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
@@ -260,7 +260,7 @@ struct Context {
     compression: Compression,
     mode: CompactionMode,
     /// Log segments that values move out of wherever a merge passes.
-    victims: Arc<HashSet<SegmentNo>>,
+    victims: Arc<HashSet<SegmentName>>,
     /// The sweep that they are of.
     sweep: u64,
     source: Source,

@@ -38,7 +38,7 @@ use crate::verify::Verification;
 use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
-use leeward_format::cluster::{BackupMode, TableOptions};
+use leeward_format::cluster::TableOptions;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
@@ -547,7 +547,6 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         return Err(Error::Invalid(detail));
     }
     let table = TableOptions {
-        name: TableOptions::default().name,
         placement: options.placement,
         replicas: 1,
         min_in_sync: 1,
@@ -559,7 +558,8 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
-        backups: BackupMode::default(),
+        // What is about replicas.
+        ..TableOptions::default()
     };
     table.check().map_err(Error::Invalid)?;
     Ok(table)

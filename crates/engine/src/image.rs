@@ -7,7 +7,7 @@ use crate::verify::{Damage, Item, Verification, walk};
 use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock, zones};
 use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, RegionId, SegmentNo};
+use leeward_format::{DecodeError, SegmentNo};
 use leeward_platform::File;
 use std::sync::Arc;
 
@@ -87,8 +87,9 @@ impl Image {
     }
 
     /// Shows every structure of a segment to `see`; answers the damage in it.
-    pub fn walk(&self, region: RegionId, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
-        walk(&self.device, self.superblock.segment_bytes as usize, region, segment, see).damage
+    pub fn walk(&self, region: &RegionState, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
+        let of = (region.region, region.options.addressing);
+        walk(&self.device, self.superblock.segment_bytes as usize, of, segment, see).damage
     }
 
     /// Reads every live segment and checks all that has a checksum. `progress` is told how many of how many segments are
@@ -96,7 +97,8 @@ impl Image {
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
         let (mut verification, all) = (Verification::default(), self.live().count() as u64);
         for (region, segment) in self.live() {
-            verification.check(&self.device, self.superblock.segment_bytes as usize, region.region, &segment);
+            let of = (region.region, region.options.addressing);
+            verification.check(&self.device, self.superblock.segment_bytes as usize, of, &segment);
             progress(verification.segments, all);
         }
         verification

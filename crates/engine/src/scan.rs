@@ -360,7 +360,7 @@ impl Cursor {
         if missing.len() < 2 {
             return Ok(());
         }
-        let mut reads: Vec<_> = missing.iter().map(|(_, leaf)| (leaf.pointer, vec![0; leaf.bytes()])).collect();
+        let mut reads: Vec<_> = missing.iter().map(|(_, leaf)| (leaf.at, vec![0; leaf.bytes()])).collect();
         self.reads.volume.read_many(&mut reads)?;
         for ((i, leaf), (_, bytes)) in missing.iter().zip(reads) {
             if let Source::Level(cursor) = &mut self.sources[*i] {

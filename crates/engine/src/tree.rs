@@ -19,7 +19,7 @@ use bytes::Bytes;
 use leeward_format::manifest::LevelState;
 use leeward_format::node::{Address, Child, NODE_BYTES, Node, NodeKind, common_prefix};
 use leeward_format::range::{NO_END, Window};
-use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo};
+use leeward_format::{DecodeError, Pointer, SegmentId, SegmentName, SegmentNo};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -79,14 +79,14 @@ impl Level {
         Level { fences: Fences::new(fences), segments, index, state, ranged, _lease: lease }
     }
 
-    /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by number.
+    /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by name.
     ///
     /// # Errors
     /// The device fails, or what it holds is not what `state` says.
     pub fn open(
         reads: &Reads,
         state: &LevelState,
-        segment: &dyn Fn(SegmentNo) -> Option<(SegmentId, Arc<Segment>)>,
+        segment: &dyn Fn(SegmentName) -> Option<(SegmentId, Arc<Segment>)>,
     ) -> Result<Level> {
         let Some(root) = state.root else { return Ok(Level::empty()) };
         let walk = Walk { reads, state, segment };
@@ -236,7 +236,7 @@ type Parts = (Vec<(Vec<u8>, Arc<LeafSegment>)>, Vec<IndexSegment>);
 struct Walk<'a> {
     reads: &'a Reads,
     state: &'a LevelState,
-    segment: &'a dyn Fn(SegmentNo) -> Option<(SegmentId, Arc<Segment>)>,
+    segment: &'a dyn Fn(SegmentName) -> Option<(SegmentId, Arc<Segment>)>,
 }
 
 impl Walk<'_> {
@@ -250,7 +250,7 @@ impl Walk<'_> {
             for (lower_bound, pointer) in nodes {
                 budget = budget.checked_sub(1).ok_or_else(|| self.damaged(pointer, "too many index nodes"))?;
                 let (id, segment) = self.live(pointer)?;
-                let node = self.read(pointer, id)?;
+                let node = self.read(pointer, id, segment.no())?;
                 if !index.iter().any(|(known, _)| *known == id) {
                     index.push((id, segment));
                 }
@@ -302,14 +302,14 @@ impl Walk<'_> {
             .ok_or_else(|| self.damaged(pointer, "a pointer into a segment that is not live"))
     }
 
-    fn read(&self, pointer: Pointer, id: SegmentId) -> Result<Node<Vec<u8>>> {
+    fn read(&self, pointer: Pointer, id: SegmentId, no: SegmentNo) -> Result<Node<Vec<u8>>> {
         let mut bytes = vec![0; NODE_BYTES];
         if pointer.offset() as usize + NODE_BYTES > self.reads.volume.segment_bytes() {
             return Err(self.damaged(pointer, "a pointer beyond its segment"));
         }
-        self.reads.volume.read(pointer.segment(), pointer.offset(), &mut bytes)?;
+        self.reads.volume.read(no, pointer.offset(), &mut bytes)?;
         let address = Address { region: self.reads.region, segment: id, offset: pointer.offset() };
-        let node = Node::parse(bytes, address).map_err(|error| self.reads.damaged(pointer, &error))?;
+        let node = Node::parse(bytes, address).map_err(|error| self.reads.damaged(no, pointer.offset(), &error))?;
         if node.kind() != NodeKind::Index {
             return Err(self.damaged(pointer, "a leaf where an index node should be"));
         }
@@ -317,6 +317,8 @@ impl Walk<'_> {
     }
 
     fn damaged(&self, pointer: Pointer, detail: &str) -> Error {
-        self.reads.damaged(pointer, &DecodeError::invalid("level", detail))
+        let no = (self.segment)(pointer.segment()).map_or(SegmentNo(0), |(_, segment)| segment.no());
+        let detail = format!("{detail} ({pointer:?})");
+        self.reads.damaged(no, pointer.offset(), &DecodeError::invalid("level", detail))
     }
 }

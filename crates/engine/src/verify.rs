@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::log::read_header;
 use crate::volume::Device;
 use bytes::Bytes;
+use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment::{Footer, LeafIndex, read_leaf};
 use leeward_format::manifest::{SegmentKind, SegmentState};
 use leeward_format::node::{Address, BLOCK_BYTES, NODE_BYTES, Node, NodeKind};
@@ -85,9 +86,15 @@ pub struct Verification {
 
 impl Verification {
     /// Checks one segment and adds what was found.
-    pub(crate) fn check(&mut self, device: &Device, segment_bytes: usize, region: RegionId, segment: &SegmentState) {
+    pub(crate) fn check(
+        &mut self,
+        device: &Device,
+        segment_bytes: usize,
+        (region, addressing): (RegionId, Addressing),
+        segment: &SegmentState,
+    ) {
         let (mut nodes, mut entries, mut ranges, mut records) = (0, 0, 0, 0);
-        let walked = walk(device, segment_bytes, region, segment, &mut |item| match item {
+        let walked = walk(device, segment_bytes, (region, addressing), segment, &mut |item| match item {
             Item::LogHeader(_) | Item::Footer(_) => {}
             Item::Ranges(found) => ranges += found.len() as u64,
             Item::Record { .. } => records += 1,
@@ -120,14 +127,14 @@ pub(crate) struct Walked {
 pub(crate) fn walk(
     device: &Device,
     segment_bytes: usize,
-    region: RegionId,
+    (region, addressing): (RegionId, Addressing),
     segment: &SegmentState,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Walked {
     let wanted = segment.bytes.map_or(segment_bytes, |bytes| (bytes as usize).min(segment_bytes));
     let start = u64::from(segment.no.0) * segment_bytes as u64;
     let mut bytes = vec![0; wanted];
-    let mut walk = Walk { region, segment, start, see, walked: Walked::default() };
+    let mut walk = Walk { region, addressing, segment, start, see, walked: Walked::default() };
     match device.read(start, &mut bytes) {
         Err(Error::Io { source, .. }) => walk.note(0, format!("cannot be read: {source}")),
         Err(error) => walk.note(0, error.to_string()),
@@ -142,6 +149,7 @@ pub(crate) fn walk(
 
 struct Walk<'a> {
     region: RegionId,
+    addressing: Addressing,
     segment: &'a SegmentState,
     start: u64,
     see: &'a mut dyn FnMut(Item<'_>),
@@ -205,7 +213,8 @@ impl Walk<'_> {
         };
         (self.see)(Item::Footer(&footer));
         let tree_at = footer.tree_at as usize;
-        let index = LeafIndex::parse(&bytes.slice(tree_at..), self.address(tree_at), self.segment.no);
+        let index =
+            LeafIndex::parse(&bytes.slice(tree_at..), self.address(tree_at), self.segment.name(self.addressing));
         let index = match index {
             Ok(index) => index,
             Err(error) => return self.note(tree_at, error),

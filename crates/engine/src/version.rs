@@ -13,9 +13,12 @@ use crate::tree::{Found, Level, Probe};
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment::Span;
 use leeward_format::range::RangeTombstones;
-use leeward_format::{DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, UnixMs, filter};
+use leeward_format::{
+    DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo, Stamp, UnixMs, filter,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -81,7 +84,7 @@ pub trait ValueLog: Send + Sync {
     /// As [`ValueLog::values`].
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
     /// Identity of a segment that leaves point to.
-    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId>;
+    fn segment_id(&self, name: SegmentName) -> Option<SegmentId>;
 }
 
 impl ValueLog for LogReader {
@@ -94,8 +97,8 @@ impl ValueLog for LogReader {
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
         LogReader::fetch(self, wanted)
     }
-    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId> {
-        self.segment(no).map(|(_, id)| id)
+    fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
+        LogReader::segment_id(self, name)
     }
 }
 
@@ -103,6 +106,7 @@ impl ValueLog for LogReader {
 pub struct Reads {
     pub(crate) volume: Arc<Volume>,
     pub(crate) region: RegionId,
+    addressing: Addressing,
     pub(crate) log: Arc<dyn ValueLog>,
     /// What cached records are filed under.
     pub(crate) owner: u32,
@@ -122,11 +126,12 @@ const MOST_DELETED: usize = 1024;
 
 impl Reads {
     /// For `region` on `volume`, its large values in `log`.
-    pub fn new(volume: Arc<Volume>, region: RegionId, log: Arc<dyn ValueLog>) -> Arc<Reads> {
+    pub fn new(volume: Arc<Volume>, region: RegionId, addressing: Addressing, log: Arc<dyn ValueLog>) -> Arc<Reads> {
         let owner = volume.cache().new_owner();
         Arc::new(Reads {
             volume,
             region,
+            addressing,
             log,
             owner,
             generation: AtomicU64::new(0),
@@ -136,9 +141,15 @@ impl Reads {
         })
     }
 
-    /// What was read at `pointer` cannot be decoded.
-    pub(crate) fn damaged(&self, pointer: Pointer, error: &DecodeError) -> Error {
-        let offset = self.volume.file_offset(pointer.segment(), pointer.offset());
+    /// What pointers call the segment `id`, which is `segment`.
+    #[inline]
+    pub(crate) fn name(&self, id: SegmentId, segment: &Segment) -> SegmentName {
+        self.addressing.name(id, segment.no())
+    }
+
+    /// What was read at `offset` of the segment `no` cannot be decoded.
+    pub(crate) fn damaged(&self, no: SegmentNo, offset: u32, error: &DecodeError) -> Error {
+        let offset = self.volume.file_offset(no, offset);
         Error::damaged(self.volume.name(), offset, error)
     }
 

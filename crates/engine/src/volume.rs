@@ -30,7 +30,7 @@ use crate::replica::Replica;
 use crate::verify::Verification;
 use leeward_format::manifest::{Change, RegionState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, Pointer, RegionId, SegmentId, SegmentNo, VolumeId};
+use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
 use leeward_platform::{Appender, DeviceCounters, File};
 use parking_lot::Mutex;
@@ -213,16 +213,16 @@ impl Volume {
         self.device.read(self.place(no, offset, buffer.len()), buffer)
     }
 
-    /// Fills each buffer from its place, several at a time.
+    /// Fills each buffer from an offset of a segment, several at a time.
     ///
     /// # Errors
     /// [`Error::Io`], of any that failed.
-    pub fn read_many(&self, reads: &mut [(Pointer, impl AsMut<[u8]>)]) -> Result<()> {
+    pub fn read_many(&self, reads: &mut [((SegmentNo, u32), impl AsMut<[u8]>)]) -> Result<()> {
         let mut reads: Vec<Read<'_>> = reads
             .iter_mut()
-            .map(|(at, buffer)| {
+            .map(|((no, offset), buffer)| {
                 let buffer = buffer.as_mut();
-                Read { offset: self.place(at.segment(), at.offset(), buffer.len()), buffer }
+                Read { offset: self.place(*no, *offset, buffer.len()), buffer }
             })
             .collect();
         self.device.read_many(&mut reads)
@@ -330,11 +330,13 @@ impl Volume {
         for region in regions {
             let (states, pinned) = {
                 let registry = self.registry.lock();
-                let states: Option<Vec<_>> = registry.region(region).map(|state| state.needed_segments().collect());
-                (states.unwrap_or_default(), registry.segments(region))
+                let listed =
+                    |state: &RegionState| (state.options.addressing, state.needed_segments().collect::<Vec<_>>());
+                (registry.region(region).map(listed), registry.segments(region))
             };
-            for segment in states {
-                verification.check(&self.device, self.segment_bytes, region, &segment);
+            let Some((addressing, segments)) = states else { continue };
+            for segment in segments {
+                verification.check(&self.device, self.segment_bytes, (region, addressing), &segment);
             }
             drop(pinned);
         }

@@ -8,9 +8,9 @@
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
-use crate::packed::Compression;
+use crate::packed::{Codec, Compression};
 use crate::table::DEFAULT_TABLE;
-use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
+use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, SegmentName, SegmentNo, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt;
@@ -167,6 +167,82 @@ impl fmt::Display for CompactionMode {
     }
 }
 
+/// What pointers of a region say. It is set when the table is made: every leaf is full of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Addressing {
+    /// Numbers of segments on the volume, as in the papers: a backup rewrites those of each segment that it is sent, by its log
+    /// map and index map (Tebis 3.3).
+    #[default]
+    Physical,
+    /// Names that are part of the segments' identities, the same on every replica: nothing is rewritten, replicas are equal byte
+    /// by byte, and each reader looks names up in memory.
+    Logical,
+}
+
+impl Addressing {
+    /// All of them.
+    pub const ALL: [Addressing; 2] = [Addressing::Physical, Addressing::Logical];
+
+    /// What pointers call the segment `id` that lies at `no`.
+    #[inline]
+    pub fn name(self, id: SegmentId, no: SegmentNo) -> SegmentName {
+        match self {
+            Addressing::Physical => no.name(),
+            Addressing::Logical => id.name(),
+        }
+    }
+}
+
+impl fmt::Display for Addressing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Addressing::Physical => "physical",
+            Addressing::Logical => "logical",
+        })
+    }
+}
+
+impl FromStr for Addressing {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Addressing, String> {
+        let known = Addressing::ALL.into_iter().find(|addressing| addressing.to_string() == name);
+        known.ok_or_else(|| format!("{name:?} is no addressing: it is physical or logical"))
+    }
+}
+
+/// When a write is acknowledged, by what its backups have of it (Tebis 3.2, Anthus 3.1.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Acknowledge {
+    /// Once every backup in sync holds it: it survives the loss of all members but one.
+    #[default]
+    LastWrite,
+    /// Once it is on its way to every backup in sync. A primary that dies may take the newest of such writes with it, as many
+    /// bytes as [`TableOptions::max_unacked_bytes`] says, never one and not those after it.
+    LastFlush,
+}
+
+impl Acknowledge {
+    /// All of them.
+    pub const ALL: [Acknowledge; 2] = [Acknowledge::LastWrite, Acknowledge::LastFlush];
+}
+
+impl fmt::Display for Acknowledge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Acknowledge::LastWrite => "last-write",
+            Acknowledge::LastFlush => "last-flush",
+        })
+    }
+}
+
+impl FromStr for Acknowledge {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Acknowledge, String> {
+        let known = Acknowledge::ALL.into_iter().find(|when| when.to_string() == name);
+        known.ok_or_else(|| format!("{name:?} is no time to acknowledge a write: it is last-write or last-flush"))
+    }
+}
+
 /// How backups keep their copies of a table's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackupMode {
@@ -233,6 +309,14 @@ pub struct TableOptions {
     pub compression: Compression,
     /// How backups keep their copies.
     pub backups: BackupMode,
+    /// What pointers say.
+    pub addressing: Addressing,
+    /// How what a compaction built is compressed on its way to backups.
+    pub wire: Codec,
+    /// When a write is acknowledged.
+    pub acknowledge: Acknowledge,
+    /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes wait.
+    pub max_unacked_bytes: u64,
 }
 
 impl Default for TableOptions {
@@ -251,6 +335,10 @@ impl Default for TableOptions {
             max_space_percent: 130,
             compression: Compression::default(),
             backups: BackupMode::default(),
+            addressing: Addressing::default(),
+            wire: Codec::None,
+            acknowledge: Acknowledge::default(),
+            max_unacked_bytes: 1 << 20,
         }
     }
 }

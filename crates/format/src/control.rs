@@ -110,13 +110,13 @@ pub enum ToBackup {
         /// Last LSN in it.
         last_lsn: Lsn,
     },
-    /// A segment lies complete in a ship slot: translate and persist it. Answered by [`ToPrimary::Stored`].
+    /// A segment lies complete in a ship slot: unpack, translate and persist it. Answered by [`ToPrimary::Stored`].
     Ship {
         /// The slot.
         slot: u32,
         /// What it is.
         shipped: Shipped,
-        /// Its length in bytes.
+        /// Bytes in the slot.
         bytes: u32,
     },
     /// Every missing segment was shipped: make the base the region's state. Answered by [`ToPrimary::BaseInstalled`].

@@ -61,6 +61,11 @@ number!(
     SegmentNo(u32)
 );
 number!(
+    /// What pointers call a segment, 43 bits: with physical addressing its number on the volume, with logical addressing what its
+    /// identity says ([`SegmentId::name`]). See [`crate::cluster::Addressing`].
+    SegmentName(u64)
+);
+number!(
     /// Identity of a segment's content, the same on every replica of a region and never reused:
     /// the epoch in which its primary took office in the high 24 bits, a counter in the low 40.
     SegmentId(u64)
@@ -119,6 +124,9 @@ impl Epoch {
 /// Highest number of a server whose backups can build their own index: it is part of the ids of what they build.
 pub const MAX_BUILDER: u32 = (1 << 12) - 1;
 const BUILDER_COUNTER_BITS: u32 = 27;
+/// Bits of a logical [`SegmentName`].
+const NAME_TERM_BITS: u32 = 10;
+const NAME_ORDINAL_BITS: u32 = 32;
 /// Bit of the counter of a segment that a backup built.
 const BUILT_BY_BACKUP: u64 = 1 << 39;
 
@@ -157,27 +165,61 @@ impl SegmentId {
     pub fn counter(self) -> u64 {
         self.0 & ((1 << 40) - 1)
     }
+    /// What pointers call it on every volume that has it, with logical addressing: whether a backup built it (1 bit), the lowest
+    /// bits of its term (10) and its ordinal (32). Of the segments that a copy has at the same time no two have the same, but by
+    /// a chance that takes 1024 terms: whoever makes a segment passes over names that are taken.
+    ///
+    /// ```
+    /// use leeward_format::{Epoch, SegmentId, SegmentName};
+    /// assert_eq!(SegmentId::new(Epoch(1027), 9).name(), SegmentName(3 << 32 | 9));
+    /// ```
+    pub fn name(self) -> SegmentName {
+        let (built, ordinal) = match self.builder() {
+            Some((_, number)) => (1, number),
+            None => (0, self.counter()),
+        };
+        assert!(ordinal >> NAME_ORDINAL_BITS == 0, "a primary makes 8 EiB of segments in no term");
+        let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
+        SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
+    }
 }
 
-/// A device address: segment number in the high 43 bits, offset in the segment in the low 21.
+impl SegmentNo {
+    /// What pointers call it with physical addressing.
+    pub fn name(self) -> SegmentName {
+        SegmentName(self.0.into())
+    }
+}
+
+impl SegmentName {
+    /// Segments whose terms are nearer to each other than so many have different names, with logical addressing.
+    pub const TERMS: u32 = 1 << NAME_TERM_BITS;
+
+    /// The segment's number on the volume, if addressing is physical; a hostile name's excess high bits are kept out by saturating.
+    pub fn no(self) -> SegmentNo {
+        SegmentNo(u32::try_from(self.0).unwrap_or(u32::MAX))
+    }
+}
+
+/// Where something is in a region's segments: the segment's name in the high 43 bits, the offset in it in the low 21.
 ///
 /// ```
-/// use leeward_format::{Pointer, SegmentNo};
-/// let p = Pointer::new(SegmentNo(7), 4096);
-/// assert_eq!((p.segment(), p.offset()), (SegmentNo(7), 4096));
+/// use leeward_format::{Pointer, SegmentName};
+/// let p = Pointer::new(SegmentName(7), 4096);
+/// assert_eq!((p.segment(), p.offset()), (SegmentName(7), 4096));
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pointer(pub u64);
 
 impl Pointer {
-    /// The address `offset` bytes into `segment`.
-    pub fn new(segment: SegmentNo, offset: u32) -> Pointer {
-        debug_assert!((offset as usize) < MAX_SEGMENT_BYTES);
-        Pointer(u64::from(segment.0) << OFFSET_BITS | u64::from(offset))
+    /// The place `offset` bytes into `segment`.
+    pub fn new(segment: SegmentName, offset: u32) -> Pointer {
+        debug_assert!((offset as usize) < MAX_SEGMENT_BYTES && segment.0 >> (64 - OFFSET_BITS) == 0);
+        Pointer(segment.0 << OFFSET_BITS | u64::from(offset))
     }
-    /// Segment number; a hostile pointer's excess high bits are kept out by saturating.
-    pub fn segment(self) -> SegmentNo {
-        SegmentNo(u32::try_from(self.0 >> OFFSET_BITS).unwrap_or(u32::MAX))
+    /// Name of the segment.
+    pub fn segment(self) -> SegmentName {
+        SegmentName(self.0 >> OFFSET_BITS)
     }
     /// Offset in the segment, in bytes.
     pub fn offset(self) -> u32 {

@@ -39,7 +39,7 @@
 use crate::filter::{Filter, filter_bytes};
 use crate::node::{self, Address, BLOCK_BYTES, LeafBuilder, NODE_BYTES, Node, NodeKind};
 use crate::range::{self, NO_END, RangeTombstones};
-use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentNo, packed};
+use crate::{DecodeError, Lsn, MAX_KEY_BYTES, MAX_SEGMENT_BYTES, SegmentName, packed};
 use bytes::Bytes;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -315,12 +315,12 @@ pub struct LeafIndex {
 }
 
 impl LeafIndex {
-    /// Checks the bytes of the segment at `address`, number `no` on this volume, from its tree (which is the offset of
+    /// Checks the bytes of the segment at `address`, which pointers call `name`, from its tree (which is the offset of
     /// `address`) to its end.
     ///
     /// # Errors
     /// The bytes are damaged, belong to another segment, or no writer of this version produces them.
-    pub fn parse(bytes: &Bytes, address: Address, no: SegmentNo) -> Result<LeafIndex, DecodeError> {
+    pub fn parse(bytes: &Bytes, address: Address, name: SegmentName) -> Result<LeafIndex, DecodeError> {
         let footer = Footer::parse(bytes, address)?;
         if footer.tree_at != address.offset || footer.index_bytes() != bytes.len() {
             return Err(DecodeError::invalid(WHAT, "the footer is of other bytes"));
@@ -336,7 +336,7 @@ impl LeafIndex {
         }
         let filter = bytes.slice(at(footer.filter_at)..at(footer.filter_at) + footer.filter_bytes as usize);
         let filter = Filter::parse(filter, address.at(footer.filter_at))?;
-        let leaves = leaves_below(&nodes, &footer, no)?.into();
+        let leaves = leaves_below(&nodes, &footer, name)?.into();
         let ranges = match footer.ranges_bytes as usize {
             0 => RangeTombstones::default(),
             len => {
@@ -402,7 +402,7 @@ impl LeafIndex {
 }
 
 /// Walks the tree level by level down to the leaves, which must follow each other without a gap.
-fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result<Vec<LeafPlace>, DecodeError> {
+fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, name: SegmentName) -> Result<Vec<LeafPlace>, DecodeError> {
     let mut level = vec![nodes.len() - 1];
     let mut visited = 1;
     let mut leaves = Vec::<LeafPlace>::new();
@@ -414,7 +414,7 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, no: SegmentNo) -> Result
             for i in 0..nodes[parent].len() {
                 let child = nodes[parent].child(i);
                 let offset = child.pointer.offset();
-                if child.pointer.segment() != no {
+                if child.pointer.segment() != name {
                     return Err(DecodeError::invalid(WHAT, "a pointer out of the segment"));
                 }
                 if offset < footer.tree_at {

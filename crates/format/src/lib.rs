@@ -24,6 +24,7 @@ pub mod segment;
 mod stamp;
 pub mod superblock;
 pub mod table;
+pub mod wire;
 
 pub use frame::DecodeError;
 pub use ids::*;

@@ -14,9 +14,10 @@
 //! [`Base`], [`InstallEdit`], [`Have`] and [`Shipped`] also travel in control messages, where every [`SegmentNo`] and
 //! [`Pointer`] is one of the sender's volume.
 
-use crate::cluster::TableOptions;
+use crate::cluster::{Addressing, TableOptions};
+use crate::packed::Codec;
 use crate::segment::LOG_HEADER_BYTES;
-use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo};
+use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,6 +76,11 @@ pub struct SegmentState {
 }
 
 impl SegmentState {
+    /// What pointers call it.
+    pub fn name(&self, addressing: Addressing) -> SegmentName {
+        addressing.name(self.id, self.no)
+    }
+
     /// A segment whose end is not known.
     pub fn new(id: SegmentId, no: SegmentNo, kind: SegmentKind) -> SegmentState {
         SegmentState { id, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0), dead_bytes: 0 }
@@ -489,15 +495,21 @@ pub struct Have {
     pub bytes: u32,
 }
 
-/// A segment that a primary ships; the bytes travel apart.
+/// A segment that a primary ships, made by [`crate::wire::pack`]; the bytes travel apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shipped {
     /// Its identity.
     pub id: SegmentId,
     /// What it holds.
     pub kind: SegmentKind,
-    /// Its number on the primary's volume: what pointers into it say.
+    /// Its number on the primary's volume: what pointers into it say, if addressing is physical.
     pub primary: SegmentNo,
+    /// CRC-32C of its bytes at the primary.
+    pub crc: u32,
+    /// How many they are.
+    pub bytes: u32,
+    /// How they are compressed on their way: see [`crate::wire`].
+    pub codec: Codec,
 }
 
 /// One segment of a [`Base`].

@@ -22,7 +22,8 @@ fn install(edit: InstallEdit, places: Vec<(SegmentNo, u32)>) -> Change {
 #[test]
 fn an_install_swaps_segments_and_levels() {
     let mut state = state_with(&[(1, SegmentKind::Log(LogKind::Large)), (2, SegmentKind::Leaf)]);
-    let level = LevelState { root: Some(Pointer::new(SegmentNo(9), 0)), leaf_segments: 1, ..LevelState::default() };
+    let level =
+        LevelState { root: Some(Pointer::new(SegmentNo(9).name(), 0)), leaf_segments: 1, ..LevelState::default() };
     let edit = InstallEdit {
         levels: vec![(1, level.clone())],
         added: vec![(SegmentId(3), SegmentKind::Leaf)],

@@ -5,7 +5,7 @@
 //! spans regions (MGET, KRANGE) is several operations.
 
 use crate::cluster::{GroupConfig, RegionMap};
-use crate::table::{NewTable, TableName};
+use crate::table::{NewTable, TableChange, TableName};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -262,6 +262,13 @@ pub enum Op {
         /// Name of the checkpoint: 1 to 64 letters, digits, `-`, `_` and `.`.
         name: String,
     },
+    /// An operator's: changes options of a table while it serves. Any node carries it out. Answers [`OpResult::Done`] once the
+    /// coordinator has it, before the table's regions follow; or [`OpError::Invalid`] if there is no such table, or what is
+    /// asked for cannot be.
+    AlterTable {
+        /// What changes.
+        change: Box<TableChange>,
+    },
 }
 
 impl Op {
@@ -270,7 +277,7 @@ impl Op {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
-            Op::DeleteRange { .. } | Op::Checkpoint { .. } => true,
+            Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
@@ -286,7 +293,7 @@ impl Op {
             | Op::Add { key, .. }
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
-            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::Checkpoint { .. } => None,
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
         }
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that

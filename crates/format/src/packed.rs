@@ -247,7 +247,7 @@ thread_local! {
 }
 
 /// Compresses `node` into `out`; answers the length. `None` if it is longer than `out`.
-fn compress(codec: Codec, node: &[u8], out: &mut [u8]) -> Option<usize> {
+pub(crate) fn compress(codec: Codec, node: &[u8], out: &mut [u8]) -> Option<usize> {
     match codec {
         Codec::None => None,
         Codec::Lz4 => {
@@ -265,7 +265,7 @@ fn compress(codec: Codec, node: &[u8], out: &mut [u8]) -> Option<usize> {
 }
 
 /// Decompresses `bytes`, which must make exactly `node_bytes`.
-fn decompress(codec: Codec, bytes: &[u8], node_bytes: usize) -> Result<Vec<u8>, DecodeError> {
+pub(crate) fn decompress(codec: Codec, bytes: &[u8], node_bytes: usize) -> Result<Vec<u8>, DecodeError> {
     let mut node = vec![0; node_bytes];
     let made = match codec {
         Codec::None => Err("it is not compressed".to_owned()),

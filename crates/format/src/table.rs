@@ -3,7 +3,8 @@
 //! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
 
 use crate::MAX_KEY_BYTES;
-use crate::cluster::TableOptions;
+use crate::cluster::{Acknowledge, BackupMode, TableOptions};
+use crate::packed::Codec;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -27,6 +28,8 @@ pub const RUNS_OF_L1: RangeInclusive<u32> = 1..=6;
 pub const GARBAGE_PERCENT: RangeInclusive<u32> = 1..=90;
 /// What a table's `max_space_percent` may be.
 pub const MAX_SPACE_PERCENT: RangeInclusive<u32> = 105..=1000;
+/// What a table's `max_unacked_bytes` may be.
+pub const MAX_UNACKED_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// What a table's `replicas` may be.
 pub const REPLICAS: RangeInclusive<u32> = 1..=32;
 
@@ -138,6 +141,41 @@ impl NewTable {
     }
 }
 
+/// What changes of the options of a table while it serves; `None` stays as it is. How its data lies is not among it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableChange {
+    /// The table.
+    pub name: TableName,
+    /// See [`TableOptions::min_in_sync`].
+    pub min_in_sync: Option<u32>,
+    /// See [`TableOptions::backups`].
+    pub backups: Option<BackupMode>,
+    /// See [`TableOptions::wire`].
+    pub wire: Option<Codec>,
+    /// See [`TableOptions::acknowledge`].
+    pub acknowledge: Option<Acknowledge>,
+    /// See [`TableOptions::max_unacked_bytes`].
+    pub max_unacked_bytes: Option<u64>,
+}
+
+impl TableChange {
+    /// What becomes of `options`.
+    ///
+    /// # Errors
+    /// No table can have that: what is wrong and what it may be, for whoever asked.
+    pub fn apply(&self, options: &TableOptions) -> Result<TableOptions, String> {
+        let changed = TableOptions {
+            min_in_sync: self.min_in_sync.unwrap_or(options.min_in_sync),
+            backups: self.backups.unwrap_or(options.backups),
+            wire: self.wire.unwrap_or(options.wire),
+            acknowledge: self.acknowledge.unwrap_or(options.acknowledge),
+            max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
+            ..options.clone()
+        };
+        changed.check().map(|()| changed)
+    }
+}
+
 impl TableOptions {
     /// Refuses what no table can have.
     ///
@@ -158,6 +196,10 @@ impl TableOptions {
             compression: _,
             compaction: _,
             backups: _,
+            addressing: _,
+            wire: _,
+            acknowledge: _,
+            max_unacked_bytes,
             garbage_mib_per_second: _,
         } = self;
         if let Some(reason) = check_table_name(name) {
@@ -169,6 +211,7 @@ impl TableOptions {
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;
         within("l1_runs", *l1_runs, &RUNS_OF_L1)?;
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
+        within("max_unacked_bytes", *max_unacked_bytes, &MAX_UNACKED_BYTES)?;
         within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;
         within("medium_from", placement.medium_from, &(0..=placement.large_from))
     }

@@ -2,14 +2,14 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request,
 };
 use leeward_format::packed::{Codec, Compression};
-use leeward_format::table::{NewTable, TableName};
+use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{Epoch, Expiry, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -42,6 +42,10 @@ fn options() -> TableOptions {
         l1_runs: 4,
         compaction: CompactionMode::WholeLevel,
         backups: BackupMode::BuildIndex,
+        addressing: Addressing::Logical,
+        wire: Codec::Lz4,
+        acknowledge: Acknowledge::LastFlush,
+        max_unacked_bytes: 1 << 19,
         garbage_percent: 10,
         garbage_mib_per_second: 64,
         max_space_percent: 130,
@@ -88,6 +92,14 @@ fn requests() {
         Op::Delete { key: key.clone(), when: Condition::Version(Lsn(300)) },
         Op::Approximate { start: key, end: None },
         Op::Checkpoint { region: RegionId(7), name: "monday".into() },
+        Op::AlterTable {
+            change: Box::new(TableChange {
+                name: "orders".parse().expect("a name"),
+                min_in_sync: Some(1),
+                acknowledge: Some(Acknowledge::LastFlush),
+                ..TableChange::default()
+            }),
+        },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));

@@ -9,7 +9,7 @@ use leeward_format::node::{Address, Child, Entry, LeafBuilder, NODE_BYTES, Node}
 use leeward_format::packed::{self, Codec};
 use leeward_format::range::RangeTombstone;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
-use leeward_format::{Epoch, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, filter};
+use leeward_format::{Epoch, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentName, Stamp, filter};
 use std::convert::Infallible;
 
 fn address() -> Address {
@@ -34,14 +34,14 @@ fn check(name: &str, text: &str, bytes: &[u8]) {
 
 #[test]
 fn leaf_segments() {
-    let no = SegmentNo(7);
+    let no = SegmentName(7);
     let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), no, Codec::None, Vec::new());
     assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind")));
     assert!(builder.push(b"user2", Lsn(300), Entry::Tombstone));
     assert!(builder.push(
         b"user33",
         Lsn(259),
-        Entry::InLog { pointer: Pointer::new(SegmentNo(9), 64), value_bytes: 1000 }
+        Entry::InLog { pointer: Pointer::new(SegmentName(9), 64), value_bytes: 1000 }
     ));
     let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
     assert!(builder.push(b"user4", stamp, Entry::InPlace(b"lee")));
@@ -74,12 +74,12 @@ fn uniform_leaves() {
 
 #[test]
 fn index_segments() {
-    let child = |no, blocks| Child { pointer: Pointer::new(SegmentNo(no), 8192), blocks };
+    let child = |no, blocks| Child { pointer: Pointer::new(SegmentName(no), 8192), blocks };
     let children = [(Vec::new(), child(7, 3)), (b"user4".to_vec(), child(8, 3)), (b"user51".to_vec(), child(3, 300))];
     let mut bytes = Vec::new();
     let Ok(_) = write_index::<Infallible>(&children, &mut |node| {
         node.finish(address(), &mut bytes);
-        Ok(Pointer::new(SegmentNo(2), 0))
+        Ok(Pointer::new(SegmentName(2), 0))
     });
     check("index-segment.hex", include_str!("golden/index-segment.hex"), &bytes);
     let node = Node::parse(&bytes[..], address()).expect("it was just built");
@@ -89,10 +89,10 @@ fn index_segments() {
 /// A leaf of the packed format, as both codecs wrote it: what they write may change, that it can be read may not.
 #[test]
 fn packed_leaves() {
-    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Lz4, Vec::new());
-    let mut zstd = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentNo(7), Codec::Zstd, Vec::new());
+    let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentName(7), Codec::Lz4, Vec::new());
+    let mut zstd = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentName(7), Codec::Zstd, Vec::new());
     for builder in [&mut builder, &mut zstd] {
-        let pointer = Pointer::new(SegmentNo(9), 64);
+        let pointer = Pointer::new(SegmentName(9), 64);
         assert!(builder.push(b"user17", Lsn(258), Entry::InPlace(b"wind, wind, wind, wind")));
         assert!(builder.push(b"user33", Lsn(259), Entry::InLog { pointer, value_bytes: 1000 }));
     }
@@ -105,7 +105,7 @@ fn packed_leaves() {
         }
         let leaf: Node<Vec<u8>> = packed::read_leaf(&golden(file), address()).expect("it was written once");
         assert_eq!(leaf.entry(0), (Lsn(258).into(), Entry::InPlace(b"wind, wind, wind, wind")));
-        let in_log = Entry::InLog { pointer: Pointer::new(SegmentNo(9), 64), value_bytes: 1000 };
+        let in_log = Entry::InLog { pointer: Pointer::new(SegmentName(9), 64), value_bytes: 1000 };
         assert_eq!(leaf.entry(leaf.search(b"user33").expect("it is there")), (Lsn(259).into(), in_log));
     }
 }

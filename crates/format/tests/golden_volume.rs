@@ -77,7 +77,7 @@ fn manifest_entries() {
     let region = RegionId(1);
     let id = |counter| SegmentId::new(leeward_format::Epoch(2), counter);
     let level = LevelState {
-        root: Some(Pointer::new(SegmentNo(12), 8192)),
+        root: Some(Pointer::new(SegmentNo(12).name(), 8192)),
         index_segments: Vec::new(),
         leaf_segments: 1,
         entries: 300,

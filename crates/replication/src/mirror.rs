@@ -71,6 +71,7 @@ struct MirroredTail {
 struct Batch {
     number: u64,
     last: Lsn,
+    bytes: u64,
     outstanding: u32,
 }
 
@@ -121,7 +122,7 @@ impl Mirror {
         messages: &mut Vec<ToBackup>,
     ) {
         let batch = self.next_batch;
-        let mut outstanding = 0;
+        let (mut outstanding, mut bytes) = (0, 0);
         let flushed_below = self.flushed_below;
         for view in tails.iter().filter(|view| view.index >= flushed_below[view.log.index()]) {
             let tail = self.tail(view, messages);
@@ -132,6 +133,7 @@ impl Mirror {
             let range = std::mem::replace(&mut tail.posted, view.filled)..view.filled;
             tail.outstanding += 1;
             outstanding += 1;
+            bytes += range.len() as u64;
             let write = MirrorWrite { log: view.log, index: view.index, range, op: next_op() };
             self.writes
                 .insert(write.op, InFlight { log: view.log, index: view.index, batch, bytes: write.range.len() });
@@ -141,7 +143,7 @@ impl Mirror {
             assert!(last >= self.posted, "batches are posted in LSN order");
             self.next_batch += 1;
             self.posted = last;
-            self.batches.push_back(Batch { number: batch, last, outstanding });
+            self.batches.push_back(Batch { number: batch, last, bytes, outstanding });
         }
         self.flush_what_is_complete(messages);
     }
@@ -214,6 +216,15 @@ impl Mirror {
     /// Last LSN that the backup certainly holds, with all before it.
     pub fn completed_lsn(&self) -> Lsn {
         self.completed
+    }
+    /// Last LSN that was posted with no more than `most` bytes before its end that are not confirmed.
+    pub fn posted_within(&self, most: u64) -> Lsn {
+        let mut bytes = 0;
+        let fits = |batch: &&Batch| {
+            bytes += batch.bytes;
+            bytes <= most
+        };
+        self.batches.iter().take_while(fits).last().map_or(self.completed, |batch| batch.last)
     }
     /// Last LSN posted.
     pub fn posted_lsn(&self) -> Lsn {

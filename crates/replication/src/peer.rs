@@ -263,6 +263,10 @@ impl Peer {
         }
     }
 
+    /// Whether its session, if it has one, began with this way of keeping its copy.
+    pub fn keeps_copy_as(&self, backups: BackupMode) -> bool {
+        self.state == PeerState::Away || self.ships_index == (backups == BackupMode::SendIndex)
+    }
     /// Whether compactions that start now must be shipped to it: its base is pinned already.
     pub fn is_shipped_to(&self) -> bool {
         self.based && self.ships_index
@@ -403,6 +407,14 @@ impl Peer {
     pub fn confirmed(&self) -> Lsn {
         match (&self.session, self.state) {
             (Some(session), PeerState::InSync) => session.mirror.completed_lsn(),
+            _ => Lsn(0),
+        }
+    }
+    /// The last LSN that is on its way to it as a part of the group, with no more than `most` bytes before it that it has not
+    /// confirmed: 0 until it is in sync.
+    pub fn issued(&self, most: u64) -> Lsn {
+        match (&self.session, self.state) {
+            (Some(session), PeerState::InSync) => session.mirror.posted_within(most),
             _ => Lsn(0),
         }
     }

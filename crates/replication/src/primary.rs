@@ -14,7 +14,7 @@ use crate::lease::Lease;
 use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
-use leeward_format::cluster::{GroupConfig, Member, TableOptions};
+use leeward_format::cluster::{Acknowledge, GroupConfig, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
 use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
@@ -90,6 +90,17 @@ impl Primary {
         };
         primary.follow_config(now, linked);
         primary
+    }
+
+    /// Options of the region's table.
+    pub fn options(&self) -> &TableOptions {
+        &self.options
+    }
+
+    /// The table's options were changed. A peer keeps its copy the way that its session began with until it is its turn: see
+    /// [`Primary::tick`].
+    pub fn set_options(&mut self, options: TableOptions) {
+        self.options = options;
     }
 
     /// Actions since the last call.
@@ -241,6 +252,11 @@ impl Primary {
         based.len() as u64
     }
 
+    /// Compactions that start now are shipped to somebody.
+    pub fn is_shipping(&self) -> bool {
+        self.peers.values().any(Peer::is_shipped_to)
+    }
+
     /// Ships the edit that ends a compaction.
     pub fn ship_install(&mut self, edit: &InstallEdit, ops: &mut Ops) {
         let region = self.config.region;
@@ -265,7 +281,8 @@ impl Primary {
         }
     }
 
-    /// Time passed: gives up silent sessions, proposes changes, tells what is committed, which is everything up to `commit`.
+    /// Time passed: gives up silent sessions, proposes changes, has peers follow the table's options, tells what is committed, which
+    /// is everything up to `commit`.
     pub fn tick(&mut self, now: Nanos, commit: Lsn) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
@@ -290,14 +307,35 @@ impl Primary {
             None if !self.config.former.is_empty() => self.propose(self.config.settled()),
             None => self.propose_a_learner_in_sync(),
         }
+        self.convert_a_peer(now);
     }
 
     fn propose_without(&mut self, member: Member) {
         self.propose(self.config.without(member));
     }
 
+    /// One peer after the other comes to keep its copy the way that the table's options say now. Where enough members are in sync
+    /// without it, it leaves the group for that, so that no write waits; otherwise writes wait until it is in sync again.
+    fn convert_a_peer(&mut self, now: Nanos) {
+        let options = &self.options;
+        let is_other = |peer: &&Peer| !peer.keeps_copy_as(options.backups);
+        if let Some(learner) = self.peers.values().find(|peer| !peer.counted && is_other(peer)) {
+            let server = learner.member.server;
+            self.with_peer(server, |peer, _, out| peer.fail(now, out));
+        } else if self.proposing || !self.is_complete() || !self.config.learners.is_empty() {
+            // Others first: with each, the group has one less that can take over.
+        } else if let Some(member) = self.peers.values().find(is_other).map(|peer| peer.member) {
+            let (in_sync, needed) = self.in_sync();
+            match in_sync > needed {
+                true => self.propose_without(member),
+                false => drop(self.with_peer(member.server, |peer, _, out| peer.fail(now, out))),
+            }
+        }
+    }
+
     fn propose_a_learner_in_sync(&mut self) {
-        let ready = |member: &Member| self.peers.get(&member.server).is_some_and(|p| p.state() == PeerState::InSync);
+        let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && peer.keeps_copy_as(self.options.backups);
+        let ready = |member: &Member| self.peers.get(&member.server).is_some_and(is_ready);
         let Some(learner) = self.config.learners.iter().copied().find(ready) else { return };
         if !self.proposing {
             self.peers.get_mut(&learner.server).expect("found by the peer").counted = true;
@@ -334,9 +372,23 @@ impl Primary {
         if planted(Bug::AcknowledgeBeforeCompletion) {
             return appended;
         }
+        self.least(appended, Peer::confirmed)
+    }
+
+    /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] that is more than what is committed, and what of it
+    /// is not may be lost with this primary: nothing may be built on it but answers.
+    pub fn acknowledged(&self, appended: Lsn) -> Lsn {
+        match self.options.acknowledge {
+            Acknowledge::LastWrite => self.commit(appended),
+            Acknowledge::LastFlush => self.least(appended, |peer| peer.issued(self.options.max_unacked_bytes)),
+        }
+    }
+
+    /// The least that `lsn` is of a counted peer; `appended` if there is none.
+    fn least(&self, appended: Lsn, lsn: impl Fn(&Peer) -> Lsn) -> Lsn {
         let counted = self.peers.values().filter(|peer| peer.counted);
         let counted = counted.filter(|peer| !planted(Bug::AcknowledgeWithFailedMember) || peer.is_linked());
-        counted.map(Peer::confirmed).min().unwrap_or(appended).min(appended)
+        counted.map(lsn).min().unwrap_or(appended).min(appended)
     }
 
     /// Every counted peer has installed its base.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::peer::PeerAction;
 use bytes::Bytes;
+use leeward_format::cluster::BackupMode;
 use leeward_format::control::ToBackup;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
@@ -145,6 +146,80 @@ fn a_write_is_committed_when_every_member_has_it() {
     assert_eq!(group.primary.commit(Lsn(12)), Lsn(10));
     group.complete(THREE);
     assert_eq!(group.primary.commit(Lsn(12)), Lsn(12));
+}
+
+#[test]
+fn with_last_flush_a_write_is_acknowledged_on_its_way() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    let last_flush =
+        TableOptions { acknowledge: Acknowledge::LastFlush, max_unacked_bytes: 250, ..TableOptions::default() };
+    group.append(11);
+    assert_eq!(group.primary.acknowledged(Lsn(11)), Lsn(10));
+    group.primary.set_options(last_flush);
+    assert_eq!(group.primary.acknowledged(Lsn(11)), Lsn(10), "its 1100 bytes are too many");
+    group.complete(TWO);
+    group.complete(THREE);
+    group.append(12);
+    group.append(13);
+    assert_eq!((group.primary.commit(Lsn(13)), group.primary.acknowledged(Lsn(13))), (Lsn(11), Lsn(13)));
+    group.append(14);
+    assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(13), "300 bytes are not confirmed");
+    group.complete(TWO);
+    assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(13), "by one of them");
+    group.link(THREE, false);
+    assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(0), "nothing is on its way to it");
+}
+
+#[test]
+fn when_the_mode_changes_members_leave_one_by_one_and_come_back() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    let options = TableOptions { backups: BackupMode::BuildIndex, ..TableOptions::default() };
+    group.primary.set_options(options.clone());
+    group.wait(50);
+    group.run(&[]);
+    let without_two = group.primary.config().without(TWO);
+    assert_eq!(group.proposals, std::slice::from_ref(&without_two));
+    assert!(group.primary.is_complete(), "both are in sync until then");
+    let learning = GroupConfig { learners: vec![TWO], epoch: without_two.epoch.next(), ..without_two };
+    group.primary.reconfigure(group.now, learning, &[TWO.server, THREE.server]);
+    group.primary.proposal_ended();
+    group.wait(100);
+    group.run(&[TWO]);
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals.len(), 2, "{:?}", group.proposals);
+    assert_eq!(group.proposals[1], group.primary.config().with_backup(TWO));
+    group.primary.reconfigure(group.now, group.proposals[1].clone(), &[TWO.server, THREE.server]);
+    group.primary.proposal_ended();
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals[2], group.primary.config().without(THREE), "now the other");
+}
+
+#[test]
+fn where_no_member_can_be_spared_writes_wait_for_the_new_mode() {
+    let mut group = Group::new(&[TWO], &[]);
+    group.link(TWO, true);
+    group.run(&[TWO]);
+    group.primary.set_options(TableOptions { backups: BackupMode::BuildIndex, ..TableOptions::default() });
+    group.wait(50);
+    group.run(&[]);
+    assert!(group.proposals.is_empty() && !group.primary.is_complete());
+    group.wait(100);
+    group.run(&[TWO]);
+    assert!(group.primary.is_complete());
+    assert!(group.primary.peer(TWO.server).is_some_and(|peer| peer.keeps_copy_as(BackupMode::BuildIndex)));
+    group.wait(200);
+    group.run(&[]);
+    assert!(group.proposals.is_empty() && group.primary.is_complete());
 }
 
 #[test]

@@ -14,9 +14,10 @@
 //! its own segments were.
 
 use bytes::Bytes;
-use leeward_format::SegmentId;
 use leeward_format::control::ToBackup;
-use leeward_format::manifest::{InstallEdit, Shipped};
+use leeward_format::manifest::{InstallEdit, SegmentKind, Shipped};
+use leeward_format::packed::Codec;
+use leeward_format::{SegmentId, SegmentNo, wire};
 use std::collections::VecDeque;
 
 /// A segment with its bytes, shared by all backups that it goes to.
@@ -24,8 +25,16 @@ use std::collections::VecDeque;
 pub struct Parcel {
     /// What it is.
     pub shipped: Shipped,
-    /// Its bytes, as long as they are used.
+    /// What travels of it, as long as it is used.
     pub bytes: Bytes,
+}
+
+impl Parcel {
+    /// Of the segment that `plain` are, compressed if that is worth it. Takes a while: for a job.
+    pub fn pack(of: (SegmentId, SegmentKind, SegmentNo), plain: Bytes, codec: Codec) -> Parcel {
+        let (shipped, packed) = wire::pack(of, &plain, codec);
+        Parcel { shipped, bytes: packed.map_or(plain, Bytes::from) }
+    }
 }
 
 /// A one-sided write to be posted: a parcel to the start of a ship slot.

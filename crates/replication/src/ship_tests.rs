@@ -1,12 +1,10 @@
 //! Shipments of one backup: what goes when, and what waits for what.
 
 use super::*;
-use leeward_format::manifest::SegmentKind;
-use leeward_format::{Lsn, SegmentNo};
+use leeward_format::Lsn;
 
 fn parcel(id: u64) -> Parcel {
-    let shipped = Shipped { id: SegmentId(id), kind: SegmentKind::Leaf, primary: SegmentNo(id as u32) };
-    Parcel { shipped, bytes: Bytes::from(vec![0; 4096]) }
+    Parcel::pack((SegmentId(id), SegmentKind::Leaf, SegmentNo(id as u32)), Bytes::from(vec![0; 4096]), Codec::None)
 }
 
 fn edit(replay_from: u64) -> InstallEdit {

@@ -5,7 +5,7 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_platform::{Nanos, Rng};
 
@@ -16,6 +16,19 @@ pub(crate) enum Promise {
     Everything,
     /// Acknowledged writes of the last second, and only the newest ones: power is lost anywhere, everywhere at once too.
     AllButTheLastSecond,
+}
+
+impl Promise {
+    /// How old an acknowledged write may be that is lost, in a table whose writes are acknowledged so: those since the last flush
+    /// began, and some time for slow devices; with last-flush also what a primary had not got through before others took it for
+    /// dead.
+    pub(crate) fn window(self, acknowledge: Acknowledge) -> Nanos {
+        match (self, acknowledge) {
+            (Promise::Everything, Acknowledge::LastWrite) => Nanos::ZERO,
+            (Promise::AllButTheLastSecond, Acknowledge::LastWrite) => Nanos::from_millis(2_000),
+            (_, Acknowledge::LastFlush) => Nanos::from_millis(8_000),
+        }
+    }
 }
 
 /// What breaks, how often, and for how long.
@@ -103,9 +116,13 @@ impl Character {
             true => Promise::AllButTheLastSecond,
             false => Promise::Everything,
         };
+        let mut table = table(nodes, rng);
+        if promise == Promise::AllButTheLastSecond && nodes > 1 && table.growth_factor.is_multiple_of(2) {
+            (table.acknowledge, table.max_unacked_bytes) = (Acknowledge::LastFlush, 16 << 10);
+        }
         Character {
             nodes,
-            table: table(nodes, rng),
+            table,
             splits: if rng.one_in(2) { vec![Bytes::from_static(b"m")] } else { Vec::new() },
             network: SimOptions {
                 min_delay: Nanos::from_micros(20),
@@ -120,14 +137,28 @@ impl Character {
         }
     }
 
+    /// When an operator changes how backups keep their copies, and to what. Not drawn.
+    pub(crate) fn alterations(&self) -> Vec<(Nanos, BackupMode)> {
+        if self.nodes == 1 || self.table.growth_factor != 5 {
+            return Vec::new();
+        }
+        let [send, build] = BackupMode::ALL;
+        let other = if self.table.backups == send { build } else { send };
+        let times = [3, 5, 6].map(|eighths| Nanos(self.troubles.end.0 / 8 * eighths));
+        times.into_iter().zip([other, self.table.backups, other]).collect()
+    }
+
     /// It in a few words.
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
+            "{} nodes, {} regions, {:?}, {} {} {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
             table.placement,
+            table.backups,
+            table.addressing,
+            table.acknowledge,
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
@@ -159,9 +190,12 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     };
     let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
+    let addressing = if growth_factor.is_multiple_of(2) { Addressing::Logical } else { Addressing::Physical };
     let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
         backups,
+        addressing,
+        wire: compression.last,
         l1_runs,
         compaction,
         placement,

@@ -4,7 +4,6 @@
 //! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
 //! give up soon. A client has one operation under way.
 
-use crate::character::Promise;
 use crate::expiring::Expiring;
 use crate::history::{self, Action, MAX_OPS, MAX_UNKNOWN, Operation};
 use crate::ledger::Ledger;
@@ -18,10 +17,6 @@ use std::collections::BTreeMap;
 
 /// Shared keys in use at the same time.
 const KEYS: usize = 6;
-
-/// What a power loss may take where it may take anything: what was acknowledged since the last flush began, and some
-/// time for slow devices.
-const WINDOW: Nanos = Nanos::from_millis(2_000);
 
 /// What clients do, and how.
 #[derive(Clone, Debug)]
@@ -114,6 +109,7 @@ pub(crate) struct Load {
     next_value: i64,
     /// The last [`KEYS`] are in use.
     histories: Vec<History>,
+    window: Nanos,
     pub(crate) ledger: Ledger,
     expiring: Expiring,
     failures: Vec<String>,
@@ -139,8 +135,8 @@ fn number_of(value: &[u8]) -> i64 {
 }
 
 impl Load {
-    pub(crate) fn new(habits: Habits, nodes: usize, promise: Promise, split: Option<Bytes>, rng: &mut Rng) -> Load {
-        let window = if promise == Promise::Everything { Nanos::ZERO } else { WINDOW };
+    /// Clients of `nodes` nodes. Writes that were acknowledged within the `window` before a loss may be gone.
+    pub(crate) fn new(habits: Habits, nodes: usize, window: Nanos, split: Option<Bytes>, rng: &mut Rng) -> Load {
         let client = |number| Client {
             pending: None,
             home: habits.faithful.then(|| rng.index(nodes)),
@@ -152,6 +148,7 @@ impl Load {
             next_token: 0,
             next_value: 1,
             histories: (0..KEYS).map(|_| History::default()).collect(),
+            window,
             ledger: Ledger::new(window, split),
             expiring: Expiring::default(),
             failures: Vec::new(),
@@ -174,7 +171,7 @@ impl Load {
     }
 
     /// The newest writes may be gone: no client goes on with the keys that it used.
-    pub(crate) fn power_lost(&mut self, now: Nanos) {
+    pub(crate) fn newest_lost(&mut self, now: Nanos) {
         self.ledger.power_lost(now);
         self.expiring.power_lost();
         for history in &mut self.histories {
@@ -369,7 +366,7 @@ impl Load {
         for (number, history) in self.histories.iter().enumerate() {
             let found = content.remove(&key(number)).map(|value| number_of(&value));
             let left = Operation { called: now.0, answered: now.0, action: Action::Read(found) };
-            history.check(left).map_err(|failure| format!("key {:?}: {failure}", key(number)))?;
+            history.check(self.window, left).map_err(|failure| format!("key {:?}: {failure}", key(number)))?;
         }
         match content.first_key_value() {
             Some((key, _)) => Err(format!("{key:?} is there, which nobody wrote")),
@@ -384,7 +381,7 @@ impl History {
         self.operations.len() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
     }
 
-    fn check(&self, left: Operation) -> Result<(), String> {
+    fn check(&self, window: Nanos, left: Operation) -> Result<(), String> {
         let says_nothing =
             |operation: &Operation| operation.answered == u64::MAX && matches!(operation.action, Action::Read(_));
         let operations = self.operations.iter().filter(|operation| !says_nothing(operation)).copied();
@@ -392,7 +389,7 @@ impl History {
             None => history::check(&operations.chain([left]).collect::<Vec<_>>()),
             Some(lost) => {
                 let operations: Vec<Operation> = operations.collect();
-                history::check_with_loss(&operations, ((lost - WINDOW).0, lost.0), left)
+                history::check_with_loss(&operations, ((lost - window).0, lost.0), left)
             }
         }
     }

@@ -22,9 +22,9 @@ use crate::queue::Queue;
 use faults::Trouble;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
-use leeward_format::cluster::{GroupConfig, Member, decode_value};
-use leeward_format::op::OpResult;
-use leeward_format::table::TableName;
+use leeward_format::cluster::{Acknowledge, BackupMode, GroupConfig, Member, decode_value};
+use leeward_format::op::{Op, OpResult};
+use leeward_format::table::{TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
@@ -72,6 +72,10 @@ enum Event {
         token: Token,
     },
     Fault,
+    /// An operator changes how backups keep their copies.
+    Alter {
+        backups: BackupMode,
+    },
     Restart {
         node: NodeId,
     },
@@ -124,6 +128,10 @@ fn node_of(server: ServerId) -> NodeId {
     server.0 as usize - 1
 }
 
+fn change_to(backups: BackupMode) -> TableChange {
+    TableChange { backups: Some(backups), ..TableChange::default() }
+}
+
 impl World {
     /// The world before anything has happened.
     pub(crate) fn new(seed: u64) -> World {
@@ -139,7 +147,13 @@ impl World {
             now: Nanos::ZERO,
             network: SimNetwork::new(rng.u64(), character.network.clone()),
             machines: (0..nodes).map(|_| Machine::new(&mut rng)).collect(),
-            load: Load::new(character.habits.clone(), nodes, character.promise, split, &mut rng),
+            load: Load::new(
+                character.habits.clone(),
+                nodes,
+                character.promise.window(character.table.acknowledge),
+                split,
+                &mut rng,
+            ),
             character,
             rng,
             queue: Queue::new(),
@@ -166,6 +180,9 @@ impl World {
         }
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
+        for (at, backups) in self.character.alterations() {
+            self.push(at, Event::Alter { backups });
+        }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
         let failure = self.judge().err();
@@ -265,6 +282,7 @@ impl World {
                 }
             }
             Event::Fault => self.strike(),
+            Event::Alter { backups } => self.alter(backups),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),
@@ -286,6 +304,19 @@ impl World {
                     self.input(node, Input::Coordinator(event));
                 }
             }
+        }
+    }
+
+    /// By way of the first node that is there; if none is, the operator tries again. Nobody waits for the answer.
+    fn alter(&mut self, backups: BackupMode) {
+        let up = self.nodes().find(|node| self.machines[*node].node.is_some() && !self.machines[*node].paused);
+        match up {
+            Some(node) => {
+                let token = self.question(node, Op::AlterTable { change: Box::new(change_to(backups)) });
+                self.questions.remove(&token);
+            }
+            None if self.is_loaded => self.push(self.now + Nanos::from_millis(100), Event::Alter { backups }),
+            None => {}
         }
     }
 
@@ -329,9 +360,14 @@ impl World {
     }
 
     fn count_promotions(&mut self) {
+        let before = self.promotions.values().sum::<u32>();
         for config in self.configs() {
             let terms = self.promotions.entry(config.region).or_default();
             *terms = (*terms).max(config.term.0.saturating_sub(1));
+        }
+        let is_new = before < self.promotions.values().sum();
+        if is_new && self.character.table.acknowledge == Acknowledge::LastFlush {
+            self.load.newest_lost(self.now);
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
-use leeward_format::table::{NewTable, TableName};
+use leeward_format::cluster::{Acknowledge, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::packed::Codec;
+use leeward_format::table::{NewTable, TableChange, TableName};
 
 #[derive(Args, Debug)]
 pub(crate) struct TableCommands {
@@ -15,6 +16,8 @@ pub(crate) struct TableCommands {
 pub(crate) enum TableCommand {
     /// Make a table, and wait until all of its regions are served
     Create(Box<CreateTableArgs>),
+    /// Change how a table is replicated, while it serves
+    Alter(AlterTableArgs),
     /// Show all tables
     List(ListTablesArgs),
     /// Show the options and regions of a table, and about what they hold
@@ -120,6 +123,47 @@ fn even_splits(regions: u32) -> Vec<bytes::Bytes> {
         if low == 0 { vec![high].into() } else { vec![high, low].into() }
     };
     (1..regions).map(split).collect()
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward table alter orders --backups build-index
+  leeward table alter orders --acknowledge last-flush --max-unacked-kib 256
+
+Every option stays as it is that is not given. Where members have to be built anew, they leave the group one by one and come back
+when they are in sync, if enough are left to take writes; otherwise writes wait meanwhile. `leeward table describe` shows it.")]
+pub(crate) struct AlterTableArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// Its name
+    pub(crate) name: TableName,
+    /// Copies in sync without which writes are refused
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
+    min_in_sync: Option<u32>,
+    /// How backups keep their copies: `send-index` or `build-index`
+    #[arg(long, value_name = "MODE")]
+    backups: Option<BackupMode>,
+    /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd`
+    #[arg(long, value_name = "CODEC")]
+    wire: Option<Codec>,
+    /// When a write is acknowledged: `last-write` or `last-flush`
+    #[arg(long, value_name = "WHEN")]
+    acknowledge: Option<Acknowledge>,
+    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
+    max_unacked_kib: Option<u64>,
+}
+
+impl AlterTableArgs {
+    /// The change; `None` if no option was given.
+    pub(crate) fn change(&self) -> Option<TableChange> {
+        let &AlterTableArgs { min_in_sync, backups, wire, acknowledge, max_unacked_kib, .. } = self;
+        let max_unacked_bytes = max_unacked_kib.map(|kib| kib << 10);
+        let nothing = TableChange { name: self.name.clone(), ..TableChange::default() };
+        let change = TableChange { min_in_sync, backups, wire, acknowledge, max_unacked_bytes, ..nothing.clone() };
+        (change != nothing).then_some(change)
+    }
 }
 
 #[derive(Args, Debug)]

@@ -239,7 +239,7 @@ fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &Rooms) -> (usize, usiz
     let (most_bytes, most_room) = (ends.most_request().min(REQUEST_BYTES), ends.most_room());
     for pending in waiting.iter().take(REQUEST_OPS) {
         let overhead = match pending.op {
-            Op::CreateTable { .. } => TABLE_OVERHEAD_BYTES,
+            Op::CreateTable { .. } | Op::AlterTable { .. } => TABLE_OVERHEAD_BYTES,
             _ => OP_OVERHEAD_BYTES,
         };
         let (more_bytes, more_room) = (op_bytes(&pending.op) + overhead, rooms.of(&pending.op));

@@ -91,7 +91,7 @@ impl Finish {
             self.changed.push((position, Arc::new(Level::empty())));
             return Ok(Vec::new());
         }
-        let (index, root) = build_index(&context.reads.volume, context.reads.region, &context.ids, &leaves)?;
+        let (index, root) = build_index(&context.reads, &context.ids, &leaves)?;
         state.root = Some(root);
         state.index_segments = index.iter().map(|built| built.id).collect();
         state.leaf_segments = leaves.len() as u32;

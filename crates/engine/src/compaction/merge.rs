@@ -282,7 +282,8 @@ impl Filling {
         let id = (context.ids)();
         let address = Address { region, segment: id, offset: 0 };
         let out = Buffer::new(volume.segment_bytes());
-        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, segment.no(), context.codec(), out);
+        let name = context.reads.name(id, &segment);
+        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, name, context.codec(), out);
         Ok(Filling { id, segment, builder })
     }
 
@@ -304,15 +305,14 @@ pub(super) fn keep(
     were_kept: impl FnOnce(&LeafIndex) -> Vec<bool>,
 ) -> Result<(Output, BuiltSegment)> {
     context.write(&segment, &bytes, counters)?;
-    let tree = Child {
-        pointer: Pointer::new(segment.no(), footer.tree_at),
-        blocks: (footer.index_bytes() / BLOCK_BYTES) as u32,
-    };
+    let name = context.reads.name(id, &segment);
+    let tree =
+        Child { pointer: Pointer::new(name, footer.tree_at), blocks: (footer.index_bytes() / BLOCK_BYTES) as u32 };
     let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree);
     // A copy: a slice would keep all of the segment in memory.
     let index = context.reads.volume.memory().pool().copy(&bytes[footer.tree_at as usize..]);
     let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };
-    let index = LeafIndex::parse(&index, address, segment.no()).expect("what was built can be read");
+    let index = LeafIndex::parse(&index, address, name).expect("what was built can be read");
     leaf.keep_leaves(&index, &bytes, &were_kept(&index));
     leaf.keep_index(Arc::new(index));
     let built = BuiltSegment { id, kind: SegmentKind::Leaf, segment, bytes };

@@ -82,7 +82,7 @@ impl Outbox {
             }
         };
         let run = &mut self.open[at];
-        let pointer = Pointer::new(run.segment.no(), run.bytes.len() as u32);
+        let pointer = Pointer::new(context.reads.name(run.id, &run.segment), run.bytes.len() as u32);
         run.record.clear();
         Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.record);
         run.bytes.put(&run.record);

@@ -215,7 +215,7 @@ impl Picker {
         let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let way = (self.placement, self.compression, self.mode);
-        let victims = Arc::clone(self.sweep.numbers());
+        let victims = Arc::clone(self.sweep.names());
         let output_bytes = output_bytes(&reads, &source, &levels);
         let sweep = self.sweep.serial();
         let context =

@@ -13,7 +13,7 @@
 use super::Context;
 use crate::memtable::Entry;
 use leeward_format::cluster::{Placement, SizeClass};
-use leeward_format::{LogKind, SegmentNo, Stamp, UnixMs};
+use leeward_format::{LogKind, SegmentName, Stamp, UnixMs};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(super) struct Placing {
     placement: Placement,
     is_last: bool,
-    victims: Arc<HashSet<SegmentNo>>,
+    victims: Arc<HashSet<SegmentName>>,
     now: UnixMs,
 }
 

@@ -11,7 +11,7 @@ use leeward_format::cluster::CompactionMode;
 use leeward_format::leaf_segment::{Footer, Span};
 use leeward_format::range::NO_END;
 use leeward_format::record::record_bytes;
-use leeward_format::{DecodeError, Pointer, SegmentId, SegmentNo, Stamp};
+use leeward_format::{DecodeError, SegmentId, SegmentName, SegmentNo, Stamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Counters {
     pub(super) run_bytes_written: u64,
     pub(super) relocated_bytes: u64,
     /// Bytes of records that were dropped or moved, by segment.
-    dead: BTreeMap<SegmentNo, u32>,
+    dead: BTreeMap<SegmentName, u32>,
     /// Bytes behind the last record of a run.
     pub(super) padding: Vec<(SegmentId, u32)>,
 }
@@ -47,12 +47,12 @@ impl Counters {
     pub(super) fn dead(&self, context: &Context) -> Result<Vec<(SegmentId, u32)>> {
         let (reads, mut all) = (&context.reads, BTreeMap::<SegmentId, u32>::new());
         let sorted = if let Source::Sorted { sorted, .. } = &context.source { Some(sorted) } else { None };
-        for (no, bytes) in &self.dead {
+        for (name, bytes) in &self.dead {
             // Of ingested pairs none but they themselves know where they are.
-            let id = sorted.and_then(|sorted| sorted.run(*no)).or_else(|| reads.log.segment_id(*no));
+            let id = sorted.and_then(|sorted| sorted.run(reads, *name)).or_else(|| reads.log.segment_id(*name));
             let id = id.ok_or_else(|| {
-                let error = DecodeError::invalid("leaf", "a pointer into a segment of no log that leaves point to");
-                reads.damaged(Pointer::new(*no, 0), &error)
+                let detail = format!("a pointer into {name}, which is no segment of a log that leaves point to");
+                reads.damaged(SegmentNo(0), 0, &DecodeError::invalid("leaf", detail))
             })?;
             *all.entry(id).or_default() += bytes;
         }

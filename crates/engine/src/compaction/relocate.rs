@@ -152,7 +152,7 @@ impl Relocate {
         let mut copy = volume.memory().pool().take(bytes.len());
         copy.copy_from_slice(&bytes);
         drop(bytes);
-        let (own, to) = (leaf.segment().no(), segment.no());
+        let (own, to) = (context.reads.name(leaf.id(), leaf.segment()), context.reads.name(id, &segment));
         let mut map = |pointer: Pointer| match moved.front() {
             _ if pointer.segment() == own => Some(Pointer::new(to, pointer.offset())),
             Some((old, _)) if *old == pointer => moved.pop_front().map(|(_, new)| new),
@@ -160,7 +160,7 @@ impl Relocate {
         };
         let [from, to] = [leaf.id(), id].map(|segment| Address { region, segment, offset: 0 });
         let done = readdress((from, to), &mut copy, &mut map);
-        done.map_err(|error| context.reads.damaged(Pointer::new(own, 0), &error))?;
+        done.map_err(|error| context.reads.damaged(leaf.segment().no(), 0, &error))?;
         assert!(moved.is_empty(), "every entry that was found is met again in its order");
         let memory_bytes = copy.memory_bytes();
         let bytes = volume.memory().lease(Purpose::Compactions).hold(copy, memory_bytes);

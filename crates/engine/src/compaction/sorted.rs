@@ -27,7 +27,7 @@ use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{L1, L1_RUNS, SegmentKind};
 use leeward_format::node::Entry;
 use leeward_format::{
-    LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentNo, Stamp, UnixMs, filter,
+    LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentName, Stamp, UnixMs, filter,
 };
 use std::sync::Arc;
 
@@ -191,9 +191,9 @@ impl Sorted {
         Span { first: of(self.leaves.first()).first, ..of(self.leaves.last()) }
     }
 
-    /// Identity of the run at `no`, if it is one of its own.
-    pub(super) fn run(&self, no: SegmentNo) -> Option<SegmentId> {
-        self.added.iter().find(|(_, _, segment, _)| segment.no() == no).map(|(id, ..)| *id)
+    /// Identity of the run that pointers call `name`, if it is one of its own.
+    pub(super) fn run(&self, reads: &Reads, name: SegmentName) -> Option<SegmentId> {
+        self.added.iter().find(|(id, _, segment, _)| reads.name(*id, segment) == name).map(|(id, ..)| *id)
     }
 
     /// What goes into the edit: everything if the leaf segments go into a level as they are, otherwise only the runs.

@@ -12,7 +12,7 @@
 
 use super::Swept;
 use leeward_format::manifest::{L1, RegionState, SegmentState};
-use leeward_format::{LogKind, SegmentId, SegmentNo};
+use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct Accounts {
 }
 
 /// Segments to be emptied: number, and bytes that are live in it.
-pub(crate) type Victims = BTreeMap<SegmentId, (SegmentNo, u32)>;
+pub(crate) type Victims = BTreeMap<SegmentId, (SegmentName, u32)>;
 
 /// Percent of a region's live bytes that one sweep moves at most: so much space it takes before it gives any back.
 const MOVED_PERCENT: u64 = 8;
@@ -89,7 +89,7 @@ pub(crate) fn choose(state: &RegionState, segment_bytes: usize, (goal, left): (u
             break;
         }
         (garbage, room) = (garbage - gained, room - u64::from(live));
-        victims.insert(segment.id, (segment.no, live));
+        victims.insert(segment.id, (segment.name(state.options.addressing), live));
     }
     victims
 }
@@ -99,8 +99,8 @@ fn taken_of(left: u32) -> u64 {
     u64::from(left / 3).max(1)
 }
 
-fn numbers(victims: &Victims) -> Arc<HashSet<SegmentNo>> {
-    Arc::new(victims.values().map(|(no, _)| *no).collect())
+fn names(victims: &Victims) -> Arc<HashSet<SegmentName>> {
+    Arc::new(victims.values().map(|(name, _)| *name).collect())
 }
 
 /// A sweep, or the time between two.
@@ -109,7 +109,7 @@ pub(super) struct Sweep {
     /// Which one it is: a part of an earlier one says nothing of it.
     serial: u64,
     victims: Victims,
-    numbers: Arc<HashSet<SegmentNo>>,
+    names: Arc<HashSet<SegmentName>>,
     level: usize,
     resume: Vec<u8>,
     /// Garbage that there was when it began.
@@ -138,9 +138,9 @@ impl Sweep {
         let stuck = victims.is_empty().then_some(began_with);
         let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
         let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
-        let (numbers, serial) = (numbers(&victims), self.serial + 1);
+        let (names, serial) = (names(&victims), self.serial + 1);
         let (level, resume) = (L1, Vec::new());
-        *self = Sweep { serial, victims, numbers, level, resume, began_with, expected, moving, stuck, is_driven };
+        *self = Sweep { serial, victims, names, level, resume, began_with, expected, moving, stuck, is_driven };
     }
 
     /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs,
@@ -152,8 +152,8 @@ impl Sweep {
     }
 
     /// Numbers of the victims that are live.
-    pub(super) fn numbers(&self) -> &Arc<HashSet<SegmentNo>> {
-        &self.numbers
+    pub(super) fn names(&self) -> &Arc<HashSet<SegmentName>> {
+        &self.names
     }
 
     /// Which one it is.
@@ -174,9 +174,9 @@ impl Sweep {
     /// A compaction was installed, and `gone` were given back with it.
     pub(super) fn installed(&mut self, swept: Option<&Swept>, gone: &[SegmentId]) {
         if gone.iter().any(|id| self.victims.contains_key(id)) {
-            // Their numbers will be used again.
+            // Their names may be used again.
             self.victims.retain(|id, _| !gone.contains(id));
-            self.numbers = numbers(&self.victims);
+            self.names = names(&self.victims);
         }
         let swept = swept.filter(|swept| (swept.sweep, swept.level) == (self.serial, self.level));
         match swept.map(|swept| &swept.next) {

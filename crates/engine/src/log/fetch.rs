@@ -4,6 +4,7 @@
 //! Any thread may read. Only records that were written to the device are asked for.
 
 use super::LogReader;
+use super::reader::RecordAt;
 use crate::error::Result;
 use bytes::Bytes;
 use leeward_format::node::BLOCK_BYTES;
@@ -50,7 +51,10 @@ pub struct Fetched {
 struct Piece<'o> {
     /// Their positions among those that are wanted.
     of: &'o [usize],
-    at: Pointer,
+    /// The first of them.
+    first: RecordAt,
+    /// Where it starts in the segment.
+    start: u32,
     bytes: usize,
 }
 
@@ -83,12 +87,13 @@ impl LogReader {
     /// What one read takes for the records `of`, which are neighbours.
     fn piece<'o>(&self, wanted: &[Wanted], of: &'o [usize]) -> Result<Piece<'o>> {
         let (first, last) = (&wanted[of[0]], &wanted[of[of.len() - 1]]);
-        let start = first.pointer.offset() as usize / BLOCK_BYTES * BLOCK_BYTES;
+        let at = self.at(first.pointer)?;
+        let start = at.offset as usize / BLOCK_BYTES * BLOCK_BYTES;
         let end = ((u64::from(last.pointer.offset()) + last.bytes()) as usize).next_multiple_of(BLOCK_BYTES);
         if end > self.volume.segment_bytes() {
-            return Err(self.damaged(last.pointer, "the record would reach beyond its segment".into()));
+            return Err(self.damaged(at, "a record behind this one would reach beyond its segment".into()));
         }
-        Ok(Piece { of, at: Pointer::new(first.pointer.segment(), start as u32), bytes: end - start })
+        Ok(Piece { of, first: at, start: start as u32, bytes: end - start })
     }
 
     /// Reads pieces at the same time, into one block.
@@ -98,7 +103,7 @@ impl LogReader {
         let (mut reads, mut rest) = (Vec::with_capacity(pieces.len()), &mut block[..]);
         for piece in pieces {
             let (buffer, beyond) = rest.split_at_mut(piece.bytes);
-            reads.push((piece.at, buffer));
+            reads.push(((piece.first.no, piece.start), buffer));
             rest = beyond;
         }
         self.volume.read_many(&mut reads)?;
@@ -106,18 +111,19 @@ impl LogReader {
         for piece in pieces {
             let bytes = block.slice(at..at + piece.bytes);
             for i in piece.of {
-                fetched.values[*i] = self.value_within(&wanted[*i], piece.at.offset() as usize, &bytes)?;
+                fetched.values[*i] = self.value_within(&wanted[*i], piece, &bytes)?;
             }
             at += piece.bytes;
         }
         Ok(())
     }
 
-    /// The value of a record in `bytes`, which begin at `start` of its segment.
-    fn value_within(&self, wanted: &Wanted, start: usize, bytes: &Bytes) -> Result<Bytes> {
-        let at = wanted.pointer.offset() as usize - start;
-        let end = at + wanted.bytes() as usize;
-        self.record(wanted.pointer, &bytes[at..end], |record| {
+    /// The value of a record of `piece`, whose bytes these are.
+    fn value_within(&self, wanted: &Wanted, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
+        let start = (wanted.pointer.offset() - piece.start) as usize;
+        let end = start + wanted.bytes() as usize;
+        let at = RecordAt { offset: wanted.pointer.offset(), ..piece.first };
+        self.record(at, &bytes[start..end], |record| {
             record.stamp == wanted.stamp && record.value.len() == wanted.value_bytes as usize
         })?;
         Ok(bytes.slice(end - wanted.value_bytes as usize..end))

@@ -5,13 +5,13 @@
 
 use super::{Tails, decode_record};
 use crate::error::{Error, RESTORE, Result};
-use crate::volume::Volume;
+use crate::volume::{Segment, Volume};
 use bytes::Bytes;
 use leeward_format::record::{Record, RecordSeed, read_record_unchecked, record_bytes};
-use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentNo};
+use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Where a value is, and what must be there.
 #[derive(Clone, Copy, Debug)]
@@ -26,35 +26,85 @@ pub struct ValueAt<'a> {
     pub expires: Option<Expiry>,
 }
 
+/// A record that a pointer leads to.
+#[derive(Clone, Copy)]
+pub(super) struct RecordAt {
+    pub(super) no: SegmentNo,
+    pub(super) offset: u32,
+    pub(super) seed: RecordSeed,
+}
+
 /// Reads records of one region's logs that leaves point to.
 #[derive(Debug)]
 pub struct LogReader {
     pub(super) volume: Arc<Volume>,
     pub(super) region: RegionId,
     tails: Arc<Tails>,
-    /// What the records' checksums are seeded by. A segment that was given up stays until its number is used again: no
-    /// reader that can still meet a pointer to it lets that happen.
-    segments: RwLock<HashMap<SegmentNo, (LogKind, SegmentId)>>,
+    /// Where they lie, and what the records' checksums are seeded by.
+    segments: RwLock<LogSegments>,
+}
+
+/// A segment of a log that leaves point to.
+#[derive(Clone, Debug)]
+pub(crate) struct LogSegment {
+    log: LogKind,
+    id: SegmentId,
+    no: SegmentNo,
+    /// Dead once it is free: nobody can meet a pointer to it any more.
+    held: Weak<Segment>,
+}
+
+impl LogSegment {
+    pub(crate) fn new(log: LogKind, id: SegmentId, segment: &Arc<Segment>) -> LogSegment {
+        LogSegment { log, id, no: segment.no(), held: Arc::downgrade(segment) }
+    }
+}
+
+/// Those of a region, by name. One that was given up stays until there are twice as many as were in use when that was looked at
+/// last: readers of older versions may still be led there.
+#[derive(Debug, Default)]
+pub(crate) struct LogSegments {
+    by_name: HashMap<SegmentName, LogSegment>,
+    most: usize,
+}
+
+/// So many may be there before it is looked at which are in use.
+const FEW_SEGMENTS: usize = 64;
+
+impl LogSegments {
+    pub(crate) fn add(&mut self, name: SegmentName, segment: LogSegment) {
+        self.by_name.insert(name, segment);
+        if self.by_name.len() > self.most.max(FEW_SEGMENTS) {
+            self.by_name.retain(|_, segment| segment.held.strong_count() > 0);
+            self.most = 2 * self.by_name.len();
+        }
+    }
 }
 
 impl LogReader {
-    pub(crate) fn new(
-        volume: Arc<Volume>,
-        region: RegionId,
-        tails: Arc<Tails>,
-        segments: HashMap<SegmentNo, (LogKind, SegmentId)>,
-    ) -> LogReader {
+    pub(crate) fn new(volume: Arc<Volume>, region: RegionId, tails: Arc<Tails>, segments: LogSegments) -> LogReader {
         LogReader { volume, region, tails, segments: RwLock::new(segments) }
     }
 
     /// A segment joins a log.
-    pub(crate) fn add(&self, no: SegmentNo, log: LogKind, id: SegmentId) {
-        self.segments.write().insert(no, (log, id));
+    pub(crate) fn add(&self, name: SegmentName, segment: LogSegment) {
+        self.segments.write().add(name, segment);
     }
 
-    /// The log and the identity of a segment. `None`: it was never one of a log that leaves point to.
-    pub fn segment(&self, no: SegmentNo) -> Option<(LogKind, SegmentId)> {
-        self.segments.read().get(&no).copied()
+    /// Identity of a segment. `None`: it is not one of a log that leaves point to.
+    pub fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
+        self.segments.read().by_name.get(&name).map(|segment| segment.id)
+    }
+
+    /// Where a record is, and what its checksum is seeded by.
+    pub(super) fn at(&self, pointer: Pointer) -> Result<RecordAt> {
+        let segments = self.segments.read();
+        let Some(segment) = segments.by_name.get(&pointer.segment()) else {
+            let detail = format!("a pointer to {pointer:?}, and no such segment is part of a log that leaves point to");
+            return Err(Error::Damaged { file: self.volume.name().to_owned(), offset: 0, detail, advice: RESTORE });
+        };
+        let seed = RecordSeed::new(self.region, segment.log, segment.id);
+        Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed })
     }
 
     /// The value of the record at `pointer` if a tail in memory holds it. Never touches the device.
@@ -75,53 +125,51 @@ impl LogReader {
         let mut values: Vec<Option<Bytes>> =
             wanted.iter().map(|at| self.value_in_memory(at.pointer, at.key, at.value_bytes)).collect();
         let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
-        let mut reads = Vec::with_capacity(missing.len());
+        let (mut places, mut reads) = (Vec::with_capacity(missing.len()), Vec::with_capacity(missing.len()));
         for i in &missing {
-            reads.push((wanted[*i].pointer, vec![0; self.record_bytes(&wanted[*i])?]));
+            let at = self.at(wanted[*i].pointer)?;
+            reads.push(((at.no, at.offset), vec![0; self.record_bytes(&wanted[*i], at)?]));
+            places.push(at);
         }
         self.volume.read_many(&mut reads)?;
-        for (i, (_, bytes)) in missing.into_iter().zip(reads) {
-            values[i] = Some(self.decode(&wanted[i], bytes)?);
+        for ((i, at), (_, bytes)) in missing.into_iter().zip(places).zip(reads) {
+            values[i] = Some(self.decode(&wanted[i], at, bytes)?);
         }
         Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
     }
 
     /// Length of a record, which ends in its segment.
-    fn record_bytes(&self, at: &ValueAt<'_>) -> Result<usize> {
-        let bytes = record_bytes(at.key.len(), at.value_bytes as usize, at.expires);
-        if at.pointer.offset() as usize + bytes > self.volume.segment_bytes() {
-            return Err(self.damaged(at.pointer, "the record would reach beyond its segment".into()));
+    fn record_bytes(&self, wanted: &ValueAt<'_>, at: RecordAt) -> Result<usize> {
+        let bytes = record_bytes(wanted.key.len(), wanted.value_bytes as usize, wanted.expires);
+        if at.offset as usize + bytes > self.volume.segment_bytes() {
+            return Err(self.damaged(at, "the record would reach beyond its segment".into()));
         }
         Ok(bytes)
     }
 
     /// The value of the record that `bytes` are.
-    fn decode(&self, at: &ValueAt<'_>, bytes: Vec<u8>) -> Result<Bytes> {
-        self.record(at.pointer, &bytes, |record| is_wanted(record, at.key, at.value_bytes))?;
-        let start = bytes.len() - at.value_bytes as usize;
+    fn decode(&self, wanted: &ValueAt<'_>, at: RecordAt, bytes: Vec<u8>) -> Result<Bytes> {
+        self.record(at, &bytes, |record| is_wanted(record, wanted.key, wanted.value_bytes))?;
+        let start = bytes.len() - wanted.value_bytes as usize;
         Ok(Bytes::from(bytes).slice(start..))
     }
 
-    /// The record at `pointer`, which `bytes` begin with and which must be the wanted one; its CRC checked.
+    /// The record at `at`, which `bytes` begin with and which must be the wanted one; its CRC checked.
     pub(super) fn record<'b>(
         &self,
-        pointer: Pointer,
+        at: RecordAt,
         bytes: &'b [u8],
         is_wanted: impl FnOnce(&Record<'_>) -> bool,
     ) -> Result<Record<'b>> {
-        let Some((log, id)) = self.segment(pointer.segment()) else {
-            let detail = format!("segment {} is not part of a log that leaves point to", pointer.segment());
-            return Err(self.damaged(pointer, detail));
-        };
-        match decode_record(RecordSeed::new(self.region, log, id), bytes) {
+        match decode_record(at.seed, bytes) {
             Ok(Some(record)) if is_wanted(&record) => Ok(record),
-            Ok(_) => Err(self.damaged(pointer, "the record is not the one that the pointer was made for".into())),
-            Err(error) => Err(self.damaged(pointer, error.to_string())),
+            Ok(_) => Err(self.damaged(at, "the record is not the one that the pointer was made for".into())),
+            Err(error) => Err(self.damaged(at, error.to_string())),
         }
     }
 
-    pub(super) fn damaged(&self, pointer: Pointer, detail: String) -> Error {
-        let offset = self.volume.file_offset(pointer.segment(), pointer.offset());
+    pub(super) fn damaged(&self, at: RecordAt, detail: String) -> Error {
+        let offset = self.volume.file_offset(at.no, at.offset);
         Error::Damaged { file: self.volume.name().to_owned(), offset, detail, advice: RESTORE }
     }
 }

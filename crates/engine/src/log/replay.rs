@@ -18,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug)]
 pub(crate) struct Replayed<'a> {
     pub(crate) log: LogKind,
+    pub(crate) id: SegmentId,
     pub(crate) no: SegmentNo,
     /// Of the record in its segment.
     pub(crate) offset: u32,
@@ -243,7 +244,7 @@ impl<'a> Source<'a> {
         let segment = self.current.as_ref().expect("the record is in a segment");
         let record =
             read_record_unchecked(&self.contents.bytes()[offset..]).ok().flatten().expect("it was decoded before");
-        Ok(Replayed { log: self.log, no: segment.no, offset: offset as u32, record })
+        Ok(Replayed { log: self.log, id: segment.id, no: segment.no, offset: offset as u32, record })
     }
 
     fn pass(&mut self, lsn: Lsn, bytes: usize) {

@@ -10,7 +10,7 @@ use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::record::{Record, RecordSeed};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentName, SegmentNo};
 use leeward_platform::disk::DIRECT_ALIGN;
 use leeward_platform::{AppendBuffer, Appender};
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ pub struct Tail {
     log: LogKind,
     index: u64,
     id: SegmentId,
+    name: SegmentName,
     seed: RecordSeed,
     /// Before the segment: what is mapped must be gone when others may write to it.
     bytes: Arc<AppendBuffer>,
@@ -40,6 +41,8 @@ pub struct Tail {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) id: SegmentId,
+    /// What pointers call it.
+    pub(crate) name: SegmentName,
     /// Before the segment: what is mapped must be gone when others may write to it.
     pub(crate) appender: Appender,
     pub(crate) segment: Arc<Segment>,
@@ -68,7 +71,7 @@ struct Written {
 impl OpenTail {
     /// A tail whose first record will have `first_lsn`, made of what was prepared, in which the header was reserved.
     pub(crate) fn new(region: RegionId, log: LogKind, index: u64, prepared: Prepared, first_lsn: Lsn) -> OpenTail {
-        let Prepared { id, segment, mut appender, lease } = prepared;
+        let Prepared { id, name, segment, mut appender, lease } = prepared;
         lease.set(appender.resident_bytes() as u64);
         let header = LogHeader { region, log, id, first_lsn }.encode();
         appender.append(LOG_HEADER_BYTES, |spare| spare.copy_from_slice(&header));
@@ -76,6 +79,7 @@ impl OpenTail {
             log,
             index,
             id,
+            name,
             segment,
             lease,
             seed: RecordSeed::new(region, log, id),
@@ -143,6 +147,10 @@ impl Tail {
     /// Identity of the segment.
     pub fn id(&self) -> SegmentId {
         self.id
+    }
+    /// What pointers call the segment.
+    pub fn name(&self) -> SegmentName {
+        self.name
     }
     /// Its number on this volume.
     pub fn segment(&self) -> SegmentNo {
@@ -247,12 +255,12 @@ impl Tails {
     pub(crate) fn with_bytes<T>(
         &self,
         log: LogKind,
-        no: SegmentNo,
+        name: SegmentName,
         offset: u32,
         with: impl FnOnce(&[u8]) -> T,
     ) -> Option<T> {
         let tails = self.lists[log.index()].load();
-        let tail = tails.iter().find(|tail| tail.segment() == no)?;
+        let tail = tails.iter().find(|tail| tail.name() == name)?;
         let filled = tail.filled();
         (offset < filled).then(|| tail.with_bytes(offset..filled, with))
     }

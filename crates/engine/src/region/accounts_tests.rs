@@ -13,7 +13,7 @@ use crate::{Lookup, Reach, Replica};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::RegionState;
 use leeward_format::record::record_bytes;
-use leeward_format::{Expiry, LogKind, Lsn, RegionId, SegmentNo, Stamp, UnixMs, VolumeId};
+use leeward_format::{Expiry, LogKind, Lsn, RegionId, SegmentName, Stamp, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -147,9 +147,9 @@ fn random_write(region: &Region, rng: &mut Rng, model: &mut Model) {
 }
 
 /// Bytes of records that the levels point to, and of those that a replay needs, by segment.
-fn referenced(region: &Region) -> HashMap<SegmentNo, u32> {
+fn referenced(region: &Region) -> HashMap<SegmentName, u32> {
     let view = region.view.load_full();
-    let mut found = HashMap::<SegmentNo, u32>::new();
+    let mut found = HashMap::<SegmentName, u32>::new();
     let mut count = |key: &[u8], stamp: Stamp, entry: &Entry<'_>| {
         if let Entry::InLog { pointer, value_bytes } = entry {
             let bytes = record_bytes(key.len(), *value_bytes as usize, stamp.expires);
@@ -181,10 +181,17 @@ fn check(region: &Region, model: &Model, context: &str) {
     let found = referenced(region);
     for segment in state.segments.values().filter(|segment| segment.holds_values()) {
         if let Some(live) = segment.live_bytes() {
-            assert_eq!(live, found.get(&segment.no).copied().unwrap_or(0), "{context}: {segment:?}");
+            assert_eq!(
+                live,
+                found.get(&segment.name(state.options.addressing)).copied().unwrap_or(0),
+                "{context}: {segment:?}"
+            );
         }
     }
-    let is_live = |no: &SegmentNo| state.segments.values().any(|segment| segment.no == *no && segment.holds_values());
+    let addressing = state.options.addressing;
+    let is_live = |name: &SegmentName| {
+        state.segments.values().any(|segment| segment.name(addressing) == *name && segment.holds_values())
+    };
     assert!(found.keys().all(is_live), "{context}: a pointer into a segment that is not live");
     let live = live(model, now(region));
     assert_eq!(contents(&snapshot(region)), live, "{context}");

@@ -398,7 +398,7 @@ impl Region {
         }
         let prepared = self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
-            self.reader.add(prepared.segment.no(), log, prepared.id);
+            self.reads_log(log, prepared.id, &prepared.segment);
         }
         let first = Lsn(writer.next.0 + first);
         let open = OpenTail::new(self.id(), log, writer.next_index[index], prepared, first);
@@ -452,7 +452,7 @@ impl Region {
                 RecordKind::Delete => Entry::Tombstone,
                 RecordKind::Put if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
-                    let pointer = Pointer::new(open.tail.segment(), large_at);
+                    let pointer = Pointer::new(open.tail.name(), large_at);
                     large_at += write.record_bytes() as u32;
                     Entry::InLog { pointer, value_bytes: value.len() as u32 }
                 }

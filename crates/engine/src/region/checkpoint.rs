@@ -145,7 +145,7 @@ impl Checkpoint {
             let detail = "records of the checkpoint are gone".to_owned();
             return Err(Error::Damaged { file: volume.name().to_owned(), offset, detail, advice: RESTORE });
         }
-        let reader = value_reader(volume, &state, &Arc::new(Tails::new()));
+        let reader = value_reader(volume, &state, pinned.segments(), &Arc::new(Tails::new()));
         let view = open_view(volume, pinned.segments().clone(), &state, reader, l0s)?;
         // Whoever reads on holds the log segments, as those of levels.
         view.version.keep(pinned.segments().values().cloned().collect());

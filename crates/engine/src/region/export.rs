@@ -5,8 +5,8 @@ use super::PinnedBase;
 use crate::error::{Error, Result};
 use crate::replica::Replica;
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
-use leeward_format::manifest::Shipped;
-use leeward_format::{Lsn, RegionId, SegmentId, VolumeId};
+use leeward_format::packed::Codec;
+use leeward_format::{Lsn, RegionId, SegmentId, VolumeId, wire};
 use leeward_platform::Disk;
 use leeward_platform::disk::DiskLock;
 use std::collections::VecDeque;
@@ -68,8 +68,9 @@ impl Export {
     pub fn step(&mut self) -> Result<usize> {
         if let Some(id) = self.missing.pop_front() {
             let found = self.pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
-            let shipped = Shipped { id, kind: found.kind, primary: found.primary };
-            self.copy.store(&shipped, &self.pinned.read_segment(id)?)?;
+            let bytes = self.pinned.read_segment(id)?;
+            let (shipped, _) = wire::pack((id, found.kind, found.primary), &bytes, Codec::None);
+            self.copy.store(&shipped, &bytes)?;
         }
         if self.missing.is_empty() {
             self.copy.install_base()?;

@@ -4,7 +4,7 @@
 //! It has no tails and gives out no LSN. An L0 is compacted once all of it is committed, as everywhere: what a change of the
 //! primary may cut from the logs is in L0s, which are thrown away with the region and made again by a replay.
 
-use super::open::{insert, replay};
+use super::open::{insert, names, replay};
 use super::{AppendError, Region};
 use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::log::{End, Replayed};
 use crate::volume::{Owner, Volume};
 use leeward_format::manifest::RegionState;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordKind};
-use leeward_format::{LogKind, Lsn, MAX_BUILDER, SegmentId, SegmentNo, ServerId};
+use leeward_format::{Lsn, MAX_BUILDER, SegmentId, ServerId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,6 @@ impl Region {
         let ids = built_ids(&state, builder)?;
         let (l0s, ends) = replay(&volume, &state, last)?;
         Ok((Region::assemble(volume, owner, state, l0s, last, ids)?, ends))
-    }
-
-    /// A segment joins the large log.
-    pub(crate) fn mirror_large(&self, no: SegmentNo, id: SegmentId) {
-        self.reader.add(no, LogKind::Large, id);
     }
 
     /// Takes whole batches of records, the next ones in LSN order, into the L0. Answers how many of the records it took: fewer than
@@ -70,7 +65,7 @@ impl Region {
         let view = self.view.load();
         let l0 = view.version.active();
         let memory_before = l0.memory_bytes();
-        batch.iter().for_each(|found| insert(l0, found));
+        batch.iter().for_each(|found| insert(l0, found, self.options.addressing));
         if l0.memory_bytes() > memory_before {
             self.volume.memory().relieve();
         }
@@ -90,8 +85,14 @@ fn built_ids(state: &RegionState, builder: ServerId) -> Result<SegmentIds> {
     let of_mine = |id: &SegmentId| id.builder().filter(|(server, _)| id.term() == term && *server == builder);
     let last = state.needed_segments().filter_map(|segment| of_mine(&segment.id)).map(|(_, number)| number).max();
     let next = AtomicU64::new(last.map_or(0, |last| last + 1));
+    let taken = names(state);
     Ok(Arc::new(move || {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        SegmentId::built_by(term, builder, number).expect("a term ends before 256 TiB of index were built in it")
+        loop {
+            let id = SegmentId::built_by(term, builder, next.fetch_add(1, Ordering::Relaxed));
+            let id = id.expect("a term ends before 256 TiB of index were built in it");
+            if !taken.contains(&id.name()) {
+                return id;
+            }
+        }
     }))
 }

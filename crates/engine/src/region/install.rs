@@ -3,9 +3,10 @@
 use super::{MAX_FROZEN_L0S, Region, View};
 use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, choose};
 use crate::error::Result;
+use crate::log::LogSegment;
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
-use leeward_format::{Lsn, SegmentId, UnixMs};
+use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,7 +106,7 @@ impl Region {
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
         for (id, kind, segment, _) in &done.added {
             if let SegmentKind::Log(log) = kind {
-                self.reader.add(segment.no(), *log, *id);
+                self.reads_log(*log, *id, segment);
             }
         }
         self.show(done, retired);
@@ -124,6 +125,12 @@ impl Region {
     fn trimmable(&self, state: &RegionState, edit: &InstallEdit) -> Vec<SegmentId> {
         let tails: Vec<SegmentId> = self.tails.all().map(|tail| tail.id()).collect();
         state.trimmable(edit).into_iter().filter(|id| !tails.contains(id)).collect()
+    }
+
+    /// Leaves may point to a segment of this log from now on.
+    pub(crate) fn reads_log(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
+        let name = self.options.addressing.name(id, segment.no());
+        self.reader.add(name, LogSegment::new(log, id, segment));
     }
 
     /// Makes the new version the one that readers begin with.

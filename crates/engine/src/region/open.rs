@@ -6,19 +6,20 @@
 use super::{Region, View, Writer};
 use crate::compaction::{Accounts, Picker, SegmentIds};
 use crate::error::Result;
-use crate::log::{End, LogReader, Replay, Replayed, Tails};
+use crate::log::{End, LogReader, LogSegment, LogSegments, Replay, Replayed, Tails};
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::{Reads, Version};
 use crate::volume::{Durability, Owner, Segment, Volume};
 use arc_swap::ArcSwap;
+use leeward_format::cluster::Addressing;
 use leeward_format::manifest::{Change, RegionState};
 use leeward_format::node::Entry;
 use leeward_format::range::RangeTombstone;
 use leeward_format::record::RecordKind;
-use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentNo};
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +32,7 @@ impl Region {
         term: Epoch,
         last: Lsn,
     ) -> Result<Arc<Region>> {
+        let ids = segment_ids(term, &state);
         let (l0s, ends) = replay(&volume, &state, last)?;
         cut(&mut state, &ends);
         (state.term, state.commit) = (term, last);
@@ -42,7 +44,7 @@ impl Region {
             volume.sync()?;
         }
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], durability)?;
-        Region::assemble(volume, owner, state, l0s, last, segment_ids(term))
+        Region::assemble(volume, owner, state, l0s, last, ids)
     }
 
     /// A region that is `state`, with `l0s` made of its logs up to `last`, which are durable.
@@ -55,8 +57,9 @@ impl Region {
         ids: SegmentIds,
     ) -> Result<Arc<Region>> {
         let tails = Arc::new(Tails::new());
-        let reader = value_reader(&volume, &state, &tails);
-        let view = open_view(&volume, volume.segments(owner.region), &state, reader.clone(), l0s)?;
+        let held = volume.segments(owner.region);
+        let reader = value_reader(&volume, &state, &held, &tails);
+        let view = open_view(&volume, held, &state, reader.clone(), l0s)?;
         let frozen = view.version.frozen().len();
         let accounts = Accounts::of(&state, volume.segment_bytes());
         let picker = Picker::new(&state.options, ids.clone());
@@ -89,16 +92,39 @@ impl Region {
 }
 
 /// Reads the logs that leaves of `state` point to.
-pub(super) fn value_reader(volume: &Arc<Volume>, state: &RegionState, tails: &Arc<Tails>) -> Arc<LogReader> {
-    let logs = [LogKind::Large, LogKind::Medium].into_iter();
-    let values = logs.flat_map(|log| state.log_segments(log).map(move |segment| (segment.no, (log, segment.id))));
-    Arc::new(LogReader::new(volume.clone(), state.region, tails.clone(), values.collect()))
+pub(super) fn value_reader(
+    volume: &Arc<Volume>,
+    state: &RegionState,
+    held: &HashMap<SegmentId, Arc<Segment>>,
+    tails: &Arc<Tails>,
+) -> Arc<LogReader> {
+    let mut segments = LogSegments::default();
+    for log in [LogKind::Large, LogKind::Medium] {
+        for segment in state.log_segments(log) {
+            let found = LogSegment::new(log, segment.id, &held[&segment.id]);
+            segments.add(segment.name(state.options.addressing), found);
+        }
+    }
+    Arc::new(LogReader::new(volume.clone(), state.region, tails.clone(), segments))
 }
 
-/// Ids of the segments that the primary of `term` makes, in order.
-fn segment_ids(term: Epoch) -> SegmentIds {
+/// Ids of the segments that the primary of `term` makes, in order, but for those whose names others have.
+fn segment_ids(term: Epoch, state: &RegionState) -> SegmentIds {
     let next = AtomicU64::new(0);
-    Arc::new(move || SegmentId::new(term, next.fetch_add(1, Ordering::Relaxed)))
+    let taken = names(state);
+    Arc::new(move || {
+        loop {
+            let id = SegmentId::new(term, next.fetch_add(1, Ordering::Relaxed));
+            if !taken.contains(&id.name()) {
+                return id;
+            }
+        }
+    })
+}
+
+/// Names that the segments of `state` have, or would have, with logical addressing.
+pub(super) fn names(state: &RegionState) -> HashSet<SegmentName> {
+    state.needed_segments().map(|segment| segment.id.name()).collect()
 }
 
 pub(super) fn open_view(
@@ -108,10 +134,11 @@ pub(super) fn open_view(
     reader: Arc<LogReader>,
     mut l0s: Vec<Arc<MemTable>>,
 ) -> Result<View> {
-    let reads = Reads::new(volume.clone(), state.region, reader);
-    let by_no: HashMap<SegmentNo, (SegmentId, Arc<Segment>)> =
-        held.into_iter().map(|(id, segment)| (segment.no(), (id, segment))).collect();
-    let open = |level| Level::open(&reads, level, &|no| by_no.get(&no).cloned()).map(Arc::new);
+    let reads = Reads::new(volume.clone(), state.region, state.options.addressing, reader);
+    let addressing = state.options.addressing;
+    let by_name: HashMap<SegmentName, (SegmentId, Arc<Segment>)> =
+        held.into_iter().map(|(id, segment)| (addressing.name(id, segment.no()), (id, segment))).collect();
+    let open = |level| Level::open(&reads, level, &|name| by_name.get(&name).cloned()).map(Arc::new);
     let levels = state.levels.iter().map(open).collect::<Result<Vec<_>>>()?;
     let active = l0s.pop().expect("a replay makes at least one L0");
     l0s.reverse();
@@ -129,7 +156,7 @@ pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<
     let mut l0s = vec![Arc::new(MemTable::within(volume.memory()))];
     while let Some(found) = replay.next()? {
         let l0 = l0s.last().expect("there is one from the start");
-        insert(l0, &found);
+        insert(l0, &found, state.options.addressing);
         if !l0.has_room(1, state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
             l0.freeze();
             l0s.push(Arc::new(MemTable::within(volume.memory())));
@@ -139,7 +166,7 @@ pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<
 }
 
 /// Takes a record into an L0.
-pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>) {
+pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing) {
     let record = &found.record;
     let entry = match (record.kind, found.log) {
         (RecordKind::DeleteRange, _) => {
@@ -150,7 +177,8 @@ pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>) {
         (RecordKind::Delete, _) => Entry::Tombstone,
         (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Entry::InPlace(record.value),
         (RecordKind::Put, LogKind::Large) => {
-            Entry::InLog { pointer: Pointer::new(found.no, found.offset), value_bytes: record.value.len() as u32 }
+            let pointer = Pointer::new(addressing.name(found.id, found.no), found.offset);
+            Entry::InLog { pointer, value_bytes: record.value.len() as u32 }
         }
     };
     l0.insert(record.key, record.stamp, entry);

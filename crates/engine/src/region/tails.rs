@@ -113,7 +113,8 @@ impl Region {
         let id = (self.ids)();
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
-        self.prepared.lock()[log.index()] = Some(Prepared { id, segment, appender, lease });
+        let name = self.options.addressing.name(id, segment.no());
+        self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, lease });
         Ok(())
     }
 

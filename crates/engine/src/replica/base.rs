@@ -8,12 +8,14 @@
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
 use crate::volume::{Durability, Segment};
+use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment;
 use leeward_format::manifest::{
     Base, BaseSegment, Change, LevelState, RegionState, SegmentKind, SegmentState, Shipped,
 };
 use leeward_format::node::Address;
-use leeward_format::{LogKind, Lsn, Pointer, SegmentId};
+use leeward_format::wire;
+use leeward_format::{LogKind, Lsn, Pointer, SegmentId, SegmentNo};
 use leeward_platform::{Bug, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,13 +82,16 @@ impl Replica {
         }
     }
 
-    /// Writes a shipped segment: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf or index segment with its pointers translated. Not
+    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf or index segment with its pointers translated. Not
     /// synced.
     ///
     /// # Errors
     /// [`Error::Protocol`] for bytes that are no such segment, or point to segments that this copy lacks.
     pub fn store(&mut self, shipped: &Shipped, bytes: &[u8]) -> Result<Stored> {
-        if bytes.is_empty() || bytes.len() > self.volume.segment_bytes() {
+        let unpacked =
+            wire::unpack(shipped, bytes).map_err(|error| Error::protocol(self.region(), error.to_string()))?;
+        let bytes = &unpacked[..];
+        if bytes.len() > self.volume.segment_bytes() {
             return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
         }
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
@@ -116,14 +121,16 @@ impl Replica {
 
     /// Writes the bytes; answers how many of them were rewritten.
     fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &[u8]) -> Result<u64> {
-        if !shipped.kind.is_index() {
+        if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
             self.volume.write(segment.no(), 0, bytes)?;
             return Ok(0);
         }
         let mut translated = bytes.to_vec();
         let address = Address { region: self.region(), segment: shipped.id, offset: 0 };
-        leaf_segment::translate(shipped.kind, address, &mut translated, &mut |primary| self.map.get(primary))
-            .map_err(|error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id)))?;
+        leaf_segment::translate(shipped.kind, address, &mut translated, &mut |primary| {
+            self.map.get(primary.no()).map(SegmentNo::name)
+        })
+        .map_err(|error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id)))?;
         self.volume.write(segment.no(), 0, &translated)?;
         Ok(translated.len() as u64)
     }
@@ -200,14 +207,21 @@ impl Replica {
 
     /// A level with its root where it lies here.
     pub(super) fn local_level(&self, level: &LevelState) -> Result<LevelState> {
-        let translate = |root: Pointer| match self.map.get(root.segment()) {
-            Some(local) => Ok(Pointer::new(local, root.offset())),
-            None => {
-                let detail = format!("a root in segment {}, which is not here", root.segment());
-                Err(Error::protocol(self.region(), detail))
-            }
+        let local = |root: Pointer| {
+            let name = match self.addressing() {
+                Addressing::Physical => self.map.get(root.segment().no()).map(SegmentNo::name),
+                Addressing::Logical => self.map.has(root.segment()).then_some(root.segment()),
+            };
+            let detail = || format!("a root at {root:?}, in a segment that is not here");
+            let name = name.ok_or_else(|| Error::protocol(self.region(), detail()))?;
+            Ok(Pointer::new(name, root.offset()))
         };
-        Ok(LevelState { root: level.root.map(translate).transpose()?, ..level.clone() })
+        Ok(LevelState { root: level.root.map(local).transpose()?, ..level.clone() })
+    }
+
+    /// What pointers say in segments that come: those of the base that they are part of, or go on from.
+    fn addressing(&self) -> Addressing {
+        self.pending.as_ref().map_or(self.options.addressing, |pending| pending.base.options.addressing)
     }
 
     /// Last LSN of a base that is not installed yet.

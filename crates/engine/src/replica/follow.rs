@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::log::{Replayed, find_prefix, log_of};
 use crate::memory::{Lease, Purpose};
 use crate::region::Region;
+use crate::volume::Segment;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
@@ -32,6 +33,7 @@ pub(super) struct Follower {
 /// Bytes of a tail that were persisted and not taken into the L0.
 #[derive(Debug)]
 struct Waiting {
+    id: SegmentId,
     no: SegmentNo,
     /// Where they begin in the segment.
     offset: u32,
@@ -45,7 +47,7 @@ impl Waiting {
     fn record(&self, log: LogKind, at: usize) -> Option<(Replayed<'_>, usize)> {
         let record = read_record_unchecked(&self.bytes[at..]).ok().flatten()?;
         let end = at + record.bytes();
-        Some((Replayed { log, no: self.no, offset: self.offset + at as u32, record }, end))
+        Some((Replayed { log, id: self.id, no: self.no, offset: self.offset + at as u32, record }, end))
     }
 }
 
@@ -146,7 +148,7 @@ impl Replica {
             let end = segment.bytes.unwrap_or_else(persisted).max(from);
             let mut bytes = vec![0; (end - from) as usize];
             self.volume.read(segment.no, from, &mut bytes)?;
-            follower.take_on(log, segment.no, from, &bytes);
+            follower.take_on(log, (segment.id, segment.no), from, &bytes);
         }
         follower.apply()?;
         self.follower = Some(follower);
@@ -191,24 +193,24 @@ impl Replica {
 
 impl Follower {
     /// A tail begins.
-    pub(super) fn open(&self, log: LogKind, no: SegmentNo, id: SegmentId) {
+    pub(super) fn open(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
         if log == LogKind::Large {
-            self.region.mirror_large(no, id);
+            self.region.reads_log(log, id, segment);
         }
     }
 
     /// Bytes of a tail were persisted at `offset`.
-    pub(super) fn take_on(&mut self, log: LogKind, no: SegmentNo, offset: u32, bytes: &[u8]) {
+    pub(super) fn take_on(&mut self, log: LogKind, (id, no): (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) {
         let header = LOG_HEADER_BYTES.saturating_sub(offset as usize).min(bytes.len());
         let bytes = bytes[header..].to_vec();
         if !bytes.is_empty() {
-            self.push(log, Waiting { no, offset: offset + header as u32, bytes, taken: 0 });
+            self.push(log, Waiting { id, no, offset: offset + header as u32, bytes, taken: 0 });
         }
     }
 
     /// [`Follower::take_on`], and then all that can be taken into the L0.
-    pub(super) fn go_on(&mut self, log: LogKind, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
-        self.take_on(log, no, offset, bytes);
+    pub(super) fn go_on(&mut self, log: LogKind, of: (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) -> Result<()> {
+        self.take_on(log, of, offset, bytes);
         self.apply()
     }
 }

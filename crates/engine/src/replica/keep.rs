@@ -8,9 +8,9 @@
 use super::Replica;
 use crate::error::Result;
 use crate::log::{find_prefix, log_of, segment_end};
-use leeward_format::SegmentId;
 use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
+use leeward_format::{SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashMap};
 
 /// A log segment that records were appended to.
@@ -46,6 +46,11 @@ impl Replica {
                 },
             };
             kept.segments.extend(known.map(|known| (known.id, known)));
+        }
+        let is_old = |id: &SegmentId| base.term.0.saturating_sub(id.term().0) >= SegmentName::TERMS;
+        if kept.segments.keys().any(|id| is_old(id) && !listed.contains_key(id)) {
+            // The primary does not know of it, and may give its name to another.
+            return Ok(None);
         }
         let prefix = find_prefix(&self.volume, &kept, &HashMap::new())?;
         let goes_on = prefix.damage.is_none() && prefix.last.next() >= base.replay_from;

@@ -2,7 +2,7 @@
 //!
 //! Lives in memory, for one session with one primary: a base rebuilds it.
 
-use leeward_format::{SegmentId, SegmentNo};
+use leeward_format::{SegmentId, SegmentName, SegmentNo};
 use std::collections::HashMap;
 
 /// The map, by number; and by identity, to find an entry when its segment is removed.
@@ -22,6 +22,11 @@ impl SegmentMap {
     /// The local number.
     pub(super) fn get(&self, primary: SegmentNo) -> Option<SegmentNo> {
         self.local.get(&primary).map(|(_, local)| *local)
+    }
+
+    /// A segment has this name, with logical addressing.
+    pub(super) fn has(&self, name: SegmentName) -> bool {
+        self.primary.keys().any(|id| id.name() == name)
     }
 
     /// `id` is gone. The primary may have given its number to another segment already.

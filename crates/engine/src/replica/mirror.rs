@@ -26,7 +26,7 @@ impl Replica {
         }
         self.map.insert(id, primary, segment.no());
         if let Some(follower) = &self.follower {
-            follower.open(log, segment.no(), id);
+            follower.open(log, id, &segment);
         }
         self.tails.insert(id, OpenTail { log, segment, persisted: 0, sealed: None });
         Ok(())
@@ -54,7 +54,7 @@ impl Replica {
             self.volume.write_buffered(no, from, &bytes[new..])?;
             self.unsynced = true;
             if let Some(follower) = &mut self.follower {
-                follower.go_on(log, no, from, &bytes[new..])?;
+                follower.go_on(log, (id, no), from, &bytes[new..])?;
             }
         }
         Ok(())

@@ -90,7 +90,7 @@ fn an_error_ends_a_scan() {
     store.settle();
     let last = *store.live.keys().next_back().expect("segments are live");
     for offset in (0..crate::version::tests::SEGMENT_BYTES as u32).step_by(4096) {
-        store.disk.flip_bit("volume", store.volume.file_offset(last, offset + 9), 0);
+        store.disk.flip_bit("volume", store.volume.file_offset(last.no(), offset + 9), 0);
     }
     for reverse in [false, true] {
         let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });

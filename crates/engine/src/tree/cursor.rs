@@ -11,7 +11,7 @@ use crate::version::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::Entry;
-use leeward_format::{Pointer, Stamp};
+use leeward_format::{SegmentNo, Stamp};
 use std::sync::Arc;
 
 /// Most bytes that are read at once.
@@ -41,8 +41,8 @@ pub(crate) struct Missing {
     /// Position of its segment in the level.
     segment: usize,
     place: LeafPlace,
-    /// Where it is.
-    pub(crate) pointer: Pointer,
+    /// The segment's number, and its offset there.
+    pub(crate) at: (SegmentNo, u32),
 }
 
 impl Missing {
@@ -119,8 +119,8 @@ impl LevelCursor {
         if is_here || source.cached_leaf(wanted).is_some() {
             return Ok(None);
         }
-        let pointer = Pointer::new(source.segment().no(), wanted.offset);
-        Ok(Some(Missing { segment, place: wanted, pointer }))
+        let at = (source.segment().no(), wanted.offset);
+        Ok(Some(Missing { segment, place: wanted, at }))
     }
 
     /// Takes in a leaf that was [`LevelCursor::missing`].

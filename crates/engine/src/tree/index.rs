@@ -3,10 +3,11 @@
 use super::LeafSegment;
 use crate::compaction::SegmentIds;
 use crate::error::Result;
-use crate::volume::{Segment, Volume};
+use crate::version::Reads;
+use crate::volume::Segment;
 use leeward_format::leaf_segment::write_index;
 use leeward_format::node::{Address, Child, NODE_BYTES};
-use leeward_format::{Pointer, RegionId, SegmentId};
+use leeward_format::{Pointer, SegmentId};
 use std::sync::Arc;
 
 /// An index segment that is not written yet.
@@ -18,11 +19,11 @@ pub(crate) struct BuiltIndexSegment {
 
 /// The index above `leaves`, which are in key order, each with its fence: its segments and its root.
 pub(crate) fn build_index(
-    volume: &Volume,
-    region: RegionId,
+    reads: &Reads,
     ids: &SegmentIds,
     leaves: &[(Vec<u8>, Arc<LeafSegment>)],
 ) -> Result<(Vec<BuiltIndexSegment>, Pointer)> {
+    let (volume, region) = (&reads.volume, reads.region);
     let children: Vec<(Vec<u8>, Child)> = leaves.iter().map(|(fence, leaf)| (fence.clone(), leaf.tree())).collect();
     let mut segments = Vec::<BuiltIndexSegment>::new();
     let root = write_index(&children, &mut |node| {
@@ -32,7 +33,7 @@ pub(crate) fn build_index(
         let last = segments.last_mut().expect("one was added if there was none");
         let offset = last.bytes.len() as u32;
         node.finish(Address { region, segment: last.id, offset }, &mut last.bytes);
-        Ok(Pointer::new(last.segment.no(), offset))
+        Ok(Pointer::new(reads.name(last.id, &last.segment), offset))
     })?;
     Ok((segments, root.pointer))
 }

@@ -174,8 +174,9 @@ impl LeafSegment {
         let mut bytes = reads.volume.memory().pool().take(self.tree.bytes());
         let offset = self.tree.pointer.offset();
         reads.volume.read(self.segment.no(), offset, &mut bytes)?;
-        let index = LeafIndex::parse(&bytes.into(), self.address.at(offset), self.segment.no())
-            .map_err(|error| reads.damaged(self.tree.pointer, &error))?;
+        let name = self.tree.pointer.segment();
+        let index = LeafIndex::parse(&bytes.into(), self.address.at(offset), name)
+            .map_err(|error| reads.damaged(self.segment.no(), offset, &error))?;
         let index = Arc::new(index);
         self.keep_index(Arc::clone(&index));
         if self.resident.get().is_none() {
@@ -280,7 +281,7 @@ impl LeafSegment {
     }
 
     fn damaged(&self, reads: &Reads, place: LeafPlace, error: &DecodeError) -> Error {
-        reads.damaged(Pointer::new(self.segment.no(), place.offset), error)
+        reads.damaged(self.segment.no(), place.offset, error)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::scan::ScanBounds;
 use crate::version::tests::{REGION, SEGMENT_BYTES, Store};
 use crate::version::{Snapshot, Version};
 use crate::volume::{Volume, VolumeOptions};
+use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment::translate;
 use leeward_format::manifest::L1;
 use leeward_format::{Lsn, UnixMs, VolumeId};
@@ -87,20 +88,20 @@ fn a_shipped_level_reads_the_same_on_another_volume() {
             Step::Finished(done) => break done,
             Step::Segment(built) => {
                 let local = backup.allocate().expect("there is room");
-                index_map.insert(built.segment.no(), local.no());
+                index_map.insert(built.segment.no().name(), local.no().name());
                 let mut bytes = built.bytes.to_vec();
                 let address = Address { region: REGION, segment: built.id, offset: 0 };
-                let log = |no: SegmentNo| (no.0 >= 1000).then_some(no);
+                let log = |no: SegmentName| (no.0 >= 1000).then_some(no);
                 translate(built.kind, address, &mut bytes, &mut |no| index_map.get(&no).copied().or(log(no)))
                     .expect("it is a segment");
                 backup.write(local.no(), 0, &bytes).expect("a sound disk");
-                live.insert(local.no(), (built.id, local));
+                live.insert(local.no().name(), (built.id, local));
             }
         }
     };
     store.version = Arc::new(store.version.install(&done, Vec::new()));
     assert!(index_map.iter().all(|(primary, local)| primary != local));
-    let reads = Reads::new(Arc::clone(&backup), REGION, Arc::clone(&store.log) as _);
+    let reads = Reads::new(Arc::clone(&backup), REGION, Addressing::Physical, Arc::clone(&store.log) as _);
     let mut state = done.edit.levels[0].1.clone();
     let root = state.root.expect("the level has entries");
     state.root = Some(Pointer::new(index_map[&root.segment()], root.offset()));

@@ -11,7 +11,7 @@ use crate::memory::Purpose;
 use crate::memtable::Entry;
 use crate::tree::{LeafSegment, Place, Probe, search};
 use leeward_format::leaf_segment::LeafPlace;
-use leeward_format::{Lsn, Pointer, Stamp, filter};
+use leeward_format::{Lsn, Pointer, SegmentNo, Stamp, filter};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -39,17 +39,17 @@ struct InLog {
 /// Leaves to be read, each once.
 #[derive(Default)]
 struct Leaves<'a> {
-    reads: Vec<(Pointer, Vec<u8>)>,
+    reads: Vec<((SegmentNo, u32), Vec<u8>)>,
     from: Vec<(&'a LeafSegment, LeafPlace)>,
-    known: HashMap<Pointer, usize>,
+    known: HashMap<(SegmentNo, u32), usize>,
 }
 
 impl<'a> Leaves<'a> {
     /// The position of a leaf among those that are read.
     fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace) -> usize {
-        let pointer = Pointer::new(segment.segment().no(), place.offset);
-        *self.known.entry(pointer).or_insert_with(|| {
-            self.reads.push((pointer, vec![0; place.bytes as usize]));
+        let at = (segment.segment().no(), place.offset);
+        *self.known.entry(at).or_insert_with(|| {
+            self.reads.push((at, vec![0; place.bytes as usize]));
             self.from.push((segment, place));
             self.from.len() - 1
         })

@@ -28,14 +28,14 @@ const MEDIUM_BYTES: u32 = 100;
 #[derive(Default)]
 pub(crate) struct ModelLog {
     values: Mutex<HashMap<Pointer, (Vec<u8>, Bytes)>>,
-    runs: Mutex<HashMap<SegmentNo, (SegmentId, Bytes)>>,
+    runs: Mutex<HashMap<SegmentName, (SegmentId, Bytes)>>,
     pub(crate) device_reads: AtomicU64,
 }
 
 impl ModelLog {
     fn append(&self, key: &[u8], value: &[u8]) -> Pointer {
         let mut values = self.values.lock();
-        let pointer = Pointer::new(SegmentNo(1000 + values.len() as u32), 64);
+        let pointer = Pointer::new(SegmentName(1000 + values.len() as u64), 64);
         values.insert(pointer, (key.to_vec(), Bytes::copy_from_slice(value)));
         pointer
     }
@@ -81,7 +81,7 @@ impl ValueLog for ModelLog {
         };
         Ok(Fetched { values: wanted.iter().map(fetch).collect(), bytes_read: 0 })
     }
-    fn segment_id(&self, no: SegmentNo) -> Option<SegmentId> {
+    fn segment_id(&self, no: SegmentName) -> Option<SegmentId> {
         Some(self.runs.lock().get(&no).map_or(SegmentId(u64::MAX), |(id, _)| *id))
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct Store {
     pub(crate) lsn: u64,
     pub(crate) now: u64,
     pub(crate) picker: Picker,
-    pub(crate) live: BTreeMap<SegmentNo, (SegmentId, Arc<Segment>)>,
+    pub(crate) live: BTreeMap<SegmentName, (SegmentId, Arc<Segment>)>,
     pub(crate) runs: BTreeMap<SegmentId, LiveRun>,
 }
 
@@ -148,7 +148,7 @@ impl Store {
         let options = VolumeOptions { segment_bytes, memory_budget, ..VolumeOptions::default() };
         let (volume, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
         let log = Arc::new(ModelLog::default());
-        let reads = Reads::new(Arc::clone(&volume), REGION, Arc::clone(&log) as _);
+        let reads = Reads::new(Arc::clone(&volume), REGION, Addressing::Physical, Arc::clone(&log) as _);
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
         let ids = AtomicU64::new(1);
         let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
@@ -234,12 +234,12 @@ impl Store {
                 continue;
             }
             assert!(
-                self.live.insert(segment.no(), (*id, Arc::clone(segment))).is_none(),
+                self.live.insert(segment.no().name(), (*id, Arc::clone(segment))).is_none(),
                 "a live segment was overwritten"
             );
         }
         let runs = built.iter().filter(|built| built.kind == SegmentKind::Log(LogKind::Medium));
-        self.log.runs.lock().extend(runs.map(|run| (run.segment.no(), (run.id, run.bytes.clone()))));
+        self.log.runs.lock().extend(runs.map(|run| (run.segment.no().name(), (run.id, run.bytes.clone()))));
         for (id, dead) in done.edit.dead.iter().filter(|(id, _)| *id != SegmentId(u64::MAX)) {
             self.runs.get_mut(id).expect("a live run").live_bytes -= dead;
         }
@@ -253,7 +253,7 @@ impl Store {
 
     /// The bytes of each run that count as live are those of the records that leaves point to.
     fn check_runs(&self) {
-        let mut live = HashMap::<SegmentNo, u32>::new();
+        let mut live = HashMap::<SegmentName, u32>::new();
         for level in self.version.levels() {
             let mut cursor = crate::tree::LevelCursor::new(Arc::clone(self.version.reads()), Arc::clone(level));
             if level.is_empty() {
@@ -272,7 +272,7 @@ impl Store {
             }
         }
         for run in self.runs.values() {
-            assert_eq!(Some(&run.live_bytes), live.get(&run.segment.no()));
+            assert_eq!(Some(&run.live_bytes), live.get(&run.segment.no().name()));
         }
     }
 
@@ -520,11 +520,11 @@ fn damage_on_the_device_is_an_error_and_nothing_else() {
     }
     store.freeze();
     store.settle();
-    let segments: Vec<SegmentNo> = store.live.keys().copied().collect();
+    let segments: Vec<SegmentName> = store.live.keys().copied().collect();
     let mut errors = 0;
     for no in segments {
         for offset in (100..SEGMENT_BYTES as u32).step_by(4099) {
-            store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+            store.disk.flip_bit("volume", store.volume.file_offset(no.no(), offset), 3);
             let levels: Result<Vec<_>> = store
                 .version
                 .levels()
@@ -533,10 +533,11 @@ fn damage_on_the_device_is_an_error_and_nothing_else() {
                 .collect();
             let Ok(levels) = levels else {
                 errors += 1;
-                store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+                store.disk.flip_bit("volume", store.volume.file_offset(no.no(), offset), 3);
                 continue;
             };
-            let reads = Reads::new(Arc::clone(&store.volume), REGION, Arc::clone(&store.log) as _);
+            let reads =
+                Reads::new(Arc::clone(&store.volume), REGION, Addressing::Physical, Arc::clone(&store.log) as _);
             let levels = levels.into_iter().map(Arc::new).collect();
             let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), levels));
             for n in 0..=255u8 {
@@ -548,7 +549,7 @@ fn damage_on_the_device_is_an_error_and_nothing_else() {
                     Err(other) => panic!("{other}"),
                 }
             }
-            store.disk.flip_bit("volume", store.volume.file_offset(no, offset), 3);
+            store.disk.flip_bit("volume", store.volume.file_offset(no.no(), offset), 3);
         }
     }
     assert!(errors > 20, "{errors}");

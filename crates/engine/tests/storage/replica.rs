@@ -8,9 +8,10 @@ use crate::support::{
 };
 use leeward_engine::compaction::Step;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
-use leeward_format::cluster::BackupMode;
-use leeward_format::manifest::{InstallEdit, LevelState, Shipped};
-use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentNo, ServerId};
+use leeward_format::cluster::{Addressing, BackupMode};
+use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind, Shipped};
+use leeward_format::packed::Codec;
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName, SegmentNo, ServerId, wire};
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::BTreeSet;
@@ -52,10 +53,8 @@ impl Backup {
         let missing = self.replica.begin_base(&pinned.base)?;
         for id in &missing {
             let segment = pinned.base.segments.iter().find(|segment| segment.id == *id).expect("of the base");
-            let shipped = Shipped { id: *id, kind: segment.kind, primary: segment.primary };
             let bytes = pinned.read_segment(*id).expect("a sound device");
-            let stored = self.replica.store(&shipped, &bytes)?;
-            assert_eq!(stored.bytes_rewritten, if segment.kind.is_index() { bytes.len() as u64 } else { 0 });
+            self.store(primary, (*id, segment.kind, segment.primary), &bytes)?;
         }
         self.replica.install_base()?;
         assert_eq!(self.replica.position(), (primary.term(), primary.last_lsn()));
@@ -67,6 +66,15 @@ impl Backup {
         self.opened.clear();
         self.base_lsn = primary.last_lsn();
         Ok(missing.len())
+    }
+
+    /// Takes a segment, of which all is rewritten or nothing.
+    fn store(&mut self, primary: &Region, of: (SegmentId, SegmentKind, SegmentNo), bytes: &[u8]) -> Result<(), Error> {
+        let (shipped, packed) = wire::pack(of, bytes, primary.options().wire);
+        let stored = self.replica.store(&shipped, packed.as_deref().unwrap_or(bytes))?;
+        let is_rewritten = shipped.kind.is_index() && primary.options().addressing == Addressing::Physical;
+        assert_eq!(stored.bytes_rewritten, if is_rewritten { bytes.len() as u64 } else { 0 });
+        Ok(())
     }
 
     fn buffer(log: LogKind, index: u64) -> usize {
@@ -141,12 +149,7 @@ impl Backup {
         loop {
             match compaction.step().expect("a sound disk") {
                 Step::Segment(built) => {
-                    let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
-                    let stored = self.replica.store(&shipped, &built.bytes)?;
-                    assert_eq!(
-                        stored.bytes_rewritten,
-                        if built.kind.is_index() { built.bytes.len() as u64 } else { 0 }
-                    );
+                    self.store(primary, (built.id, built.kind, built.segment.no()), &built.bytes)?;
                 }
                 Step::Finished(done) => {
                     primary.install(&done).expect("a sound disk");
@@ -433,8 +436,7 @@ fn a_compaction_that_was_given_up_leaves_nothing_behind() {
     backup.mirror(&primary).unwrap();
     let (used, _) = backup.volume.usage();
     while let Step::Segment(built) = compaction.step().unwrap() {
-        let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
-        backup.replica.store(&shipped, &built.bytes).unwrap();
+        backup.store(&primary, (built.id, built.kind, built.segment.no()), &built.bytes).unwrap();
     }
     assert!(!compaction.built().is_empty() && backup.volume.usage().0 > used);
     backup.replica.discard(compaction.built());
@@ -465,12 +467,13 @@ fn messages_that_make_no_sense_are_refused() {
     refused(replica.persist_tail(log, id, 1, b"leaves a gap"));
     refused(replica.persist_tail(log, id, 0, &vec![0; 1 << 20]));
     refused(replica.seal_tail(log, id, 64, Lsn(1)));
-    let kind = leeward_format::manifest::SegmentKind::Leaf;
-    let shipped = Shipped { id: leeward_format::SegmentId(77), kind, primary: SegmentNo(9) };
+    let kind = SegmentKind::Leaf;
+    let (shipped, _) = wire::pack((SegmentId(77), kind, SegmentNo(9)), &[3; 8192], Codec::None);
     refused(replica.store(&shipped, &[3; 8192]).map(drop));
-    refused(replica.store(&shipped, &[]).map(drop));
+    refused(replica.store(&Shipped { bytes: 0, ..shipped }, &[]).map(drop));
+    refused(replica.store(&shipped, &[4; 8192]).map(drop));
     refused(replica.install(&InstallEdit { added: vec![(shipped.id, kind)], ..InstallEdit::default() }));
-    let root = Some(Pointer::new(SegmentNo(900), 0));
+    let root = Some(Pointer::new(SegmentName(900), 0));
     let level = LevelState { root, ..LevelState::default() };
     refused(replica.install(&InstallEdit { levels: vec![(0, level)], ..InstallEdit::default() }));
     let logs = vec![leeward_format::manifest::LogExtent { log, id, bytes: 4096 }];

@@ -4,7 +4,7 @@ use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
     Write,
 };
-use leeward_format::cluster::{BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
@@ -23,6 +23,7 @@ thread_local! {
     /// Of regions that are made.
     static MERGING: Cell<(u32, CompactionMode)> = const { Cell::new((4, CompactionMode::Partial)) };
     static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
+    static ADDRESSING: Cell<Addressing> = const { Cell::new(Addressing::Physical) };
     static BACKUPS: Cell<BackupMode> = const { Cell::new(BackupMode::SendIndex) };
 }
 
@@ -39,6 +40,7 @@ pub(crate) fn choose_options(rng: &mut Rng) {
         rng.between(1, 6) as u32,
         if rng.one_in(4) { CompactionMode::WholeLevel } else { CompactionMode::Partial },
     ));
+    ADDRESSING.set(Addressing::ALL[rng.index(2)]);
     COMPRESSION.set(Compression { upper: Codec::ALL[rng.index(3)], last: Codec::ALL[rng.index(3)] });
 }
 
@@ -55,6 +57,8 @@ pub(crate) fn table_options() -> TableOptions {
         compaction: MERGING.get().1,
         compression: COMPRESSION.get(),
         backups: BACKUPS.get(),
+        addressing: ADDRESSING.get(),
+        wire: COMPRESSION.get().last,
         ..TableOptions::default()
     }
 }

@@ -47,7 +47,7 @@ fn is_covered(image: &Image, segment: &SegmentState, at: u64) -> bool {
         SegmentKind::Index => true,
         SegmentKind::Leaf => {
             let mut gap = 0..0;
-            image.walk(region.region, segment, &mut |item| {
+            image.walk(region, segment, &mut |item| {
                 if let Item::Footer(footer) = item {
                     let keys = (footer.span.first.len() + footer.span.last.len()) as u64;
                     let sections = footer.filter_at + footer.filter_bytes + footer.ranges_bytes;
@@ -106,7 +106,7 @@ fn a_walk_shows_what_the_region_holds() {
     let (mut leaf_entries, mut records) = (0, 0);
     for segment in region.segments.values() {
         assert_eq!(image.segment(segment.no).map(|(_, found)| found), Some(*segment));
-        let damage = image.walk(region.region, segment, &mut |item| match item {
+        let damage = image.walk(region, segment, &mut |item| match item {
             Item::Record { .. } => records += 1,
             Item::Node { node, .. } if node.kind() == NodeKind::Leaf => leaf_entries += node.len() as u64,
             Item::Node { .. } | Item::LogHeader(_) | Item::Footer(_) | Item::Ranges(_) => {}

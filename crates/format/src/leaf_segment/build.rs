@@ -8,7 +8,7 @@ use crate::filter::{hash, write_filter};
 use crate::node::{Address, BLOCK_BYTES, Child, Entry, IndexNodeBuilder, NODE_BYTES, separator};
 use crate::packed::{Codec, pack};
 use crate::range::{CRC_BYTES, RangeTombstone, RangeTombstones, fragment_bytes, write_section};
-use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentNo, Stamp};
+use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentName, Stamp};
 use bytes::Bytes;
 use std::convert::Infallible;
 
@@ -38,7 +38,7 @@ pub struct BuiltLeafSegment<S = Vec<u8>> {
 pub struct LeafSegmentBuilder<S = Vec<u8>> {
     segment_bytes: usize,
     address: Address,
-    no: SegmentNo,
+    name: SegmentName,
     /// Leaves that are full.
     out: S,
     out_bytes: usize,
@@ -65,13 +65,19 @@ pub struct LeafSegmentBuilder<S = Vec<u8>> {
 }
 
 impl<S: Sink> LeafSegmentBuilder<S> {
-    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, number `no` on this volume, in `out`, which
+    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, which pointers call `name`, in `out`, which
     /// is empty. Its leaves are packed by `codec`.
-    pub fn new(segment_bytes: usize, address: Address, no: SegmentNo, codec: Codec, out: S) -> LeafSegmentBuilder<S> {
+    pub fn new(
+        segment_bytes: usize,
+        address: Address,
+        name: SegmentName,
+        codec: Codec,
+        out: S,
+    ) -> LeafSegmentBuilder<S> {
         LeafSegmentBuilder {
             segment_bytes,
             address: address.at(0),
-            no,
+            name,
             out,
             out_bytes: 0,
             codec,
@@ -225,7 +231,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         };
         self.out.put(stored);
         self.out_bytes += stored.len();
-        let child = Child { pointer: Pointer::new(self.no, offset), blocks: blocks as u32 };
+        let child = Child { pointer: Pointer::new(self.name, offset), blocks: blocks as u32 };
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
 
@@ -269,11 +275,11 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         let tree_at = self.out_bytes.next_multiple_of(NODE_BYTES);
         // What follows the leaves, from `leaves_end` on.
         let (leaves_end, mut rest) = (self.out_bytes, vec![0; tree_at - self.out_bytes]);
-        let (address, no, out) = (self.address, self.no, &mut rest);
+        let (address, name, out) = (self.address, self.name, &mut rest);
         let Ok(_) = write_index::<Infallible>(&self.children, &mut |node| {
             let offset = (leaves_end + out.len()) as u32;
             node.finish(address.at(offset), out);
-            Ok(Pointer::new(no, offset))
+            Ok(Pointer::new(name, offset))
         });
         let filter_at = leaves_end + out.len();
         debug_assert_eq!(filter_at, tree_at + self.shape.nodes() * NODE_BYTES);

@@ -6,10 +6,10 @@ use super::{Footer, TRAILER_BYTES, WHAT};
 use crate::filter::Filter;
 use crate::manifest::SegmentKind;
 use crate::node::{self, Address, NODE_BYTES};
-use crate::{DecodeError, MAX_KEY_BYTES, Pointer, SegmentNo, packed, range};
+use crate::{DecodeError, MAX_KEY_BYTES, Pointer, SegmentName, packed, range};
 use bytes::Bytes;
 
-/// Rewrites every pointer in the `bytes` of a leaf or index segment: the number of each segment becomes what `map` answers
+/// Rewrites every pointer in the `bytes` of a leaf or index segment: the name of each segment becomes what `map` answers
 /// for it, that of the segment itself included; offsets stay (Tebis 3.3). Fixes the CRCs. `bytes` are those in use, up to
 /// the segment's end, and `address` is that of its start. On an error they may be half rewritten and must not be used.
 ///
@@ -19,7 +19,7 @@ pub fn translate(
     kind: SegmentKind,
     address: Address,
     bytes: &mut [u8],
-    map: &mut dyn FnMut(SegmentNo) -> Option<SegmentNo>,
+    map: &mut dyn FnMut(SegmentName) -> Option<SegmentName>,
 ) -> Result<(), DecodeError> {
     let nodes = match kind {
         SegmentKind::Log(_) => return Err(DecodeError::invalid(WHAT, "a log holds no nodes")),

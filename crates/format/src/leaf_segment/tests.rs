@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const HERE: Address = Address { region: RegionId(3), segment: SegmentId(9 << 40 | 17), offset: 0 };
-const NO: SegmentNo = SegmentNo(44);
+const NO: SegmentName = SegmentName(44);
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
@@ -23,7 +23,7 @@ fn build(segment_bytes: usize, model: &Model, codec: Codec) -> (BuiltLeafSegment
 
 /// [`build`] of a segment with that address and number, whose pointers are others.
 fn build_at(
-    (address, no): (Address, SegmentNo),
+    (address, no): (Address, SegmentName),
     segment_bytes: usize,
     model: &Model,
     codec: Codec,
@@ -33,7 +33,7 @@ fn build_at(
     for (key, (lsn, value)) in model {
         let entry = match value.len() % 7 {
             0 => Entry::Tombstone,
-            1 => Entry::InLog { pointer: map(Pointer::new(SegmentNo(*lsn as u32), 77)), value_bytes: 5 },
+            1 => Entry::InLog { pointer: map(Pointer::new(SegmentName(*lsn), 77)), value_bytes: 5 },
             _ => Entry::InPlace(value),
         };
         if !builder.push(key, Lsn(*lsn), entry) {
@@ -46,7 +46,7 @@ fn build_at(
     (built, taken)
 }
 
-fn open(bytes: &[u8], no: SegmentNo) -> Result<LeafIndex, DecodeError> {
+fn open(bytes: &[u8], no: SegmentName) -> Result<LeafIndex, DecodeError> {
     let footer = Footer::parse(&Bytes::copy_from_slice(bytes), HERE)?;
     if footer.end as usize != bytes.len() {
         return Err(DecodeError::invalid(WHAT, "end"));
@@ -121,9 +121,9 @@ proptest! {
 
     /// It is what a builder makes of the same entries there.
     #[test]
-    fn a_segment_gets_another_address_and_pointers(model in any_model(300), codec in any_codec(), moved in 0u32..1000) {
-        let there = (Address { segment: SegmentId(99), ..HERE }, SegmentNo(2000));
-        let move_one = |old: Pointer| if old.segment().0 == moved { Pointer::new(SegmentNo(3000), 8) } else { old };
+    fn a_segment_gets_another_address_and_pointers(model in any_model(300), codec in any_codec(), moved in 0u64..1000) {
+        let there = (Address { segment: SegmentId(99), ..HERE }, SegmentName(2000));
+        let move_one = |old: Pointer| if old.segment().0 == moved { Pointer::new(SegmentName(3000), 8) } else { old };
         let (mut built, _) = build(MIN_SEGMENT_BYTES, &model, codec);
         let mut map = |old: Pointer| {
             Some(if old.segment() == NO && old.offset() != 77 { Pointer::new(there.1, old.offset()) } else { move_one(old) })
@@ -238,10 +238,10 @@ fn translated(codec: Codec) {
     let (built, taken) = build(MIN_SEGMENT_BYTES, &model, codec);
     let mut bytes = built.bytes.clone();
     // Log segments 0 to 49 become 100 to 149; the segment itself, 44, becomes 7.
-    let mut map = |no: SegmentNo| Some(if no == NO { SegmentNo(7) } else { SegmentNo(no.0 + 100) });
+    let mut map = |no: SegmentName| Some(if no == NO { SegmentName(7) } else { SegmentName(no.0 + 100) });
     translate(SegmentKind::Leaf, HERE, &mut bytes, &mut map).unwrap();
     assert!(open(&bytes, NO).is_err(), "its pointers still lead to the old segment");
-    let index = open(&bytes, SegmentNo(7)).unwrap();
+    let index = open(&bytes, SegmentName(7)).unwrap();
     let (mut key, mut seen) = (Vec::new(), 0);
     for i in 0..index.leaves().len() {
         let leaf = leaf(&bytes, &index, i);
@@ -252,8 +252,8 @@ fn translated(codec: Codec) {
             match (leaf.entry(j).1, value.len() % 7) {
                 (Entry::Tombstone, 0) => {}
                 (Entry::InLog { pointer, value_bytes: 5 }, 1) => {
-                    let local = if *lsn == 44 { 7 } else { *lsn as u32 + 100 };
-                    assert_eq!(pointer, Pointer::new(SegmentNo(local), 77));
+                    let local = if *lsn == 44 { 7 } else { *lsn + 100 };
+                    assert_eq!(pointer, Pointer::new(SegmentName(local), 77));
                 }
                 (Entry::InPlace(found), _) => assert_eq!(found, value),
                 other => panic!("{other:?}"),
@@ -268,21 +268,26 @@ fn translated(codec: Codec) {
 #[test]
 fn an_index_segment_is_translated_node_by_node() {
     let children: Vec<(Vec<u8>, Child)> = (0..2000u32)
-        .map(|i| (format!("pivot{i:06}").into_bytes(), Child { pointer: Pointer::new(SegmentNo(i), 8192), blocks: 3 }))
+        .map(|i| {
+            (
+                format!("pivot{i:06}").into_bytes(),
+                Child { pointer: Pointer::new(SegmentName(i.into()), 8192), blocks: 3 },
+            )
+        })
         .collect();
     let mut bytes = Vec::new();
     let Ok(root) = write_index::<std::convert::Infallible>(&children, &mut |node| {
         let offset = bytes.len() as u32;
         node.finish(HERE.at(offset), &mut bytes);
-        Ok(Pointer::new(SegmentNo(5000), offset))
+        Ok(Pointer::new(SegmentName(5000), offset))
     });
     assert_eq!(root.pointer.offset() as usize, bytes.len() - NODE_BYTES);
-    translate(SegmentKind::Index, HERE, &mut bytes, &mut |no| Some(SegmentNo(no.0 + 1))).unwrap();
+    translate(SegmentKind::Index, HERE, &mut bytes, &mut |no| Some(SegmentName(no.0 + 1))).unwrap();
     let top_at = root.pointer.offset();
     let top = Node::parse(&bytes[top_at as usize..], HERE.at(top_at)).unwrap();
-    assert!(top.len() > 1 && top.child(0).pointer == Pointer::new(SegmentNo(5001), 0));
+    assert!(top.len() > 1 && top.child(0).pointer == Pointer::new(SegmentName(5001), 0));
     let first = Node::parse(&bytes[..NODE_BYTES], HERE).unwrap();
-    assert_eq!(first.child(1).pointer, Pointer::new(SegmentNo(2), 8192));
+    assert_eq!(first.child(1).pointer, Pointer::new(SegmentName(2), 8192));
     assert!(translate(SegmentKind::Index, HERE, &mut bytes[..NODE_BYTES - 1], &mut Some).is_err());
     assert!(translate(SegmentKind::Index, HERE, &mut [], &mut Some).is_err());
 }

@@ -1,7 +1,7 @@
 //! Nodes against a model, and against hostile bytes.
 
 use super::*;
-use crate::{Expiry, Lsn, MAX_VALUE_BYTES, SegmentNo, Stamp};
+use crate::{Expiry, Lsn, MAX_VALUE_BYTES, SegmentName, Stamp};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ fn build_index(pivots: &[Vec<u8>]) -> (Vec<u8>, usize) {
     let mut builder = IndexNodeBuilder::default();
     for (i, pivot) in pivots.iter().enumerate() {
         let fits = builder.fits(pivot);
-        let child = Child { pointer: Pointer::new(SegmentNo(i as u32), 8192), blocks: 1 + i as u32 % 512 };
+        let child = Child { pointer: Pointer::new(SegmentName(i as u64), 8192), blocks: 1 + i as u32 % 512 };
         assert_eq!(builder.push(pivot, child), fits);
         if !fits {
             break;
@@ -156,7 +156,7 @@ proptest! {
         for (i, expected) in pivots[..taken].iter().enumerate() {
             node.pivot_into(i, &mut pivot);
             prop_assert_eq!(&pivot[..], if i == 0 { &[][..] } else { expected });
-            let child = Child { pointer: Pointer::new(SegmentNo(i as u32), 8192), blocks: 1 + i as u32 % 512 };
+            let child = Child { pointer: Pointer::new(SegmentName(i as u64), 8192), blocks: 1 + i as u32 % 512 };
             prop_assert_eq!(node.child(i), child);
         }
         for probe in probes {
@@ -196,7 +196,7 @@ proptest! {
         let (mut bytes, taken) = build_leaf(&model);
         let before = bytes.clone();
         let there = Address { segment: SegmentId(HERE.segment.0 + 1), ..HERE };
-        let mut map = |old: Pointer| Some(Pointer::new(SegmentNo(old.segment().0 ^ 5), old.offset()));
+        let mut map = |old: Pointer| Some(Pointer::new(SegmentName(old.segment().0 ^ 5), old.offset()));
         rewrite(&mut bytes, (HERE, there), &mut map).unwrap();
         prop_assert!(Node::parse(&bytes[..], HERE).is_err());
         let (old, new) = (Node::parse(&before[..], HERE).unwrap(), Node::parse(&bytes[..], there).unwrap());
@@ -204,7 +204,7 @@ proptest! {
             prop_assert_eq!(old.suffix(i), new.suffix(i));
             match (old.entry(i), new.entry(i)) {
                 ((stamp, Entry::InLog { pointer, value_bytes }), found) => {
-                    let pointer = Pointer::new(SegmentNo(pointer.segment().0 ^ 5), pointer.offset());
+                    let pointer = Pointer::new(SegmentName(pointer.segment().0 ^ 5), pointer.offset());
                     prop_assert_eq!(found, (stamp, Entry::InLog { pointer, value_bytes }));
                 }
                 (entry, found) => prop_assert_eq!(entry, found),
@@ -263,7 +263,7 @@ fn a_shape_that_no_entry_has_is_refused() {
 
 #[test]
 fn entries_that_share_bytes_are_refused() {
-    let in_log = |value_bytes| Owned::InLog(Pointer::new(SegmentNo(7), 64).0, value_bytes);
+    let in_log = |value_bytes| Owned::InLog(Pointer::new(SegmentName(7), 64).0, value_bytes);
     let model =
         BTreeMap::from([(b"a", 99), (b"b", 98)].map(|(key, value)| (key.to_vec(), (Lsn(1).into(), in_log(value)))));
     let (bytes, _) = build_leaf(&model);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::node::{Entry, LeafBuilder};
-use crate::{Lsn, RegionId, SegmentId, SegmentNo, Stamp};
+use crate::{Lsn, RegionId, SegmentId, SegmentName, Stamp};
 use bytes::Bytes;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn leaf(entries: u32) -> Vec<u8> {
     for n in 0..entries {
         let key = format!("user{n:08}");
         let entry = match n % 3 {
-            0 => Entry::InLog { pointer: Pointer::new(SegmentNo(n), n * 8), value_bytes: 2000 },
+            0 => Entry::InLog { pointer: Pointer::new(SegmentName(n.into()), n * 8), value_bytes: 2000 },
             1 => Entry::InPlace(b"red red green red"),
             _ => Entry::Tombstone,
         };
@@ -83,7 +83,7 @@ fn what_does_not_shrink_is_stored_as_it_is() {
         builder.push(
             &[&n.to_be_bytes(), key].concat(),
             Lsn(1),
-            Entry::InLog { pointer: Pointer::new(SegmentNo(n), 9), value_bytes: 1 },
+            Entry::InLog { pointer: Pointer::new(SegmentName(n.into()), 9), value_bytes: 1 },
         );
     }
     let mut node = Vec::new();
@@ -98,12 +98,13 @@ fn pointers_are_rewritten_where_they_stand() {
         let mut stored = packed(codec, &node);
         let bytes = stored.len();
         stored.resize(bytes + 50, 0);
-        let mut map = |old: Pointer| Some(Pointer::new(SegmentNo(old.segment().0 + 1000), old.offset()));
+        let mut map = |old: Pointer| Some(Pointer::new(SegmentName(old.segment().0 + 1000), old.offset()));
         rewrite(&mut stored, (HERE, HERE), &mut map).unwrap();
         assert_eq!(stored_bytes(&stored).unwrap(), bytes);
         let back: Node<Vec<u8>> = read_leaf(&stored, HERE).unwrap();
         for n in (0..150).step_by(3) {
-            let expected = Entry::InLog { pointer: Pointer::new(SegmentNo(n + 1000), n * 8), value_bytes: 2000 };
+            let expected =
+                Entry::InLog { pointer: Pointer::new(SegmentName(u64::from(n) + 1000), n * 8), value_bytes: 2000 };
             assert_eq!(back.entry(n as usize).1, expected);
         }
         assert!(rewrite(&mut stored, (HERE, HERE), &mut |_| None).is_err(), "a segment that is not known");
@@ -163,7 +164,7 @@ proptest! {
     ) {
         let mut builder = LeafBuilder::default();
         for (key, (lsn, value)) in &pairs {
-            let pointer = Pointer::new(SegmentNo(*lsn as u32), 8);
+            let pointer = Pointer::new(SegmentName(*lsn), 8);
             let in_log = Entry::InLog { pointer, value_bytes: value.len() as u32 };
             let entry = if lsn % 4 == 0 { in_log } else { Entry::InPlace(value) };
             if !builder.push(key, Lsn(*lsn), entry) {

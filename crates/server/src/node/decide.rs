@@ -90,7 +90,9 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
             unreachable!("an operation on a key")
         }
-        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::Checkpoint { .. } => unreachable!("an operation on a key"),
+        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => {
+            unreachable!("an operation on a key")
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Export, Region, Replica};
 use leeward_format::op::OpResult;
+use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
 use leeward_platform::Disk;
 use leeward_replication::backup::Done;
@@ -44,6 +45,26 @@ pub struct JobDone {
     pub(super) outcome: Outcome,
 }
 
+/// What a compaction has come to.
+pub(super) enum Stepped {
+    /// A segment is built: what goes to backups, if it goes to any.
+    Segment(Option<Parcel>),
+    /// It is complete.
+    Finished(Box<CompactionDone>),
+}
+
+impl Stepped {
+    /// Packs what a step has built, if it goes `over` a wire.
+    pub(super) fn of(step: Step, over: Option<Codec>) -> Stepped {
+        match step {
+            Step::Finished(done) => Stepped::Finished(done),
+            Step::Segment(built) => Stepped::Segment(
+                over.map(|codec| Parcel::pack((built.id, built.kind, built.segment.no()), built.bytes, codec)),
+            ),
+        }
+    }
+}
+
 /// What came of a job.
 pub(super) enum Outcome {
     /// A copy was opened for serving.
@@ -55,7 +76,7 @@ pub(super) enum Outcome {
     /// A compaction of a copy that builds its own index ended.
     Built(Result<Box<CompactionDone>, Error>),
     /// A compaction built a segment, or is complete.
-    Stepped { compaction: Box<Compaction>, step: Result<Step, Error> },
+    Stepped { compaction: Box<Compaction>, step: Result<Stepped, Error> },
     /// A compaction was installed at the primary.
     Installed { done: Arc<CompactionDone>, result: Result<(), Error> },
     /// A sealed tail is durable at the primary.

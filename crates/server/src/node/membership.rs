@@ -5,11 +5,11 @@ use super::presence::{self, Word};
 use super::serving::ReplyTo;
 use super::slot::{Holding, Slot};
 use super::{Node, link};
-use leeward_cluster::{Absence, Outcome};
+use leeward_cluster::{Absence, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
 use leeward_format::cluster::{GroupConfig, RegionMap};
 use leeward_format::op::{OpError, OpResult};
-use leeward_format::table::{NewTable, unknown_table};
+use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -142,7 +142,19 @@ impl Node {
 
     /// An operator wants a table.
     pub(super) fn create_table(&mut self, now: Nanos, to: ReplyTo, table: NewTable) {
-        match self.context.agent.create_table(now, table) {
+        let asked = self.context.agent.create_table(now, table);
+        self.wish(to, asked);
+    }
+
+    /// An operator wants other options of a table.
+    pub(super) fn alter_table(&mut self, now: Nanos, to: ReplyTo, change: TableChange) {
+        let asked = self.context.agent.alter_table(now, change);
+        self.wish(to, asked);
+    }
+
+    /// An operator's wish was passed on, or cannot be.
+    fn wish(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
+        match asked {
             Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
             Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
         }
@@ -150,10 +162,8 @@ impl Node {
 
     /// An operator gives up volumes of `server` that `region` waits for.
     pub(super) fn accept_loss(&mut self, now: Nanos, to: ReplyTo, region: RegionId, server: ServerId) {
-        match self.context.agent.accept_loss(now, region, server) {
-            Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
-            Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
-        }
+        let asked = self.context.agent.accept_loss(now, region, server);
+        self.wish(to, asked);
     }
 }
 

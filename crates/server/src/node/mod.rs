@@ -467,6 +467,7 @@ impl Node {
         match (execute::check(&op), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
             (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
+            (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
             (Ok(()), op) => self.route(now, now, to, table, op, direct),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }

@@ -11,14 +11,13 @@
 
 use super::Context;
 use super::export::{Checkpoints, Exporting};
-use super::job::{Job, JobClass, Outcome};
+use super::job::{Job, JobClass, Outcome, Stepped};
 use super::status::RegionCounters;
 use super::wall::Wall;
 use bytes::Bytes;
-use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::version::Version;
 use leeward_engine::{Error, PinnedBase, Region};
-use leeward_format::manifest::Shipped;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
@@ -113,6 +112,8 @@ pub(super) struct Serving {
     pub(super) answers: Vec<Answer>,
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
     written: Lsn,
+    /// Answers up to here may leave: what is committed, and with last-flush more.
+    acknowledged: Lsn,
     compacting: Compacting,
     flushing: [bool; 2],
     flushed_below: [u64; 2],
@@ -155,6 +156,7 @@ impl Serving {
             slowed_until: Nanos::ZERO,
             answers: Vec::new(),
             written: Lsn(0),
+            acknowledged: Lsn(0),
             compacting: Compacting::Idle,
             flushing: [false; 2],
             flushed_below: [0; 2],
@@ -198,6 +200,7 @@ impl Serving {
         }
         if self.open {
             self.region.set_commit(commit);
+            self.acknowledged = self.acknowledged.max(self.primary.acknowledged(self.written));
         }
         out.append(&mut self.answers);
         self.release(now, out);
@@ -249,7 +252,7 @@ impl Serving {
             return;
         }
         // What was committed once stays so, also while the session of a member begins anew.
-        let waiting = self.held.split_off(&self.region.commit().next());
+        let waiting = self.held.split_off(&self.acknowledged.next());
         let ready = std::mem::replace(&mut self.held, waiting);
         if now >= self.slowed_until {
             out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
@@ -381,8 +384,10 @@ impl Serving {
 
     fn step(&mut self, mut compaction: Box<Compaction>) {
         self.compacting = Compacting::Busy;
+        // Peers join between compactions, so that a parcel is made if any needs one.
+        let wire = self.primary.is_shipping().then_some(self.primary.options().wire);
         self.spawn_in_background(move || {
-            let step = compaction.step();
+            let step = compaction.step().map(|step| Stepped::of(step, wire));
             Outcome::Stepped { compaction, step }
         });
     }
@@ -391,7 +396,8 @@ impl Serving {
     /// result of a compaction in its base, or all of its segments.
     fn pin_bases(&mut self) {
         for server in self.primary.wants_base() {
-            let pinned = self.pin();
+            let mut pinned = self.pin();
+            pinned.base.options = self.primary.options().clone();
             self.primary.base(server, pinned.base.clone(), self.region.last_lsn(), self.next_index);
             self.pins.insert(server, Arc::new(pinned));
         }
@@ -457,27 +463,36 @@ impl Serving {
         }
     }
 
-    fn stepped(&mut self, compaction: Box<Compaction>, step: Result<Step, Error>, ops: &mut Ops) -> Result<(), Error> {
+    fn stepped(
+        &mut self,
+        compaction: Box<Compaction>,
+        step: Result<Stepped, Error>,
+        ops: &mut Ops,
+    ) -> Result<(), Error> {
         self.compacting = Compacting::Idle;
         match step {
             Err(error) => {
                 self.primary.ship_discard(compaction.built(), ops);
                 return Err(error);
             }
-            Ok(Step::Segment(built)) => {
-                let shipped = Shipped { id: built.id, kind: built.kind, primary: built.segment.no() };
-                let parcel = Parcel { shipped, bytes: built.bytes };
-                let peers = self.primary.ship(&parcel, ops);
-                let bytes_shipped = peers * parcel.bytes.len() as u64;
-                match built.kind.is_index() {
-                    true => self.counters.index_bytes_shipped += bytes_shipped,
-                    false => self.counters.run_bytes_shipped += bytes_shipped,
+            Ok(Stepped::Segment(parcel)) => {
+                if let Some(parcel) = parcel {
+                    self.ship(&parcel, ops);
                 }
                 self.compacting = Compacting::Parked(compaction);
             }
-            Ok(Step::Finished(done)) => self.install(Arc::from(done)),
+            Ok(Stepped::Finished(done)) => self.install(Arc::from(done)),
         }
         Ok(())
+    }
+
+    fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) {
+        let peers = self.primary.ship(parcel, ops);
+        let bytes_shipped = peers * parcel.bytes.len() as u64;
+        match parcel.shipped.kind.is_index() {
+            true => self.counters.index_bytes_shipped += bytes_shipped,
+            false => self.counters.run_bytes_shipped += bytes_shipped,
+        }
     }
 
     fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>, ops: &mut Ops) -> Result<(), Error> {
@@ -514,6 +529,6 @@ pub(super) fn lost_answer(region: RegionId, is_write: bool, why: &str) -> OpResu
 fn load(pin: &PinnedBase, id: SegmentId) -> Result<Parcel, Error> {
     let segment = pin.base.segments.iter().find(|segment| segment.id == id);
     let segment = segment.ok_or_else(|| Error::Invalid(format!("segment {id} is not part of the base")))?;
-    let shipped = Shipped { id, kind: segment.kind, primary: segment.primary };
-    Ok(Parcel { shipped, bytes: Bytes::from(pin.read_segment(id)?) })
+    let bytes = Bytes::from(pin.read_segment(id)?);
+    Ok(Parcel::pack((id, segment.kind, segment.primary), bytes, pin.base.options.wire))
 }

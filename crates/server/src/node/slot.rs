@@ -90,8 +90,14 @@ impl Slot {
     /// Brings the office in line with the configuration, as far as that is possible now.
     pub(super) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
         let Some(config) = &self.config else { return };
-        if matches!(&self.holding, Holding::Serving(serving) if serving.primary.config() == config) {
-            return;
+        if let Holding::Serving(serving) = &mut self.holding {
+            if let Some(options) = context.agent.view().table(&config.table).filter(|o| *o != serving.primary.options())
+            {
+                serving.primary.set_options(options.clone());
+            }
+            if serving.primary.config() == config {
+                return;
+            }
         }
         let config = config.clone();
         let mine = config.primary == Some(context.me);
@@ -142,7 +148,7 @@ impl Slot {
         };
         match (result, &self.config) {
             (Ok(region), Some(config)) => {
-                let options = region.options().clone();
+                let options = context.table_options(&config.table).unwrap_or_else(|| region.options().clone());
                 let mut config = config.clone();
                 if config.term != term {
                     // Another term began meanwhile; the region retires at once.

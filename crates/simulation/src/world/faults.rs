@@ -201,7 +201,7 @@ impl World {
     /// A machine has lost power.
     pub(super) fn power_was_lost(&mut self) {
         match self.character.promise {
-            Promise::AllButTheLastSecond => self.load.power_lost(self.now),
+            Promise::AllButTheLastSecond => self.load.newest_lost(self.now),
             Promise::Everything => {
                 self.trouble.power_lost = true;
                 // No process is to die by itself now.

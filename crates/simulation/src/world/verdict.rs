@@ -198,7 +198,7 @@ impl World {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    fn question(&mut self, node: NodeId, op: Op) -> Token {
+    pub(super) fn question(&mut self, node: NodeId, op: Op) -> Token {
         let token = Token(self.next_question);
         self.next_question += 1;
         self.questions.insert(token, None);

@@ -108,7 +108,7 @@ impl FakeNode {
                 keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
                 OpResult::RangeDeleted { resume: edge }
             }
-            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::Checkpoint { .. } => {
+            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => {
                 unreachable!("no Redis command does that")
             }
             Op::Scan { start, end, reverse, limit, keys_only } => {

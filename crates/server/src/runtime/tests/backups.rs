@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::node::status::{RegionStatus, Role};
-use leeward_format::cluster::BackupMode;
-use leeward_format::table::NewTable;
+use leeward_format::cluster::{Addressing, BackupMode};
+use leeward_format::packed::Codec;
+use leeward_format::table::{NewTable, TableChange};
 
 const KEYS: u32 = 6_000;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -40,24 +41,55 @@ fn select(cluster: &Cluster) -> Client {
     client
 }
 
+fn create(cluster: &Cluster, options: TableOptions) {
+    let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes: 64 << 10, ..options };
+    let table = Box::new(NewTable { options, splits: Vec::new() });
+    let made = identity::wish(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
+    assert_eq!(made, OpResult::Done);
+}
+
+/// Every member is in sync.
+fn is_whole(regions: &[RegionStatus]) -> bool {
+    regions.iter().all(|region| region.role != Role::Learner && ["serving", "in sync"].contains(&&*region.state))
+}
+
+/// The mode changes to and fro while clients write and the primary dies: nothing is lost, and every member comes to follow it.
+#[test]
+fn the_mode_of_a_table_changes_while_it_serves() {
+    let mut cluster = Cluster::start(3);
+    create(&cluster, TableOptions { addressing: Addressing::Logical, wire: Codec::Lz4, ..TableOptions::default() });
+    wait_until(&cluster, "every replica is in sync", is_whole);
+    let mut client = select(&cluster);
+    for n in 0..KEYS {
+        assert_eq!(client.run_until_served(&format!("SET key{n} {}", value(n))), "+OK");
+        let backups = if n % (KEYS / 2) < KEYS / 4 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
+        if n.is_multiple_of(KEYS / 4) {
+            let name = "built".parse().expect("a name");
+            let change = Box::new(TableChange { name, backups: Some(backups), ..TableChange::default() });
+            let node = &cluster.servers[n as usize % cluster.servers.len()].info().native_address;
+            assert_eq!(identity::wish(node, &Op::AlterTable { change }), OpResult::Done);
+        }
+        if n == KEYS * 3 / 8 {
+            let found = wait_until(&cluster, "one serves", |regions| regions.iter().any(|r| r.role == Role::Primary));
+            let primary = found.iter().position(|region| region.role == Role::Primary).expect("one serves");
+            drop(client);
+            cluster.servers.remove(primary).stop();
+            client = select(&cluster);
+        }
+    }
+    for n in 0..KEYS {
+        assert_eq!(client.run_until_served(&format!("GET key{n}")), value(n));
+    }
+    let is_sent = |region: &RegionStatus| region.role == Role::Primary || region.counters.index_bytes_rewritten == 0;
+    wait_until(&cluster, "the last mode is followed", |regions| is_whole(regions) && regions.iter().all(is_sent));
+}
+
 #[test]
 fn a_backup_that_builds_its_index_takes_over() {
     let mut cluster = Cluster::start(3);
-    let options = TableOptions {
-        name: "built".into(),
-        replicas: 3,
-        min_in_sync: 2,
-        l0_bytes: 64 << 10,
-        backups: BackupMode::BuildIndex,
-        ..TableOptions::default()
-    };
-    let table = Box::new(NewTable { options, splits: Vec::new() });
-    let made = identity::ask(&cluster.servers[0].info().native_address, Op::CreateTable { table });
-    assert_eq!(made, OpResult::Done);
+    create(&cluster, TableOptions { backups: BackupMode::BuildIndex, ..TableOptions::default() });
     // One that comes when there is an index gets that with its base, and may have nothing left to build.
-    let is_there =
-        |region: &RegionStatus| region.role != Role::Learner && ["serving", "in sync"].contains(&&*region.state);
-    wait_until(&cluster, "every replica is in sync", |regions| regions.iter().all(is_there));
+    wait_until(&cluster, "every replica is in sync", is_whole);
     let mut client = select(&cluster);
     for n in 0..KEYS {
         assert_eq!(client.run_until_served(&format!("SET key{} {}", n % (KEYS / 2), value(n))), "+OK");

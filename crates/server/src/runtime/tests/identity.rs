@@ -40,6 +40,19 @@ pub(super) fn ask(address: &str, op: Op) -> OpResult {
     }
 }
 
+/// [`ask`] for what goes to the coordinator, once the node reaches it: where much else runs, its session may end.
+pub(super) fn wish(address: &str, op: &Op) -> OpResult {
+    let begun = Instant::now();
+    loop {
+        let result = ask(address, op.clone());
+        let is_cut_off = format!("{result:?}").contains("the coordinator cannot be reached");
+        if !is_cut_off || begun.elapsed() > PATIENCE {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn swap(left: &Path, right: &Path) {
     let aside = left.with_extension("aside");
     fs::rename(left, &aside).expect("a directory");

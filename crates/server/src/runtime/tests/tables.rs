@@ -1,29 +1,16 @@
 //! Several tables on real nodes: made by any node, at the same time, while a node is down, and there after a restart.
 
-use super::identity::ask;
+use super::identity::wish;
 use super::*;
 use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
 
-/// What a node says that is asked to make a table, once it reaches the coordinator: where much else runs, its session may end.
 fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -> OpResult {
-    let begun = Instant::now();
-    loop {
-        let result = try_to_create(cluster, node, name, splits);
-        let is_cut_off = matches!(&result, OpResult::Error(OpError::Invalid(why)) if why.contains("the coordinator cannot be reached"));
-        if !is_cut_off || begun.elapsed() > Duration::from_secs(30) {
-            return result;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn try_to_create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -> OpResult {
     let replicas = 3;
     let options = TableOptions { name: name.into(), replicas, min_in_sync: 2, ..TableOptions::default() };
     let splits = splits.iter().map(|key| (*key).into()).collect();
     let table = Box::new(NewTable { options, splits });
-    ask(&cluster.servers[node].info().native_address, Op::CreateTable { table })
+    wish(&cluster.servers[node].info().native_address, &Op::CreateTable { table })
 }
 
 /// A client that has selected `table`, as soon as its node has heard of it.

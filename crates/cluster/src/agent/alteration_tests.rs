@@ -1,0 +1,98 @@
+//! Options of a table change once, whoever is faster and however the coordinator falls silent.
+
+use super::super::tests::{Fixture, primary};
+use super::*;
+use crate::{CoordinatorError, CoordinatorEvent};
+use leeward_format::cluster::{Acknowledge, BackupMode};
+
+fn build_index() -> TableChange {
+    TableChange { backups: Some(BackupMode::BuildIndex), ..TableChange::default() }
+}
+
+fn alter(fixture: &mut Fixture, change: TableChange) -> ProposalId {
+    let id = fixture.agent.alter_table(fixture.now, change).expect("it may be tried");
+    fixture.asked.extend(fixture.agent.take_ops());
+    id
+}
+
+fn options(fixture: &Fixture) -> TableOptions {
+    fixture.agent.view().table("default").expect("it is there").clone()
+}
+
+#[test]
+fn a_change_is_a_compare_and_set_of_the_options() {
+    let (mut fixture, _) = primary();
+    let before = options(&fixture);
+    let version = fixture.agent.view().version_of(&ClusterPath::Table("default".into()));
+    let id = alter(&mut fixture, build_index());
+    let wanted = TableOptions { backups: BackupMode::BuildIndex, ..before };
+    let (path, value) = ("/leeward/table/default".to_owned(), encode_value(&wanted));
+    let version = version.expect("the table has one");
+    assert_eq!(fixture.asked[0].1, CoordinatorOp::Set { path, value, version });
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    assert_eq!(options(&fixture), wanted);
+    let again = alter(&mut fixture, build_index());
+    assert_eq!(fixture.outcomes(), [(again, Outcome::Accepted)], "nothing is left to ask for");
+    assert!(fixture.asked.is_empty());
+}
+
+#[test]
+fn who_comes_second_changes_what_the_first_has_left() {
+    let (mut fixture, _) = primary();
+    let id = alter(&mut fixture, build_index());
+    let (op, _) = fixture.ask();
+    let other = TableOptions { acknowledge: Acknowledge::LastFlush, ..options(&fixture) };
+    fixture.change("/leeward/table/default", Some(encode_value(&other)));
+    let version = fixture.version;
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
+    assert!(fixture.outcomes().is_empty());
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    assert_eq!(options(&fixture), TableOptions { backups: BackupMode::BuildIndex, ..other });
+}
+
+#[test]
+fn after_a_lost_connection_it_is_asked_for_again() {
+    for made in [true, false] {
+        let (mut fixture, config) = primary();
+        let before = options(&fixture);
+        let id = alter(&mut fixture, build_index());
+        let (op, _) = fixture.ask();
+        fixture.tell(CoordinatorEvent::Down);
+        fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
+        assert!(fixture.outcomes().is_empty() && fixture.asked.is_empty());
+        let wanted = TableOptions { backups: BackupMode::BuildIndex, ..before.clone() };
+        let now = encode_value(if made { &wanted } else { &before });
+        fixture.connect(&[("/leeward/table/default", Some(now)), ("/leeward/region/1", Some(encode_value(&config)))]);
+        fixture.asked.retain(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path.contains("/table/")));
+        if !made {
+            fixture.now += Nanos::from_secs(1);
+            fixture.agent.tick(fixture.now);
+            fixture.asked.extend(fixture.agent.take_ops());
+            fixture.asked.retain(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path.contains("/table/")));
+            fixture.grant();
+        }
+        assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)], "{made}");
+        assert_eq!(options(&fixture), wanted);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (mut fixture, _) = primary();
+    let mut refuse = |change| fixture.agent.alter_table(fixture.now, change).unwrap_err();
+    let nowhere = TableChange { name: "nowhere".parse().expect("a name"), ..build_index() };
+    assert!(refuse(nowhere).starts_with("there is no table nowhere"));
+    let too_many = refuse(TableChange { min_in_sync: Some(4), ..TableChange::default() });
+    assert_eq!(too_many, "min_in_sync is 4: it must be from 1 to 3");
+    assert!(fixture.agent.take_ops().is_empty());
+    let id = alter(&mut fixture, build_index());
+    let (op, _) = fixture.ask();
+    let error = CoordinatorError::Refused("it is full".into());
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(error) });
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Refused("it is full".into()))]);
+    fixture.tell(CoordinatorEvent::Down);
+    let reason = fixture.agent.alter_table(fixture.now, build_index()).unwrap_err();
+    assert!(reason.contains("cannot be reached"), "{reason}");
+}

@@ -1,0 +1,51 @@
+//! How a segment travels to a backup: as it is, or compressed as a whole (Talos 3.5 weighs the CPU of it against the network).
+//!
+//! Its leaves may be packed already ([`crate::packed`]); then there is little left to gain. What would not save an eighth travels as
+//! it is. A receiver knows the length beforehand and bounds it, and checks all of the segment by its CRC after that.
+//!
+//! Pure functions; any thread may call them.
+
+use crate::manifest::{SegmentKind, Shipped};
+use crate::packed::{Codec, compress, decompress};
+use crate::{DecodeError, MAX_SEGMENT_BYTES, SegmentId, SegmentNo};
+use std::borrow::Cow;
+
+const WHAT: &str = "shipped segment";
+
+/// What is told of the segment that `plain` are, and the bytes that travel if they are not `plain` themselves.
+pub fn pack(
+    (id, kind, primary): (SegmentId, SegmentKind, SegmentNo),
+    plain: &[u8],
+    codec: Codec,
+) -> (Shipped, Option<Vec<u8>>) {
+    let mut packed = vec![0; if codec == Codec::None { 0 } else { plain.len() - plain.len() / 8 }];
+    let length = compress(codec, plain, &mut packed);
+    let codec = if length.is_some() { codec } else { Codec::None };
+    let shipped = Shipped { id, kind, primary, crc: crc32c::crc32c(plain), bytes: plain.len() as u32, codec };
+    packed.truncate(length.unwrap_or(0));
+    (shipped, length.is_some().then_some(packed))
+}
+
+/// The segment that came as `bytes`, all of it checked.
+///
+/// # Errors
+/// They are not what was told of.
+pub fn unpack<'b>(shipped: &Shipped, bytes: &'b [u8]) -> Result<Cow<'b, [u8]>, DecodeError> {
+    let wanted = shipped.bytes as usize;
+    if wanted == 0 || wanted > MAX_SEGMENT_BYTES {
+        return Err(DecodeError::invalid(WHAT, format!("segment {} of {wanted} bytes", shipped.id)));
+    }
+    let plain = match shipped.codec {
+        Codec::None if bytes.len() == wanted => Cow::Borrowed(bytes),
+        Codec::None => return Err(DecodeError::Short { what: WHAT, needed: wanted, available: bytes.len() }),
+        codec => Cow::Owned(decompress(codec, bytes, wanted)?),
+    };
+    match crc32c::crc32c(&plain) {
+        found if found == shipped.crc => Ok(plain),
+        found => Err(DecodeError::Checksum { what: WHAT, found, expected: shipped.crc }),
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
