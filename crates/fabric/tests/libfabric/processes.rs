@@ -1,7 +1,10 @@
 //! libfabric between processes: what is left when one dies or ends, what is given back, and whom nobody connects to.
 
-use crate::common::{Gate, Harness, LibfabricShm, LibfabricTcp, Log, Node, Tcp, bytes_of, options, pattern, recorder};
-use leeward_fabric::{Descriptor, Fabric, LibfabricFabric, LinkEvent, PeerId, Provider, Sink};
+use crate::{
+    common::{Gate, Harness, Log, Node, bytes_of, pattern, recorder},
+    harness::{LibfabricShm, LibfabricTcp, options},
+};
+use leeward_fabric::{Descriptor, Fabric, LibfabricFabric, LinkEvent, PeerId, Provider, Sink, TcpFabric};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
@@ -27,7 +30,7 @@ fn libfabric_child() {
     let fabric = LibfabricFabric::bind(PeerId(2), "127.0.0.1:0", provider, options(), sink).expect("a port is free");
     let memory = fabric.allocate(MEMORY_BYTES).expect("there is memory");
     fabric.connect(PeerId(1), parent);
-    let mut h = Tcp::default();
+    let mut h = LibfabricTcp::default();
     h.until("the parent is connected", &mut || log.lock().unwrap().contains(&(PeerId(1), LinkEvent::Up)));
     fabric.send(PeerId(1), &memory.descriptor().0);
     fabric.send(PeerId(1), fabric.local_address().as_bytes());
@@ -53,7 +56,7 @@ impl ChildNode {
     fn start(parent: &Node, provider: Provider) -> ChildNode {
         let before = parent.log.lock().unwrap().len();
         let process = Command::new(env::current_exe().expect("this binary"))
-            .args(["libfabric::libfabric_child", "--exact", "--ignored", "--nocapture"])
+            .args(["processes::libfabric_child", "--exact", "--ignored", "--nocapture"])
             .env(CHILD, format!("{provider} {}", parent.fabric.local_address()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -61,7 +64,7 @@ impl ChildNode {
             .expect("this binary runs");
         // Only its number is of use: what concerns it is found in the parent's log.
         let node = Node { id: PeerId(2), fabric: Arc::clone(&parent.fabric), log: Log::default() };
-        let mut h = Tcp::default();
+        let mut h = LibfabricTcp::default();
         let told = || {
             let log = &parent.log.lock().unwrap()[before..];
             let messages = log.iter().filter(|(_, event)| matches!(event, LinkEvent::Message(_)));
@@ -80,7 +83,7 @@ impl ChildNode {
     fn end(&mut self, parent: &Node) -> Vec<u8> {
         let told = parent.messages(&self.node).len();
         drop(self.process.stdin.take());
-        Tcp::default().until("the child tells what it sees", &mut || parent.messages(&self.node).len() > told);
+        LibfabricTcp::default().until("the child tells what it sees", &mut || parent.messages(&self.node).len() > told);
         parent.fabric.send(self.node.id, b"end");
         parent.fabric.flush();
         assert!(self.process.wait().expect("it ends").success());
@@ -237,7 +240,9 @@ fn memory_is_unmapped_when_its_peer_has_heard_that_it_is_revoked_or_dropped() {
 #[test]
 fn processes_with_another_fabric_or_provider_are_not_connected() {
     let (Some(mut tcp), Some(mut shm)) = (LibfabricTcp::ready(), LibfabricShm::ready()) else { return };
-    let (a, b, c) = (tcp.node(1), shm.node(2), Tcp::default().node(3));
+    let (log, sink) = recorder();
+    let plain = TcpFabric::bind(PeerId(3), "127.0.0.1:0", options(), sink).expect("a port is free");
+    let (a, b, c) = (tcp.node(1), shm.node(2), Node { id: PeerId(3), fabric: plain, log });
     for (from, to) in [(&a, &b), (&b, &a), (&a, &c), (&c, &a)] {
         from.fabric.connect(to.id, &to.fabric.local_address());
     }

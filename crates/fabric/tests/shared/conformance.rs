@@ -4,28 +4,7 @@ use crate::common::{Harness, Node, bytes_of, pattern, recorder};
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PAGE_BYTES, PeerId};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Every case, for one harness.
-macro_rules! conformance {
-    ($transport:ident, $harness:ty; $($case:ident),* $(,)?) => {
-        mod $transport {
-            $(#[test] fn $case() {
-                if let Some(mut harness) = <$harness as crate::common::Harness>::ready() {
-                    super::$case(&mut harness);
-                }
-            })*
-        }
-    };
-}
-macro_rules! on_every_transport {
-    ($($case:ident),* $(,)?) => {
-        conformance!(tcp, crate::common::Tcp; $($case),*);
-        conformance!(shm, crate::common::Shm; $($case),*);
-        conformance!(libfabric_tcp, crate::common::LibfabricTcp; $($case),*);
-        conformance!(libfabric_shm, crate::common::LibfabricShm; $($case),*);
-        conformance!(sim, crate::common::Sim; $($case),*);
-    };
-}
-on_every_transport!(
+every_transport!(
     a_write_lands_and_completes,
     memory_begins_zeroed_and_odd_ranges_are_exact,
     what_was_given_back_reads_as_zeroes_and_is_written_again,
