@@ -29,7 +29,7 @@ pub(crate) trait Extension: Sized + Send + 'static {
     ) -> Result<(), String>;
     /// The owner has revoked a memory that was granted over this connection.
     fn revoked(&mut self, _id: u64) {}
-    /// Called by the link's thread before each ping: may send what is due, or fail the link.
+    /// Called by the link's thread once in every interval of pings, however busy the link is: may send what is due, or fail the link.
     fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 

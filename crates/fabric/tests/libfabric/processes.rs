@@ -287,3 +287,19 @@ fn writes_complete_while_the_target_hangs_in_its_sink() {
     assert!(bytes_of(&*memory, 0, MEMORY_BYTES) == bytes);
     gate.open();
 }
+
+#[test]
+fn what_is_due_is_told_while_the_connection_is_busy() {
+    let Some(mut h) = LibfabricTcp::ready() else { return };
+    let (a, b) = h.pair();
+    let memory = b.fabric.allocate(MEMORY_BYTES).expect("there is memory");
+    let received = || b.fabric.counters().bytes_received;
+    a.write(&b, &memory.descriptor(), 0, &[1; MEMORY_BYTES], 0);
+    let mut op = 1;
+    h.until("the owner hears what was written", &mut || {
+        // A word goes over the connection, and its answer keeps that from being silent.
+        a.write(&b, &memory.descriptor(), 0, &[2; 8], op);
+        op += 1;
+        received() >= MEMORY_BYTES as u64
+    });
+}
