@@ -38,6 +38,8 @@ pub(crate) fn run<X: Extension>(link: &Link<X>) {
                 last_error.clear();
                 link.up(&socket, &address);
                 info!(peer = %link.peer, %address, "fabric link is up");
+                link.post(X::begin);
+                link.flush();
                 let reason = Pump::new(link, &socket).run();
                 info!(peer = %link.peer, %address, %reason, "fabric link is down");
                 link.down();
@@ -147,6 +149,7 @@ impl<'a, X: Extension> Pump<'a, X> {
             {
                 return reason;
             }
+            X::settle(self.link);
             if self.attended.elapsed() >= options.ping_interval {
                 self.attended = Instant::now();
                 self.link.post(X::attend);

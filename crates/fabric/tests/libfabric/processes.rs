@@ -303,3 +303,26 @@ fn what_is_due_is_told_while_the_connection_is_busy() {
         received() >= MEMORY_BYTES as u64
     });
 }
+
+/// A bug of a sink must not leave other links waiting for completions that nobody takes.
+#[test]
+fn a_panic_in_the_thread_that_makes_progress_takes_every_link_down() {
+    let Some(mut h) = LibfabricTcp::ready() else { return };
+    let (b, c) = (h.node(2), h.node(3));
+    let (log, record) = recorder();
+    let sink: Sink = Arc::new(move |peer, event| {
+        assert!((peer, &event) != (PeerId(2), &LinkEvent::Completed { op: 13 }), "as the test wants it");
+        record(peer, event);
+    });
+    let a = Node { id: PeerId(1), fabric: h.attach(1, sink), log };
+    let memories = [&b, &c].map(|node| node.fabric.allocate(MEMORY_BYTES).expect("there is memory"));
+    for (op, (node, memory)) in [&b, &c].into_iter().zip(&memories).enumerate() {
+        a.fabric.connect(node.id, &node.fabric.local_address());
+        h.until("the link is up", &mut || a.ups(node) == 1);
+        a.write(node, &memory.descriptor(), 0, &[1; 64], op as u64);
+        h.until("a write completes", &mut || a.completed(node, op as u64));
+    }
+    a.write(&b, &memories[0].descriptor(), 0, &[1; 64], 13);
+    h.until("the other link is down", &mut || a.downs(&c) == 1);
+    assert!(a.fabric.allocate(MEMORY_BYTES).is_err(), "what nobody could write is not registered");
+}
