@@ -320,3 +320,7 @@ impl Initiator {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "endpoint_tests.rs"]
+mod tests;
