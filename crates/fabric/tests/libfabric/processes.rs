@@ -8,7 +8,7 @@ use leeward_fabric::{Descriptor, Fabric, LibfabricFabric, LinkEvent, PeerId, Pro
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
-    io::Read,
+    io::Write,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -17,9 +17,10 @@ use std::{
 
 const CHILD: &str = "LEEWARD_FABRIC_TEST_LIBFABRIC_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
+const PAIR: usize = 16;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory, tells its parent where it is, and at the end of
-/// its input sends what the memory holds and ends.
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each line of its
+/// input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn libfabric_child() {
@@ -35,7 +36,12 @@ fn libfabric_child() {
     fabric.send(PeerId(1), &memory.descriptor().0);
     fabric.send(PeerId(1), fabric.local_address().as_bytes());
     fabric.flush();
-    std::io::stdin().read_to_end(&mut Vec::new()).expect("the parent closes it");
+    for line in std::io::stdin().lines() {
+        line.expect("the parent writes text");
+        memory.revoke();
+        fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
+        fabric.flush();
+    }
     fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
     fabric.flush();
     h.until("the parent has it", &mut || {
@@ -129,6 +135,83 @@ fn another_process_is_written(h: &mut dyn Harness, provider: Provider) {
     assert!(parent.outcome(1000) == Some(LinkEvent::ReadDone { op: 1000, bytes: bytes.clone() }));
     assert!(child.end(&parent) == bytes, "what the child sees");
     h.until("the link is down", &mut || parent.downs(&child.node) == 1);
+}
+
+/// What is written to place `number` of a memory: two words, since one may go another way.
+fn pair(number: u64) -> [u8; PAIR] {
+    u128::from(number + 1).to_le_bytes()
+}
+
+/// Several threads write to another process and flush.
+fn several_threads_write_another_process(h: &mut dyn Harness, provider: Provider) {
+    const OPS: u64 = 100;
+    let parent = h.node(1);
+    let mut child = ChildNode::start(&parent, provider);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (parent, child) = (&parent, &child);
+            scope.spawn(move || {
+                for op in thread * OPS..(thread + 1) * OPS {
+                    parent.write(&child.node, &child.memory, op * PAIR as u64, &pair(op), op);
+                }
+            });
+        }
+    });
+    h.until("all complete", &mut || (0..4 * OPS).all(|op| parent.completed(&child.node, op)));
+    let seen = child.end(&parent);
+    for (op, bytes) in (0..4 * OPS).zip(seen.chunks(PAIR)) {
+        assert_eq!(bytes, pair(op), "write {op}");
+    }
+}
+
+/// Another process revokes its memory while writes pour in: what was completed is there, and nothing comes after.
+fn another_process_revokes_under_fire(h: &mut dyn Harness, provider: Provider) {
+    const PLACES: u64 = 256;
+    let parent = h.node(1);
+    let mut child = ChildNode::start(&parent, provider);
+    let mut posted = 0;
+    let mut post = || {
+        let place = posted % PLACES;
+        parent.write(&child.node, &child.memory, place * PAIR as u64, &pair(place), posted);
+        posted += 1;
+    };
+    let count =
+        |ends: fn(&LinkEvent) -> bool| parent.log.lock().unwrap().iter().filter(|(_, event)| ends(event)).count();
+    let completed = || count(|event| matches!(event, LinkEvent::Completed { .. }));
+    let refused = || count(|event| matches!(event, LinkEvent::Refused { .. }));
+    h.until("some complete", &mut || {
+        post();
+        completed() >= 20
+    });
+    let told = parent.messages(&child.node).len();
+    let input = child.process.stdin.as_mut().expect("it was not ended");
+    writeln!(input, "revoke").expect("it reads its input");
+    h.until("the child has revoked its memory, and refuses", &mut || {
+        post();
+        parent.messages(&child.node).len() > told && refused() > 0
+    });
+    h.until("all end", &mut || (completed() + refused()) as u64 == posted);
+    let settled = parent.messages(&child.node).swap_remove(told);
+    for op in (0..posted).filter(|op| parent.completed(&child.node, *op)) {
+        let at = (op % PLACES) as usize * PAIR;
+        assert_eq!(settled[at..at + PAIR], pair(op % PLACES), "write {op} was completed");
+    }
+    assert!(child.end(&parent) == settled, "bytes changed after the revocation");
+}
+
+#[test]
+fn several_threads_write_another_process_over_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| several_threads_write_another_process(h, Provider::Shm));
+}
+
+#[test]
+fn another_process_revokes_under_fire_over_tcp() {
+    LibfabricTcp::ready().iter_mut().for_each(|h| another_process_revokes_under_fire(h, Provider::Tcp));
+}
+
+#[test]
+fn another_process_revokes_under_fire_over_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| another_process_revokes_under_fire(h, Provider::Shm));
 }
 
 #[test]

@@ -7,24 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Cases as tests of one transport, each of which may be skipped there; or is not run, for a reason, unless it is asked for.
+/// Cases as tests of one transport, each of which may be skipped there.
 macro_rules! tests_of {
     ($transport:ident, $harness:ty; $($case:ident),*) => {
         mod $transport {
-            $(tests_of!(#[test] fn $case($harness));)*
-        }
-    };
-    (ignored $reason:literal, $transport:ident, $harness:ty; $($case:ident),*) => {
-        mod $transport {
-            $(tests_of!(#[test] #[ignore = $reason] fn $case($harness));)*
-        }
-    };
-    ($(#[$attribute:meta])* fn $case:ident($harness:ty)) => {
-        $(#[$attribute])*
-        fn $case() {
-            if let Some(mut harness) = <$harness as crate::common::Harness>::ready() {
-                super::$case(&mut harness);
-            }
+            $(#[test] fn $case() {
+                if let Some(mut harness) = <$harness as crate::common::Harness>::ready() {
+                    super::$case(&mut harness);
+                }
+            })*
         }
     };
 }
