@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target,
 //! then for each transport and size keeps a window of writes in flight, flushing after every batch as a server does
-//! after every turn of its loop, and last sends one write at a time to see its latency. Machines are noisy: compare
-//! rows of one run, and nothing else.
+//! after every turn of its loop, and last sends one write at a time to see its latency. The first write of a link, posted half a
+//! second after it is up, is timed by itself. Machines are noisy: compare rows of one run, and nothing else.
 
 use leeward_fabric::{
     Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric,
@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     }
     let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
     let span = Duration::from_secs_f64(seconds);
-    println!("{:<13} {:>7} {:>14} {:>10} {:>12}", "", "bytes", "writes/s", "MB/s", "latency us");
+    println!("{:<13} {:>7} {:>14} {:>10} {:>12} {:>10}", "", "bytes", "writes/s", "MB/s", "latency us", "first ms");
     for transport in ["tcp", "shm", "libfabric-tcp", "libfabric-shm"] {
         match measure(transport, span) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => println!("{transport:<13} {error}"),
@@ -93,18 +93,31 @@ fn measure(transport: &str, span: Duration) -> io::Result<()> {
     let address = String::from_utf8(messages.next().ok_or_else(ended)?).map_err(io::Error::other)?;
     fabric.connect(TARGET, &address);
     while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
+    // A provider that connects meanwhile has the time to.
+    thread::sleep(Duration::from_millis(500));
+    let mut first = format!("{:.1}", first_write(&*fabric, &events, &memory).as_secs_f64() * 1e3);
     for bytes in [64, 4096] {
         let rate = rate(&*fabric, &events, &memory, bytes, span);
         let latency = latency(&*fabric, &events, &memory, bytes, span / 4);
         println!(
-            "{transport:<13} {bytes:>7} {rate:>14.0} {:>10.0} {:>12.2}",
+            "{transport:<13} {bytes:>7} {rate:>14.0} {:>10.0} {:>12.2} {:>10}",
             rate * bytes as f64 / 1e6,
-            latency.as_secs_f64() * 1e6
+            latency.as_secs_f64() * 1e6,
+            std::mem::take(&mut first)
         );
     }
     drop(child.stdin.take());
     child.wait()?;
     Ok(())
+}
+
+/// Time from the post of the first write of a link, of more than a word, to its completion.
+fn first_write(fabric: &dyn Fabric, events: &mpsc::Receiver<LinkEvent>, to: &Descriptor) -> Duration {
+    let begin = Instant::now();
+    fabric.write(TARGET, to, 0, &[7; 64], 0);
+    fabric.flush();
+    while !is_completion(&events.recv().expect("the fabric lives")) {}
+    begin.elapsed()
 }
 
 /// Writes per second with a window of them in flight.

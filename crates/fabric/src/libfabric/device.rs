@@ -1,5 +1,5 @@
-//! A domain of a libfabric provider, and what is opened in it: with `library` the only module that calls libfabric, and no
-//! other sees a pointer of it.
+//! A domain of a libfabric provider, and the progress that is made in it. With `endpoint`, which opens what there is in a domain, and
+//! `library` the only module that calls libfabric, and no other sees a pointer of it.
 //!
 //! Every call is made under one lock, also of providers that need none: so nothing is closed while the thread that makes
 //! progress is inside of it, and no byte is placed in this process's memory while the lock is held by another. Nothing
@@ -7,66 +7,82 @@
 //!
 //! Objects are closed in the order libfabric asks for: endpoints and registrations hold their device, and go first. Every endpoint has
 //! a completion queue of its own, since a queue that outlives an endpoint of libfabric 1.17 keeps looking at it.
+//!
+//! Whatever goes wrong at an endpoint ends its connection: an operation that fails, a queue that cannot be read or waited for. A device
+//! fails as a whole when an endpoint cannot be closed, or nobody makes progress any more: then nothing is opened or started.
 
 use super::{Provider, library::Library, sys::*};
-use crate::{
-    shm::mapping::Mapping,
-    stream::socket::{Waker, wait_for_any},
-};
+use crate::stream::socket::{Waker, wait_for_any};
 use leeward_platform::Rng;
 use parking_lot::Mutex;
 use std::{
-    ffi::{CStr, c_int, c_void},
+    ffi::{CStr, c_int},
     io,
-    ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     ptr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tracing::warn;
+use tracing::{error, warn};
 
 /// Completions taken at a time.
 const BATCH: usize = 64;
 /// Completions that a queue has room for: providers that cannot grow it make operations wait instead.
 const QUEUE: usize = 1024;
 /// Longest address of an endpoint, in bytes.
-const MAX_ADDRESS: usize = 256;
+pub(super) const MAX_ADDRESS: usize = 256;
 
 /// See the module.
 pub(super) struct Device {
-    library: &'static Library,
-    info: *mut Info,
+    pub(super) library: &'static Library,
+    pub(super) info: *mut Info,
     fabric: *mut FidFabric,
-    domain: *mut FidDomain,
+    pub(super) domain: *mut FidDomain,
     /// The provider's name, as peers compare it.
     name: String,
-    mr_mode: c_int,
+    pub(super) mr_mode: c_int,
     /// Whether queues have a descriptor to wait for.
-    has_descriptors: bool,
+    pub(super) has_descriptors: bool,
     waker: Waker,
     /// The thread that makes progress was not woken since it began its present round.
     unwoken: AtomicBool,
+    /// Why it is of no use any more.
+    failure: OnceLock<String>,
     /// Held during every call.
-    calls: Mutex<Calls>,
+    pub(super) calls: Mutex<Calls>,
 }
 
-struct Calls {
+pub(super) struct Calls {
     /// Of the keys of new registrations.
-    keys: Rng,
+    pub(super) keys: Rng,
     /// The queues of all endpoints.
-    queues: Vec<Queue>,
+    pub(super) queues: Vec<Queue>,
+    /// Connections that have failed while nobody made progress.
+    failed: Vec<End>,
 }
 
 /// The completion queue of one endpoint.
-#[derive(Clone)]
-struct Queue {
-    queue: *mut FidCq,
+pub(super) struct Queue {
+    pub(super) queue: *mut FidCq,
     /// Becomes readable with completions; a duplicate, so that it is one as long as somebody waits for it.
-    ready: Option<Arc<OwnedFd>>,
+    pub(super) ready: Option<Arc<OwnedFd>>,
+    /// Number of the connection that the endpoint is of.
+    pub(super) connection: u32,
+    /// Why nothing more comes of the endpoint, for who has it.
+    pub(super) failure: Arc<OnceLock<String>>,
+}
+
+impl Queue {
+    fn fail(&self, reason: String) -> End {
+        let connection = self.connection;
+        warn!(connection, reason, "an endpoint of libfabric has failed");
+        // The first reason stands.
+        let _ = self.failure.set(reason.clone());
+        End { connection, result: Err(reason) }
+    }
 }
 
 // SAFETY: the objects behind the pointers belong to no thread (FI_THREAD_SAFE was asked for), and all calls on them are made
@@ -75,11 +91,12 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// The end of an operation that was started with this token.
-pub(super) struct Completion {
-    pub(super) token: u64,
-    /// Why it failed.
-    pub(super) result: Result<(), String>,
+/// An operation has ended, or a connection has.
+pub(super) struct End {
+    /// Number of the connection.
+    pub(super) connection: u32,
+    /// What the operation was started with; or why nothing more of the connection ends as it should.
+    pub(super) result: Result<u64, String>,
 }
 
 impl Device {
@@ -116,7 +133,8 @@ impl Device {
             has_descriptors: true,
             waker: Waker::new()?,
             unwoken: AtomicBool::new(true),
-            calls: Mutex::new(Calls { keys: Rng::from_entropy(), queues: Vec::new() }),
+            failure: OnceLock::new(),
+            calls: Mutex::new(Calls { keys: Rng::from_entropy(), queues: Vec::new(), failed: Vec::new() }),
         };
         let check = |what: &str, answer: c_int| {
             if answer < 0 { Err(library.error(what, answer as isize)) } else { Ok(()) }
@@ -136,11 +154,12 @@ impl Device {
             check("cannot open a completion queue", device.open_queue(FI_WAIT_NONE, &mut queue))?;
         }
         // SAFETY: just opened, and used by nobody.
-        unsafe { close(library, "completion queue", &raw mut (*queue).fid) };
+        unsafe { close(library, "a completion queue", &raw mut (*queue).fid) };
         Ok(device)
     }
 
-    fn open_queue(&self, wait_obj: c_int, queue: &mut *mut FidCq) -> c_int {
+    /// Opens a completion queue. The lock is held, unless nobody else has the device.
+    pub(super) fn open_queue(&self, wait_obj: c_int, queue: &mut *mut FidCq) -> c_int {
         let mut attributes = CqAttr {
             size: QUEUE,
             flags: 0,
@@ -154,8 +173,8 @@ impl Device {
         unsafe { ((*(*self.domain).ops).cq_open)(self.domain, &raw mut attributes, queue, ptr::null_mut()) }
     }
 
-    /// A duplicate of a queue's descriptor.
-    fn descriptor(&self, queue: *mut FidCq) -> io::Result<Arc<OwnedFd>> {
+    /// A duplicate of a queue's descriptor. The lock is held.
+    pub(super) fn descriptor(&self, queue: *mut FidCq) -> io::Result<Arc<OwnedFd>> {
         let mut ready: RawFd = -1;
         // SAFETY: a queue that was opened with FI_WAIT_FD answers its descriptor into an int, and keeps it open meanwhile.
         unsafe {
@@ -184,7 +203,7 @@ impl Device {
 
     /// How reads are posted. The shm provider has a quick way of reading that leaves a note for the peer behind, which the peer would
     /// take up after our endpoint is closed: it is asked for the other way.
-    fn read_flags(&self) -> u64 {
+    pub(super) fn read_flags(&self) -> u64 {
         FI_COMPLETION | if self.name.contains("shm") { FI_DELIVERY_COMPLETE } else { 0 }
     }
 
@@ -211,31 +230,58 @@ impl Device {
         self.unwoken.store(true, Ordering::SeqCst);
     }
 
-    /// Makes progress, in both directions, and appends what has ended. A queue that is broken is not looked at again: nothing more of its
-    /// endpoint ends, which its link notices.
-    pub(super) fn progress(&self, ended: &mut Vec<Completion>) {
-        self.calls.lock().queues.retain(|Queue { queue, .. }| {
-            let mut entries = [CqEntry { op_context: ptr::null_mut() }; BATCH];
-            // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked for.
-            let answer = unsafe { ((*(**queue).ops).read)(*queue, entries.as_mut_ptr().cast(), BATCH) };
-            match usize::try_from(answer) {
-                Ok(count) => {
-                    let tokens = entries[..count].iter().map(|entry| entry.op_context.addr() as u64);
-                    ended.extend(tokens.map(|token| Completion { token, result: Ok(()) }));
-                }
-                Err(_) if answer == -FI_EAGAIN => {}
-                Err(_) if answer == -FI_EAVAIL => ended.extend(self.take_error(*queue)),
-                Err(_) => {
-                    warn!(error = %self.library.error("cannot read", answer), "a completion queue is broken");
-                    return false;
-                }
+    /// Makes it unusable: every connection is to end, nothing is opened or started from now on.
+    pub(super) fn fail(&self, reason: String) {
+        // The first reason stands.
+        if self.failure.set(reason.clone()).is_ok() {
+            error!(reason, "the libfabric fabric has failed: restart this process");
+            self.wake();
+        }
+    }
+
+    /// Why it is of no use any more, if so.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// An error if it is of no use any more.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.failure().map_or(Ok(()), |reason| Err(io::Error::other(reason.to_owned())))
+    }
+
+    /// Makes progress, in both directions, and appends what has ended. A queue that is broken is not looked at again.
+    pub(super) fn progress(&self, ended: &mut Vec<End>) {
+        let mut calls = self.calls.lock();
+        let Calls { queues, failed, .. } = &mut *calls;
+        ended.append(failed);
+        queues.retain(|queue| match self.read(queue, ended) {
+            Ok(()) => true,
+            Err(reason) => {
+                ended.push(queue.fail(reason));
+                false
             }
-            true
         });
     }
 
-    /// Takes the failed operation that the queue has announced. The lock is held.
-    fn take_error(&self, queue: *mut FidCq) -> Option<Completion> {
+    /// Appends what a queue has. The lock is held.
+    fn read(&self, queue: &Queue, ended: &mut Vec<End>) -> Result<(), String> {
+        let mut entries = [CqEntry { op_context: ptr::null_mut() }; BATCH];
+        // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked for.
+        let answer = unsafe { ((*(*queue.queue).ops).read)(queue.queue, entries.as_mut_ptr().cast(), BATCH) };
+        match usize::try_from(answer) {
+            Ok(count) => {
+                let tokens = entries[..count].iter().map(|entry| entry.op_context.addr() as u64);
+                ended.extend(tokens.map(|token| End { connection: queue.connection, result: Ok(token) }));
+                Ok(())
+            }
+            Err(_) if answer == -FI_EAGAIN => Ok(()),
+            Err(_) if answer == -FI_EAVAIL => Err(self.take_error(queue.queue)),
+            Err(_) => Err(self.library.error("a completion queue is broken", answer).to_string()),
+        }
+    }
+
+    /// Why the operation failed whose failure the queue has announced. The lock is held.
+    fn take_error(&self, queue: *mut FidCq) -> String {
         let mut entry = CqErrEntry {
             op_context: ptr::null_mut(),
             flags: 0,
@@ -252,32 +298,54 @@ impl Device {
         };
         // SAFETY: the queue is open; the entry is as large as that of any version so far, and asks for no further data.
         let answer = unsafe { ((*(*queue).ops).readerr)(queue, &raw mut entry, 0) };
-        let reason = self.library.error("an operation failed", entry.err as isize).to_string();
-        (answer > 0).then(|| Completion { token: entry.op_context.addr() as u64, result: Err(reason) })
+        if answer > 0 {
+            self.library.error("an operation failed", entry.err as isize).to_string()
+        } else {
+            self.library.error("an operation failed, and why cannot be read", answer).to_string()
+        }
     }
 
-    /// Waits until there is something to do, it is woken, or `timeout` is over.
+    /// Waits until there is something to do, it is woken, or `timeout` is over; tells whether it was woken.
     ///
     /// # Errors
     /// The system cannot wait.
-    pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut ready = Vec::new();
         if self.has_descriptors {
-            let calls = self.calls.lock();
-            for Queue { queue, ready: descriptor } in &calls.queues {
-                // SAFETY: fabric and queue are open; the one pointer is read during the call only.
-                let may_wait = unsafe {
-                    let mut fid = &raw mut (**queue).fid;
-                    ((*(*self.fabric).ops).trywait)(self.fabric, &raw mut fid, 1) == 0
-                };
-                if !may_wait {
-                    return Ok(());
+            let mut calls = self.calls.lock();
+            let Calls { queues, failed, .. } = &mut *calls;
+            let (mut may_wait, before) = (true, queues.len());
+            queues.retain(|queue| match self.may_wait(queue) {
+                Ok(one_may) => {
+                    may_wait &= one_may;
+                    ready.extend(queue.ready.clone());
+                    true
                 }
-                ready.extend(descriptor.clone());
+                Err(reason) => {
+                    failed.push(queue.fail(reason));
+                    false
+                }
+            });
+            if !may_wait || queues.len() < before {
+                return Ok(false);
             }
         }
         let descriptors: Vec<_> = ready.iter().map(|descriptor| descriptor.as_fd()).collect();
         wait_for_any(&descriptors, &self.waker, timeout)
+    }
+
+    /// Whether the queue's descriptor becomes readable with the next that happens. The lock is held.
+    fn may_wait(&self, queue: &Queue) -> Result<bool, String> {
+        // SAFETY: fabric and queue are open; the one pointer is read during the call only.
+        let answer = unsafe {
+            let mut fid = &raw mut (*queue.queue).fid;
+            ((*(*self.fabric).ops).trywait)(self.fabric, &raw mut fid, 1) as isize
+        };
+        match answer {
+            0 => Ok(true),
+            answer if answer == -FI_EAGAIN => Ok(false),
+            answer => Err(self.library.error("a completion queue cannot be waited for", answer).to_string()),
+        }
     }
 }
 
@@ -287,295 +355,25 @@ impl Drop for Device {
         // hold the device, so none is left. `info` came from the library and nobody else frees it.
         unsafe {
             if !self.domain.is_null() {
-                close(self.library, "domain", &raw mut (*self.domain).fid);
+                close(self.library, "a domain", &raw mut (*self.domain).fid);
             }
             if !self.fabric.is_null() {
-                close(self.library, "fabric", &raw mut (*self.fabric).fid);
+                close(self.library, "a fabric", &raw mut (*self.fabric).fid);
             }
             (self.library.freeinfo)(self.info);
         }
     }
 }
 
-/// Closes an object; what cannot be closed is left, which is said.
+/// Closes an object; one that cannot be closed is left, which is said. Whether it is closed.
 ///
 /// # Safety
 /// The object is open, is used by nobody else, and is not used again.
-unsafe fn close(library: &Library, what: &str, fid: *mut Fid) {
+pub(super) unsafe fn close(library: &Library, what: &str, fid: *mut Fid) -> bool {
     // SAFETY: whoever calls has seen to it.
     let answer = unsafe { ((*(*fid).ops).close)(fid) };
     if answer < 0 {
-        warn!(error = %library.error("cannot close", answer as isize), "a {what} stays open");
+        warn!(error = %library.error("cannot close", answer as isize), "{what} stays open");
     }
-}
-
-/// Memory that the provider may read and write: for peers, or as the near end of operations of our own.
-pub(super) struct Registration {
-    region: *mut FidMr,
-    device: Arc<Device>,
-    /// Unmapped after the region is closed.
-    memory: Arc<Mapping>,
-}
-
-// SAFETY: the region belongs to no thread; it is closed under the device's lock, and only read before.
-unsafe impl Send for Registration {}
-// SAFETY: as above.
-unsafe impl Sync for Registration {}
-
-impl Registration {
-    /// Registers all of `memory` for peers. Whoever grants it to them drops it only when none of them writes it any more.
-    ///
-    /// # Errors
-    /// The provider has no more regions, or may not lock so much memory.
-    pub(super) fn for_peers(device: &Arc<Device>, memory: Arc<Mapping>) -> io::Result<Registration> {
-        Registration::new(device, memory, FI_REMOTE_READ | FI_REMOTE_WRITE)
-    }
-
-    fn new(device: &Arc<Device>, memory: Arc<Mapping>, access: u64) -> io::Result<Registration> {
-        let (start, len) = (memory.words().as_ptr(), size_of_val(memory.words()));
-        let mut calls = device.calls.lock();
-        loop {
-            // SAFETY: the attributes live as long as `info`.
-            let key_bytes = unsafe { (*(*device.info).domain_attr).mr_key_size };
-            let key = calls.keys.u64() >> (64 - 8 * key_bytes);
-            let mut region = ptr::null_mut();
-            // SAFETY: the domain is open, and the memory is mapped until after the region is closed. It is shared memory of atomic words,
-            // so that others may write it at any time.
-            let answer = unsafe {
-                let domain = device.domain;
-                let register = (*(*domain).mr).reg;
-                let (region, context) = (&raw mut region, ptr::null_mut());
-                register(&raw mut (*domain).fid, start.cast(), len, access, 0, key, 0, region, context)
-            };
-            match answer as isize {
-                0 => {
-                    drop(calls);
-                    return Ok(Registration { region, device: Arc::clone(device), memory });
-                }
-                answer if answer == -FI_ENOKEY => {}
-                answer => {
-                    let advice =
-                        if device.pins_memory() { " (a card locks it: `ulimit -l` must allow for it)" } else { "" };
-                    return Err(device
-                        .library
-                        .error(&format!("cannot register {len} bytes of memory{advice}"), answer));
-                }
-            }
-        }
-    }
-
-    /// The key and the address of the first byte by which peers reach the memory.
-    pub(super) fn remote(&self) -> (u64, u64) {
-        // SAFETY: the region is open; its key does not change.
-        let key = unsafe { (*self.region).key };
-        let by_address = self.device.mr_mode & FI_MR_VIRT_ADDR != 0;
-        (key, if by_address { self.memory.words().as_ptr().addr() as u64 } else { 0 })
-    }
-
-    /// The memory.
-    pub(super) fn memory(&self) -> &Arc<Mapping> {
-        &self.memory
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let _calls = self.device.calls.lock();
-        // SAFETY: the region was opened by `new` and is closed once. Nobody writes there any more: near ends belong to an endpoint,
-        // which is closed first, and what peers were granted is kept until they have given it back or their endpoint is closed.
-        // One that gives it back and writes all the same is a broken process of our own cluster.
-        unsafe { close(self.device.library, "registered memory", &raw mut (*self.region).fid) };
-    }
-}
-
-/// Which way bytes go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
-    /// To the peer.
-    Write,
-    /// From the peer.
-    Read,
-}
-
-/// An endpoint to exchange bytes with one peer. Once it is dropped no byte of that peer's operations lands here, and none of
-/// ours leaves.
-pub(super) struct Endpoint {
-    endpoint: *mut FidEp,
-    addresses: *mut FidAv,
-    queue: *mut FidCq,
-    device: Arc<Device>,
-}
-
-// SAFETY: the objects belong to no thread, and all calls on them are made under the device's lock.
-unsafe impl Send for Endpoint {}
-// SAFETY: as above.
-unsafe impl Sync for Endpoint {}
-
-impl Endpoint {
-    /// Opens one.
-    ///
-    /// # Errors
-    /// The provider, or the system, has no more.
-    pub(super) fn open(device: &Arc<Device>) -> io::Result<Endpoint> {
-        let null = ptr::null_mut();
-        let (endpoint, addresses, queue) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        // What was opened when a later step fails is closed by `drop`, after the lock is given back.
-        let mut opened = Endpoint { endpoint, addresses, queue, device: Arc::clone(device) };
-        let mut attributes =
-            AvAttr { kind: 0, rx_ctx_bits: 0, count: 1, ep_per_node: 0, name: ptr::null(), map_addr: null, flags: 0 };
-        let check = |answer: c_int| {
-            if answer < 0 { Err(device.library.error("cannot open an endpoint", answer as isize)) } else { Ok(()) }
-        };
-        let mut calls = device.calls.lock();
-        let wait_obj = if device.has_descriptors { FI_WAIT_FD } else { FI_WAIT_NONE };
-        check(device.open_queue(wait_obj, &mut opened.queue))?;
-        // SAFETY: the calls and their order are those of fi_endpoint(3), on objects that are open.
-        unsafe {
-            let domain = device.domain;
-            check(((*(*domain).ops).av_open)(domain, &raw mut attributes, &raw mut opened.addresses, null))?;
-            check(((*(*domain).ops).endpoint)(domain, device.info, &raw mut opened.endpoint, null))?;
-            let fid = &raw mut (*opened.endpoint).fid;
-            let ops = (*fid).ops;
-            check(((*ops).bind)(fid, &raw mut (*opened.addresses).fid, 0))?;
-            check(((*ops).bind)(fid, &raw mut (*opened.queue).fid, FI_TRANSMIT | FI_RECV))?;
-            check(((*ops).control)(fid, FI_ENABLE, null))?;
-        }
-        let ready = if device.has_descriptors { Some(device.descriptor(opened.queue)?) } else { None };
-        calls.queues.push(Queue { queue: opened.queue, ready });
-        drop(calls);
-        // Who sleeps does not know the new queue's descriptor.
-        device.wake();
-        Ok(opened)
-    }
-
-    /// Where peers reach it, in the provider's own form.
-    pub(super) fn address(&self) -> io::Result<Vec<u8>> {
-        let mut address = vec![0; MAX_ADDRESS];
-        let mut len = address.len();
-        let _calls = self.device.calls.lock();
-        // SAFETY: the endpoint is open; at most `len` bytes are written, and `len` is set to how many there are.
-        let answer = unsafe {
-            let cm = (*self.endpoint).cm;
-            ((*cm).getname)(&raw mut (*self.endpoint).fid, address.as_mut_ptr().cast(), &raw mut len)
-        };
-        if answer < 0 {
-            return Err(self.device.library.error("an endpoint has no address", answer as isize));
-        }
-        address.truncate(len);
-        Ok(address)
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        let mut calls = self.device.calls.lock();
-        calls.queues.retain(|other| other.queue != self.queue);
-        // SAFETY: whatever is not null was opened by `open` and is closed once, the endpoint before what it is bound to; the thread that
-        // makes progress has no use for the queue any more.
-        unsafe {
-            let library = self.device.library;
-            if !self.endpoint.is_null() {
-                close(library, "endpoint", &raw mut (*self.endpoint).fid);
-            }
-            if !self.addresses.is_null() {
-                close(library, "address vector", &raw mut (*self.addresses).fid);
-            }
-            if !self.queue.is_null() {
-                close(library, "completion queue", &raw mut (*self.queue).fid);
-            }
-        }
-    }
-}
-
-/// An endpoint that writes and reads one peer's memory; the near end of every operation is a part of its staging memory.
-pub(super) struct Initiator {
-    /// Closed before the staging memory is given back.
-    endpoint: Endpoint,
-    staging: Registration,
-    /// The peer's endpoint, in the address vector.
-    peer: u64,
-}
-
-impl Initiator {
-    /// Opens an endpoint towards the one at `address`; `staging` is the near end of its operations.
-    ///
-    /// # Errors
-    /// As for [`Endpoint::open`] and [`Registration::for_peers`]; or the address is none of this provider's.
-    pub(super) fn open(device: &Arc<Device>, staging: Arc<Mapping>, address: &[u8]) -> io::Result<Initiator> {
-        let staging = Registration::new(device, staging, FI_READ | FI_WRITE)?;
-        let endpoint = Endpoint::open(device)?;
-        // An address has no length of its own: what the provider may look at beyond its end is there, and zero.
-        let mut padded = [0; MAX_ADDRESS];
-        let whole = padded.get_mut(..address.len()).ok_or(io::ErrorKind::InvalidData)?;
-        whole.copy_from_slice(address);
-        let mut peer = u64::MAX;
-        // SAFETY: the address vector is open; the address is read, and its number written, during the call only.
-        let answer = unsafe {
-            let _calls = device.calls.lock();
-            let (addresses, null) = (endpoint.addresses, ptr::null_mut());
-            ((*(*addresses).ops).insert)(addresses, padded.as_ptr().cast(), 1, &raw mut peer, 0, null)
-        };
-        if answer != 1 {
-            return Err(device.library.error("the peer's address is not understood", answer.min(0) as isize));
-        }
-        Ok(Initiator { endpoint, staging, peer })
-    }
-
-    /// The near end of its operations.
-    pub(super) fn staging(&self) -> &Mapping {
-        self.staging.memory()
-    }
-
-    /// Starts to move the bytes between `near`, a part of the staging memory, and `far`, an address and a key of the peer's. The
-    /// completion with `token` tells that they are placed. False: not now.
-    ///
-    /// # Errors
-    /// The operation cannot be started; nothing more comes of it.
-    pub(super) fn transfer(
-        &self,
-        direction: Direction,
-        near: Range<usize>,
-        (address, key): (u64, u64),
-        token: u64,
-    ) -> io::Result<bool> {
-        let staging = self.staging();
-        assert!(
-            near.start <= near.end && near.end <= size_of_val(staging.words()),
-            "{near:?} is in the staging memory"
-        );
-        let device = &self.endpoint.device;
-        let endpoint = self.endpoint.endpoint;
-        let start = staging.words().as_ptr().cast::<u8>().wrapping_add(near.start);
-        let iov = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: near.len() };
-        let remote = RmaIov { addr: address, len: near.len(), key };
-        let _calls = device.calls.lock();
-        // SAFETY: the endpoint is open, and so is the staging memory's region. The message is read during the call only. The
-        // bytes are mapped until the endpoint is closed; the context is a number that nobody follows.
-        let answer = unsafe {
-            let mut descriptor = (*self.staging.region).mem_desc;
-            let message = MsgRma {
-                msg_iov: &raw const iov,
-                desc: &raw mut descriptor,
-                iov_count: 1,
-                addr: self.peer,
-                rma_iov: &raw const remote,
-                rma_iov_count: 1,
-                context: ptr::without_provenance_mut::<c_void>(token as usize),
-                data: 0,
-            };
-            match direction {
-                // For each operation, since some providers ignore it as an endpoint's default: without it a completion
-                // may come for bytes that never arrive.
-                Direction::Write => {
-                    ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, FI_DELIVERY_COMPLETE | FI_COMPLETION)
-                }
-                Direction::Read => ((*(*endpoint).rma).readmsg)(endpoint, &raw const message, device.read_flags()),
-            }
-        };
-        match answer {
-            0 => Ok(true),
-            answer if answer == -FI_EAGAIN => Ok(false),
-            answer => Err(device.library.error("an operation cannot be started", answer)),
-        }
-    }
+    answer >= 0
 }

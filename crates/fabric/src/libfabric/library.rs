@@ -133,11 +133,12 @@ impl Library {
         Ok(found)
     }
 
-    /// What a number that a call answered, below 0 if it failed, means.
+    /// What a number that a call answered, below 0 if it failed, means. [`io::ErrorKind::NotFound`]: there is no such provider here.
     pub(super) fn error(&self, what: &str, answer: isize) -> io::Error {
         // SAFETY: it takes any number and answers a text that is never changed or freed.
         let text = unsafe { CStr::from_ptr((self.strerror)(answer.unsigned_abs() as c_int)) };
-        io::Error::other(format!("libfabric: {what}: {}", text.to_string_lossy()))
+        let kind = if answer == -FI_ENODATA { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+        io::Error::new(kind, format!("libfabric: {what}: {}", text.to_string_lossy()))
     }
 }
 

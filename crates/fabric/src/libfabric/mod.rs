@@ -20,9 +20,15 @@
 //! - **A word goes over the connection** where the provider is itself a stream (tcp), which may place the halves of a word one after
 //!   the other: the thread of the connection places it.
 //! - One thread ([`progress`]) drives all endpoints of a process.
+//! - Each link takes memory at both of its ends: its staging memory at the writer's (4 MiB, if used), and an endpoint at each, which
+//!   is the provider's to say (tcp 80 MiB, shm 16 MiB).
+//!
+//! A provider may set handlers of signals when the library is opened: who handles signals does so before [`LibfabricFabric::bind`].
 
 #[expect(unsafe_code, reason = "libfabric is a C library")]
 mod device;
+#[expect(unsafe_code, reason = "libfabric is a C library")]
+mod endpoint;
 mod grant;
 #[expect(unsafe_code, reason = "it is opened at run time")]
 mod library;
@@ -35,11 +41,15 @@ mod sys;
 use crate::{
     Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
     memory::{Counters, Handle, Registry, Transport},
-    shm::memory::FileMemory,
+    shm::{
+        mapping::{Mapping, create_file},
+        memory::{FileMemory, HEADER},
+    },
     stream::{Carrier, StreamFabric, frame::Place, hello, socket::Network, target::Owners},
     words::{self, WORD},
 };
-use device::{Device, Registration};
+use device::Device;
+use endpoint::Registration;
 use leeward_platform::Rng;
 use owner::{Granter, Reach};
 use parking_lot::Mutex;
@@ -85,6 +95,7 @@ impl Provider {
     fn candidates(self) -> &'static [(&'static str, bool)] {
         const EFA: (&str, bool) = ("efa", false);
         const VERBS: (&str, bool) = ("verbs;ofi_rxm", true);
+        // 1.17 has also a `net`, which later versions call tcp. It connects sooner, but its descriptors do not tell what has come in.
         const TCP: (&str, bool) = ("tcp", true);
         match self {
             Provider::Automatic => &[EFA, VERBS, TCP],
@@ -123,10 +134,19 @@ struct Context {
     counters: Arc<Counters>,
     /// How many memories were revoked or dropped.
     revocations: Arc<AtomicU64>,
+    /// A memory without bytes, that every peer may look at (`owner`).
+    door: Arc<Registration>,
     next_connection: AtomicU32,
     /// Whom the connections with these numbers are to.
     peers: Mutex<HashMap<u32, PeerId>>,
     stopped: AtomicBool,
+}
+
+impl Context {
+    /// A number for one end of a connection, by which what happens at its endpoint finds it.
+    fn next_connection(&self) -> u32 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// A process's attachment over libfabric. One thread of its own makes progress; TCP connections have theirs.
@@ -154,8 +174,11 @@ impl LibfabricFabric {
         // Of an address that stands for all interfaces the provider makes its own choice.
         let host = address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
         let host = host.filter(|host| !["0.0.0.0", "::", ""].contains(host));
+        let device = Device::open(provider, host)?;
+        let door = Arc::new(Mapping::new(&create_file(HEADER)?, HEADER)?);
         let context = Arc::new(Context {
-            device: Device::open(provider, host)?,
+            door: Arc::new(Registration::for_peers(&device, door)?),
+            device,
             counters: Arc::default(),
             revocations: Arc::default(),
             next_connection: AtomicU32::new(1),
@@ -199,7 +222,7 @@ impl LibfabricFabric {
                 Access::Write(bytes) if self.goes_by_connection(offset, bytes) => {
                     state.write(Place { id, key, offset }, bytes, op, options);
                 }
-                access => remote::post(state, options, (id, key), offset, op, access),
+                access => remote::post(state, options, (id, key), offset, Some(op), access),
             },
             None => state.events.push_back(LinkEvent::Refused { op }),
         });

@@ -5,11 +5,12 @@
 //!
 //! Memory that was granted stays registered and mapped, also when its owner has revoked or dropped it, until the peer has
 //! given it back or the connection is over: whatever is under way then lands where nobody looks. The peer hears of it with
-//! the next answer, at the latest to its next ping.
+//! the next answer, at the latest to its next ping. So it is with an endpoint that has failed: the connection ends then.
 
 use super::{
     Context,
-    device::{Device, Endpoint, Registration},
+    device::Device,
+    endpoint::{Endpoint, Registration},
     grant::Grant,
 };
 use crate::{
@@ -26,6 +27,9 @@ use std::{
     },
 };
 use tracing::warn;
+
+/// A memory that every peer may have granted, without bytes, so that it knows where our endpoint is; [`Registry`] counts from 1.
+pub(super) const DOOR: (u64, u64) = (0, 0);
 
 /// A memory's registration, and who counts that it is revoked.
 pub(super) struct Reach {
@@ -77,7 +81,7 @@ impl Granter {
 
     fn address(&mut self) -> io::Result<Vec<u8>> {
         if self.endpoint.is_none() {
-            let endpoint = Endpoint::open(&self.context.device)?;
+            let endpoint = Endpoint::open(&self.context.device, self.context.next_connection())?;
             let address = endpoint.address()?;
             self.endpoint = Some((endpoint, address));
         }
@@ -91,16 +95,21 @@ impl Owner for Granter {
         Some(self.registry.find(id, key)?)
     }
 
-    fn export(&mut self, id: u64, key: u64) -> Option<Export> {
-        let memory = self.registry.find(id, key).filter(|memory| !memory.is_revoked())?;
-        let address = self.address().inspect_err(|error| warn!(%error, "cannot grant memory to a peer")).ok()?;
-        let registration = Arc::clone(&memory.attachment().registration);
+    fn export(&mut self, id: u64, key: u64) -> io::Result<Option<Export>> {
+        let (registration, len) = if (id, key) == DOOR {
+            (Arc::clone(&self.context.door), 0)
+        } else {
+            let memory = self.registry.find(id, key).filter(|memory| !memory.is_revoked());
+            let Some(memory) = memory else { return Ok(None) };
+            (Arc::clone(&memory.attachment().registration), crate::Memory::len(&*memory) as u64)
+        };
+        let address = self.address().inspect_err(|error| warn!(%error, "cannot grant memory to a peer"))?;
+        self.context.device.wake();
         let (remote_key, base) = registration.remote();
-        let len = crate::Memory::len(&*memory) as u64;
         self.granted.insert((id, key), Granted { registration, told: false });
         // A revocation that comes meanwhile may have been counted before the memory was among those looked through.
         self.seen = 0;
-        Some(Export::Grant(Grant { key: remote_key, base, len, address }.encode()))
+        Ok(Some(Export::Grant(Grant { key: remote_key, base, len, address }.encode())))
     }
 
     fn release(&mut self, id: u64, key: u64) {
@@ -111,20 +120,24 @@ impl Owner for Granter {
         let counters = &self.context.counters;
         counters.received.fetch_add(written, Ordering::Relaxed);
         counters.sent.fetch_add(read, Ordering::Relaxed);
+        // The peer rings so when it has something to do, and from time to time while it has.
+        self.context.device.wake();
     }
 
-    fn revoked(&mut self) -> Vec<u64> {
+    fn revoked(&mut self) -> io::Result<Vec<u64>> {
+        if let Some((endpoint, _)) = &self.endpoint {
+            endpoint.check()?;
+        }
         let count = self.context.revocations.load(Ordering::Acquire);
         if std::mem::replace(&mut self.seen, count) == count {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let untold = |granted: &Granted| !granted.told && is_revoked(granted.registration.memory());
         let revoked = self.granted.iter_mut().filter(|(_, granted)| untold(granted));
-        revoked
-            .map(|((id, _), granted)| {
-                granted.told = true;
-                *id
-            })
-            .collect()
+        let tell = |((id, _), granted): (&(u64, u64), &mut Granted)| {
+            granted.told = true;
+            *id
+        };
+        Ok(revoked.map(tell).collect())
     }
 }

@@ -2,94 +2,184 @@
 //! completion queues, and nobody of the application does.
 //!
 //! It sleeps on the queues' descriptors where the provider has them. Where it has none (shm, some versions of EFA), it looks again
-//! after a pause that grows while nothing happens, to [`LONGEST_PAUSE`]: an idle process then wakes a thousand times a second.
+//! after a pause. That is short for a while after something has ended or it was woken: by a post of this process, or by what a
+//! peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to [`LONGEST_PAUSE`]: an
+//! idle process wakes a thousand times a second.
 //!
 //! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which must not block.
+//! When it panics the device has failed: every link goes down, and none is of use from then on.
 
 use super::{
     Context,
-    device::Completion,
+    device::{Device, End},
     remote::{self, Remote},
 };
-use crate::stream::Links;
+use crate::stream::{Links, link::Status};
 use std::{
+    num::NonZeroU64,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
-use tracing::error;
+use tracing::{debug, error};
 
-/// First pause of a provider without a descriptor, and the longest.
+/// First pause of a provider without a descriptor, the longest while something may be expected, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const KEEN_PAUSE: Duration = Duration::from_micros(40);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// By how many nanoseconds a pause may be longer: with the system's 50,000 the shortest are thrice as long.
+const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
+/// For how long more is expected after something has happened. Peers ring more often while they have something to do.
+const KEEN: Duration = Duration::from_millis(20);
 /// How often a provider without a descriptor is looked at before the first pause.
 const LOOKS: u32 = 16;
-/// After how long an operation that the provider did not take is tried again, if nothing happens before.
+/// After how long an operation that the provider did not take is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Longest sleep on descriptors. Completions end it, but not all else that libfabric 1.17's tcp provider has to do: with 500 ms a new
 /// cluster's primaries waited two seconds for their backups.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+/// After how long a descriptor that is always ready, with nothing of which anybody hears, is not believed any more; and the pause
+/// in its place. A peer that does write tells so more often.
+const BELIEVED: Duration = Duration::from_secs(10);
+const FLOOR: Duration = Duration::from_micros(100);
 
 /// Runs until the fabric is dropped.
 pub(super) fn run(context: &Context, links: &Links<Remote>) {
-    let mut ends = Vec::new();
-    // How often in a row there was nothing.
-    let mut idle = 0;
+    let _failing = FailOnPanic { context, links };
+    if !context.device.tells_when_ready()
+        && let Err(error) = rustix::thread::set_current_timer_slack(TIMER_SLACK)
+    {
+        debug!(%error, "pauses of the libfabric fabric are longer than they need to be");
+    }
+    let (mut ends, mut pace) = (Vec::new(), Pace::new());
+    let (mut retried, mut has_failed) = (Instant::now(), false);
     loop {
         context.device.begin_round();
         if context.stopped.load(Ordering::Acquire) {
             return;
         }
-        context.device.progress(&mut ends);
-        if ends.is_empty() {
-            let waiting = start_again(links);
-            sleep(context, idle, waiting);
-            idle += 1;
-            continue;
+        if !has_failed && let Some(reason) = context.device.failure() {
+            has_failed = true;
+            fail_links(links, reason);
         }
-        idle = 0;
-        for of_connection in ends.chunk_by(|one, other| connection(one) == connection(other)) {
-            let number = connection(&of_connection[0]);
-            let peer = context.peers.lock().get(&number).copied();
-            let link = peer.and_then(|peer| links.read().get(&peer).map(Arc::clone));
-            if let Some(link) = link {
-                link.post(|state, _| remote::take_ends(state, number, of_connection));
-                link.deliver();
-            }
+        context.device.progress(&mut ends);
+        let is_idle = ends.is_empty();
+        for of_connection in ends.chunk_by(|one, other| one.connection == other.connection) {
+            hand_over(context, links, of_connection);
         }
         ends.clear();
+        let mut waiting = false;
+        // Also while others are busy.
+        if is_idle || retried.elapsed() >= RETRY_PAUSE {
+            retried = Instant::now();
+            waiting = start_again(links);
+        }
+        if is_idle {
+            pace.sleep(&context.device, waiting);
+        } else {
+            pace = Pace::new();
+        }
     }
 }
 
-/// The number of the connection that started what has ended.
-fn connection(end: &Completion) -> u32 {
-    (end.token >> 32) as u32
+/// Gives a link what has ended of one of its connections.
+fn hand_over(context: &Context, links: &Links<Remote>, ends: &[End]) {
+    let connection = ends[0].connection;
+    let peer = context.peers.lock().get(&connection).copied();
+    let link = peer.and_then(|peer| links.read().get(&peer).map(Arc::clone));
+    if let Some(link) = link {
+        link.post(|state, options| remote::take_ends(state, options, connection, ends));
+        link.flush();
+    }
 }
 
 /// Tries what the provider did not take before; tells whether something still waits.
 fn start_again(links: &Links<Remote>) -> bool {
-    let mut waits = false;
+    let waits = |remote: &Remote| remote.waits();
+    let mut still = false;
     let links: Vec<_> = links.read().values().map(Arc::clone).collect();
     for link in links {
-        link.post(|state, _| waits |= remote::start_again(state));
-        link.deliver();
+        if !waits(&link.state().extension) {
+            continue;
+        }
+        link.post(|state, _| {
+            remote::start_again(state);
+            still |= waits(&state.extension);
+        });
+        link.flush();
     }
-    waits
+    still
 }
 
-/// Sleeps until there may be something to do.
-fn sleep(context: &Context, idle: u32, waiting: bool) {
-    let longest = if waiting { RETRY_PAUSE } else { LONGEST_SLEEP };
-    if context.device.tells_when_ready() {
-        pause(context, longest);
-    } else if let Some(doublings) = idle.checked_sub(LOOKS) {
-        pause(context, (FIRST_PAUSE * (1 << doublings.min(10))).min(LONGEST_PAUSE));
-    } else {
-        std::thread::yield_now();
+/// Takes every link down.
+fn fail_links(links: &Links<Remote>, reason: &str) {
+    let links: Vec<_> = links.read().values().map(Arc::clone).collect();
+    for link in links {
+        let mut state = link.state();
+        if state.status == Status::Up {
+            state.fail(reason.to_owned());
+            link.waker.wake();
+        }
     }
 }
 
-fn pause(context: &Context, timeout: Duration) {
-    if let Err(error) = context.device.wait(timeout) {
-        error!(%error, "the libfabric fabric cannot sleep");
+struct FailOnPanic<'a> {
+    context: &'a Context,
+    links: &'a Links<Remote>,
+}
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.context.device.fail("the thread that makes progress has panicked".into());
+            fail_links(self.links, "nobody makes progress any more");
+        }
+    }
+}
+
+/// How long it sleeps.
+struct Pace {
+    /// How often in a row there was nothing.
+    empty: u32,
+    /// When something last happened.
+    happened: Instant,
+    /// When it last slept, or something happened.
+    slept: Instant,
+}
+
+impl Pace {
+    /// Something has just happened.
+    fn new() -> Pace {
+        let now = Instant::now();
+        Pace { empty: 0, happened: now, slept: now }
+    }
+
+    /// Sleeps until there may be something to do; `waiting`: something is to be tried again.
+    fn sleep(&mut self, device: &Device, waiting: bool) {
+        if device.tells_when_ready() {
+            if self.slept.elapsed() >= BELIEVED {
+                thread::sleep(FLOOR);
+            }
+            return self.wait(device, if waiting { RETRY_PAUSE } else { LONGEST_SLEEP });
+        }
+        let before = self.empty;
+        self.empty = self.empty.saturating_add(1);
+        let Some(doublings) = before.checked_sub(LOOKS) else { return thread::yield_now() };
+        let keen = waiting || self.happened.elapsed() < KEEN;
+        let longest = if keen { KEEN_PAUSE } else { LONGEST_PAUSE };
+        self.wait(device, (FIRST_PAUSE * (1 << doublings.min(10))).min(longest));
+    }
+
+    fn wait(&mut self, device: &Device, timeout: Duration) {
+        let begun = Instant::now();
+        match device.wait(timeout) {
+            Ok(true) => *self = Pace::new(),
+            Ok(false) if begun.elapsed() >= FLOOR.min(timeout) => self.slept = Instant::now(),
+            Ok(false) => {}
+            Err(error) => {
+                error!(%error, "the libfabric fabric cannot sleep");
+                thread::sleep(LONGEST_PAUSE);
+            }
+        }
     }
 }

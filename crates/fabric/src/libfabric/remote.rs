@@ -11,41 +11,39 @@
 //! all operations on a memory that came to it meanwhile. On a network card the look is also what brings the bytes before it
 //! out of the bus and into memory.
 //!
-//! Lives and dies with one connection, under its link's lock, which is taken before the device's.
+//! # When the owner looks
+//! Some providers tell nobody when something has come in (`Device::tells_when_ready`), so that an idle owner looks now and then only. To
+//! such a one the link rings, over the connection, when it has something to do, and from time to time while it has.
+//!
+//! Lives and dies with one connection, under its link's lock, which is taken before the device's. [`session`] is how it begins
+//! and ends.
+
+mod session;
 
 use super::{
     Context,
-    device::{Completion, Direction, Initiator},
-    grant::Grant,
+    device::End,
+    endpoint::{Direction, Initiator},
     ring::{Part, Ring},
 };
 use crate::{
     LinkEvent, LinkOptions, PeerId,
-    shm::{
-        mapping::{Mapping, create_file},
-        memory::HEADER,
-    },
-    stream::{
-        flights::Extension,
-        frame::{Place, Request},
-        link::LinkState,
-        target::Export,
-    },
+    shm::memory::HEADER,
+    stream::{frame::Request, link::LinkState},
     words::{self, WORD},
 };
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
-    io,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
-/// Staging memory of a link.
-const STAGING_BYTES: usize = 4 << 20;
 /// Most bytes that one part of an operation has.
 const PART_BYTES: usize = 256 << 10;
 /// Most parts under way on one link.
 const MAX_PARTS: usize = 512;
+/// How often the owner is rung while there are operations: before its attention fades (`progress`).
+const RING_PAUSE: Duration = Duration::from_millis(5);
 
 /// Id and key of a memory.
 pub(super) type MemoryId = (u64, u64);
@@ -62,8 +60,8 @@ pub(super) enum Access<'a> {
 struct Operation {
     memory: MemoryId,
     offset: u64,
-    /// Number given by who posted it.
-    op: u64,
+    /// Number given by who posted it; `None`: nobody is told of its end.
+    op: Option<u64>,
     len: usize,
     /// Bytes whose parts were started, and whose parts have ended.
     started: usize,
@@ -108,13 +106,24 @@ struct Granted {
     revoked: bool,
 }
 
+/// How the owner's endpoint is reached.
+enum Way {
+    /// It has not told.
+    Unknown,
+    /// It is there. The link's thread is to open an endpoint towards it.
+    Told(Vec<u8>),
+    /// The link's thread does so.
+    Opening,
+    Open(Initiator),
+}
+
 /// The memory of one peer, over one connection.
 pub(super) struct Remote {
     context: Arc<Context>,
     peer: PeerId,
-    /// Number of this connection in this process, by which completions find it; 0 until the first grant.
+    /// Number of this connection in this process, by which what ends finds it; 0 until an endpoint is open.
     connection: u32,
-    initiator: Option<Initiator>,
+    way: Way,
     ring: Ring,
     memory: HashMap<MemoryId, Import>,
     operations: HashMap<u64, Operation>,
@@ -129,16 +138,19 @@ pub(super) struct Remote {
     next_started: u32,
     /// Bytes written and read of which the owner was not told.
     moved: (u64, u64),
-    last_end: Instant,
+    /// When there was last nothing to wait for, or the provider took or ended something.
+    last_sign: Instant,
+    /// When the owner was rung.
+    rung: Option<Instant>,
 }
 
-/// Carries `access` out at `offset` of a memory, or has it wait for the grant.
+/// Carries `access` out at `offset` of a memory, or has it wait for the grant. Without a number nobody is told of its end.
 pub(super) fn post(
     state: &mut LinkState<Remote>,
     options: &LinkOptions,
     memory: MemoryId,
     offset: u64,
-    op: u64,
+    op: Option<u64>,
     access: &Access<'_>,
 ) {
     if let Entry::Vacant(unknown) = state.extension.memory.entry(memory) {
@@ -149,35 +161,53 @@ pub(super) fn post(
     if let Some(Import::Granted(granted)) = remote.memory.get(&memory)
         && !granted.admits(offset, access.len())
     {
-        events.push_back(LinkEvent::Refused { op });
+        events.extend(op.map(|op| LinkEvent::Refused { op }));
         return;
     }
     if let Err(reason) = remote.add(memory, offset, op, access, events) {
-        state.fail(reason);
+        return state.fail(reason);
     } else if remote.waiting_bytes > options.out_buffer_bytes {
-        state.fail(format!("it does not take what is written: over {} bytes wait", options.out_buffer_bytes));
+        return state.fail(format!("it does not take what is written: over {} bytes wait", options.out_buffer_bytes));
     }
+    ring_if_needed(state, options);
 }
 
-/// Takes what has ended of what the connection with this number started; delivers nothing itself. Ends that come too late for
-/// their connection are dropped.
-pub(super) fn take_ends(state: &mut LinkState<Remote>, connection: u32, ends: &[Completion]) {
+/// Takes what has ended of the connection with this number; delivers nothing itself. What comes too late for its connection is
+/// dropped.
+pub(super) fn take_ends(state: &mut LinkState<Remote>, options: &LinkOptions, connection: u32, ends: &[End]) {
     if state.extension.connection != connection {
         return;
     }
     let LinkState { extension, events, .. } = state;
     let taken = ends.iter().try_for_each(|end| extension.take_end(end, events));
-    if let Err(reason) = taken.and_then(|()| extension.start(events)) {
+    match taken.and_then(|()| extension.start(events)) {
+        Ok(()) => ring_if_needed(state, options),
+        Err(reason) => state.fail(reason),
+    }
+}
+
+/// Starts what could not be started before.
+pub(super) fn start_again(state: &mut LinkState<Remote>) {
+    if let Err(reason) = state.extension.start(&mut state.events) {
         state.fail(reason);
     }
 }
 
-/// Starts what could not be started before; tells whether something still waits.
-pub(super) fn start_again(state: &mut LinkState<Remote>) -> bool {
-    if let Err(reason) = state.extension.start(&mut state.events) {
-        state.fail(reason);
+/// Tells an owner that hears of nothing by itself that there is something to do.
+fn ring_if_needed(state: &mut LinkState<Remote>, options: &LinkOptions) {
+    let remote = &mut state.extension;
+    let rang = |at: Instant| at.elapsed() < RING_PAUSE;
+    if remote.context.device.tells_when_ready() || remote.operations.is_empty() || remote.rung.is_some_and(rang) {
+        return;
     }
-    state.extension.waits()
+    remote.rung = Some(Instant::now());
+    tell_moved(state, options);
+}
+
+/// Tells the owner what was moved of which it was not told.
+fn tell_moved(state: &mut LinkState<Remote>, options: &LinkOptions) {
+    let (written, read) = std::mem::take(&mut state.extension.moved);
+    state.note(Request::Moved { written, read }, options);
 }
 
 impl Remote {
@@ -186,12 +216,12 @@ impl Remote {
         &mut self,
         memory: MemoryId,
         offset: u64,
-        op: u64,
+        op: Option<u64>,
         access: &Access<'_>,
         events: &mut VecDeque<LinkEvent>,
     ) -> Result<(), String> {
         if self.operations.is_empty() {
-            self.last_end = Instant::now();
+            self.last_sign = Instant::now();
         }
         let number = self.next_operation;
         self.next_operation += 1;
@@ -244,16 +274,19 @@ impl Remote {
     }
 
     /// Whether something is to be started that could not be.
-    fn waits(&self) -> bool {
-        !self.queue.is_empty() || !self.to_look.is_empty()
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.way, Way::Open(_)) && (!self.queue.is_empty() || !self.to_look.is_empty())
     }
 
     /// Starts looks, then parts, as far as there is room. What was not begun when its memory turned out to be revoked is refused.
     fn start(&mut self, events: &mut VecDeque<LinkEvent>) -> Result<(), String> {
-        for memory in std::mem::take(&mut self.to_look) {
+        // In turn, so that none waits for ever; and none is forgotten if one fails.
+        for _ in 0..self.to_look.len() {
+            let memory = self.to_look[0];
             if !self.look(memory)? {
-                self.to_look.push(memory);
+                break;
             }
+            self.to_look.remove(0);
         }
         while let Some(number) = self.queue.front().copied() {
             let Operation { memory, started: before, .. } = self.operations[&number];
@@ -268,13 +301,14 @@ impl Remote {
                 Payload::Write { kept, from } => (std::mem::take(kept), *from),
                 Payload::Read(_) => (Vec::new(), 0),
             };
-            self.start_parts(number, bytes.get(before - from..).unwrap_or_default())?;
+            let started = self.start_parts(number, bytes.get(before - from..).unwrap_or_default());
             let operation = self.operations.get_mut(&number).expect("it has not ended");
             let is_started = operation.started == operation.len;
             if let Payload::Write { kept, .. } = &mut operation.payload {
                 *kept = if is_started { Vec::new() } else { bytes };
                 self.waiting_bytes -= operation.started - before;
             }
+            started?;
             if !is_started {
                 return Ok(());
             }
@@ -285,6 +319,9 @@ impl Remote {
 
     /// Starts parts of an operation as far as there is room; `bytes` are those of a write that were not started.
     fn start_parts(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        if !matches!(self.way, Way::Open(_)) {
+            return Ok(());
+        }
         let most = PART_BYTES.min(self.context.device.max_transfer());
         let before = self.operations[&number].started;
         loop {
@@ -311,6 +348,9 @@ impl Remote {
 
     /// Starts a look for every operation on `memory` that is placed. False: not now.
     fn look(&mut self, memory: MemoryId) -> Result<bool, String> {
+        if !matches!(self.way, Way::Open(_)) {
+            return Ok(false);
+        }
         let Some(part) = self.ring.take(WORD) else { return Ok(false) };
         // What was there before must not pass for an answer.
         words::store(self.staging(), part.range.start, u64::MAX);
@@ -334,13 +374,13 @@ impl Remote {
             let granted = self.granted(memory);
             (granted.key, granted.base)
         };
-        let token = u64::from(self.connection) << 32 | u64::from(self.next_started);
+        let token = u64::from(self.next_started);
         let near = match &started {
             Started::Part { part, .. } | Started::Look { part, .. } => part.range.clone(),
         };
-        let initiator = self.initiator.as_ref().expect("there is one since the first grant");
-        let taken = initiator.transfer(direction, near, (base.wrapping_add(offset), key), token);
-        if taken.map_err(|error| error.to_string())? {
+        let taken = self.initiator().transfer(direction, near, (base.wrapping_add(offset), key), token);
+        if matches!(taken, Ok(true)) {
+            self.last_sign = Instant::now();
             self.started.insert(self.next_started, started);
             self.next_started = self.next_started.wrapping_add(1);
             return Ok(true);
@@ -352,18 +392,18 @@ impl Remote {
                 self.granted(memory).placed = operations;
             }
         }
-        Ok(false)
+        taken.map_err(|error| error.to_string())
     }
 
-    /// Takes the end of what was started with its token.
-    fn take_end(&mut self, end: &Completion, events: &mut VecDeque<LinkEvent>) -> Result<(), String> {
-        let Some(started) = self.started.remove(&(end.token as u32)) else { return Ok(()) };
-        end.result.clone()?;
-        self.last_end = Instant::now();
+    /// Takes the end of what was started with its token, or of the connection.
+    fn take_end(&mut self, end: &End, events: &mut VecDeque<LinkEvent>) -> Result<(), String> {
+        let token = end.result.clone()?;
+        let started = u32::try_from(token).ok().and_then(|token| self.started.remove(&token));
+        let started = started.ok_or_else(|| format!("the provider has ended what was not started: {token}"))?;
+        self.last_sign = Instant::now();
         match started {
             Started::Part { operation: number, at, part } => {
                 let len = part.range.len();
-                let staging = self.initiator.as_ref().expect("it started the part").staging().words();
                 let operation = self.operations.get_mut(&number).expect("it has a part that had not ended");
                 match &mut operation.payload {
                     Payload::Write { .. } => {
@@ -371,6 +411,7 @@ impl Remote {
                         self.context.counters.add_sent(len);
                     }
                     Payload::Read(bytes) => {
+                        let staging = self.way.initiator().staging().words();
                         words::copy_out(staging, part.range.start, &mut bytes[at..at + len]);
                         self.moved.1 += len as u64;
                         self.context.counters.add_received(len);
@@ -395,7 +436,7 @@ impl Remote {
                 }
                 for number in operations {
                     let operation = self.operations.remove(&number).expect("it ends here");
-                    events.push_back(operation.event(revoked));
+                    events.extend(operation.event(revoked));
                 }
             }
         }
@@ -408,7 +449,7 @@ impl Remote {
         if let Payload::Write { kept, .. } = &operation.payload {
             self.waiting_bytes -= kept.len();
         }
-        events.push_back(operation.event(true));
+        events.extend(operation.event(true));
     }
 
     /// All bytes of an operation are placed: it waits for a look.
@@ -428,26 +469,21 @@ impl Remote {
         }
     }
 
-    fn staging(&self) -> &[std::sync::atomic::AtomicU64] {
-        self.initiator.as_ref().expect("there is one since the first grant").staging().words()
+    fn initiator(&self) -> &Initiator {
+        self.way.initiator()
     }
 
-    /// Opens the endpoint of this connection towards the one at `address`.
-    fn open(&mut self, address: &[u8]) -> io::Result<()> {
-        let staging = Mapping::new(&create_file(STAGING_BYTES)?, STAGING_BYTES)?;
-        self.initiator = Some(Initiator::open(&self.context.device, Arc::new(staging), address)?);
-        self.connection = self.context.next_connection.fetch_add(1, Ordering::Relaxed);
-        self.context.peers.lock().insert(self.connection, self.peer);
-        Ok(())
+    fn staging(&self) -> &[AtomicU64] {
+        self.initiator().staging().words()
     }
+}
 
-    /// Takes a grant.
-    fn accept(&mut self, bytes: &[u8]) -> Result<Granted, String> {
-        let Grant { key, base, len, address } = Grant::decode(bytes).ok_or("a grant that makes no sense")?;
-        if self.initiator.is_none() {
-            self.open(&address).map_err(|error| error.to_string())?;
+impl Way {
+    fn initiator(&self) -> &Initiator {
+        match self {
+            Way::Open(initiator) => initiator,
+            _ => unreachable!("nothing is started before the endpoint is open"),
         }
-        Ok(Granted { key, base, len, unfinished: 0, placed: Vec::new(), looking: false, revoked: false })
     }
 }
 
@@ -469,106 +505,12 @@ impl Granted {
 
 impl Operation {
     /// What tells of its end.
-    fn event(self, revoked: bool) -> LinkEvent {
-        let op = self.op;
-        match self.payload {
+    fn event(self, revoked: bool) -> Option<LinkEvent> {
+        let op = self.op?;
+        Some(match self.payload {
             _ if revoked => LinkEvent::Refused { op },
             Payload::Write { .. } => LinkEvent::Completed { op },
             Payload::Read(bytes) => LinkEvent::ReadDone { op, bytes },
-        }
-    }
-}
-
-impl Extension for Remote {
-    type Context = Context;
-
-    fn new(context: &Arc<Context>, peer: PeerId) -> Remote {
-        Remote {
-            context: Arc::clone(context),
-            peer,
-            connection: 0,
-            initiator: None,
-            ring: Ring::new(STAGING_BYTES),
-            memory: HashMap::new(),
-            operations: HashMap::new(),
-            next_operation: 0,
-            queue: VecDeque::new(),
-            to_look: Vec::new(),
-            waiting_bytes: 0,
-            started: HashMap::new(),
-            next_started: 0,
-            moved: (0, 0),
-            last_end: Instant::now(),
-        }
-    }
-
-    fn imported(
-        &mut self,
-        id: MemoryId,
-        export: Option<Export>,
-        events: &mut VecDeque<LinkEvent>,
-    ) -> Result<(), String> {
-        let Some(Import::Asked { waiting }) = self.memory.remove(&id) else {
-            unreachable!("a grant is asked for once, and its answer comes once");
-        };
-        let granted = match export {
-            Some(Export::Grant(bytes)) => Some(self.accept(&bytes)?),
-            Some(Export::File(_)) => return Err("a file where a grant was asked for".into()),
-            None => None,
-        };
-        let mut admitted = Vec::new();
-        for number in waiting {
-            let Operation { offset, len, .. } = self.operations[&number];
-            if granted.as_ref().is_some_and(|granted| granted.admits(offset, len)) {
-                admitted.push(number);
-                continue;
-            }
-            self.refuse(number, events);
-        }
-        if let Some(mut granted) = granted {
-            granted.unfinished = admitted.len();
-            self.memory.insert(id, Import::Granted(granted));
-        }
-        for number in admitted {
-            if self.operations[&number].len == 0 { self.place(number) } else { self.queue.push_back(number) }
-        }
-        self.start(events)?;
-        self.wake_if_needed();
-        Ok(())
-    }
-
-    fn revoked(&mut self, id: u64) {
-        for (_, import) in self.memory.iter_mut().filter(|((other, _), _)| *other == id) {
-            if let Import::Granted(granted) = import {
-                granted.revoked = true;
-            }
-        }
-    }
-
-    /// Gives back what is revoked and has no operation under way, and tells what was moved. A provider that ends nothing for too long
-    /// is as bad as a peer that answers nothing.
-    fn attend(state: &mut LinkState<Remote>, options: &LinkOptions) {
-        let remote = &mut state.extension;
-        let silence = remote.last_end.elapsed();
-        if !remote.operations.is_empty() && silence > options.peer_timeout {
-            let silence = Duration::as_secs_f64(&silence);
-            return state.fail(format!("no operation has ended for {silence:.1} s"));
-        }
-        let idle = |import: &Import| matches!(import, Import::Granted(g) if g.revoked && g.unfinished == 0);
-        let idle: Vec<MemoryId> = remote.memory.iter().filter(|(_, import)| idle(import)).map(|(id, _)| *id).collect();
-        idle.iter().for_each(|id| drop(remote.memory.remove(id)));
-        let (written, read) = std::mem::take(&mut remote.moved);
-        for (id, key) in idle {
-            state.note(Request::Release(Place { id, key, offset: 0 }), options);
-        }
-        if (written, read) != (0, 0) {
-            state.note(Request::Moved { written, read }, options);
-        }
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        self.context.peers.lock().remove(&self.connection);
+        })
     }
 }

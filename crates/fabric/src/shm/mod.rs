@@ -106,8 +106,9 @@ impl Fabric for ShmFabric {
 struct FileOwner(Arc<Registry<FileMemory<()>>>);
 
 impl Owner for FileOwner {
-    fn export(&mut self, id: u64, key: u64) -> Option<Export> {
-        let file = self.0.find(id, key)?.file();
-        file.inspect_err(|error| warn!(%error, "cannot pass memory to a peer")).ok()?.map(Export::File)
+    fn export(&mut self, id: u64, key: u64) -> io::Result<Option<Export>> {
+        let Some(memory) = self.0.find(id, key) else { return Ok(None) };
+        let file = memory.file().inspect_err(|error| warn!(%error, "cannot pass memory to a peer"))?;
+        Ok(file.map(Export::File))
     }
 }

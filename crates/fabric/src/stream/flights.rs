@@ -7,7 +7,7 @@
 use super::{
     LinkOptions,
     frame::{Answer, FrameError, HeaderBuffer},
-    link::LinkState,
+    link::{Link, LinkState},
     target::Export,
 };
 use crate::{LinkEvent, PeerId};
@@ -29,7 +29,11 @@ pub(crate) trait Extension: Sized + Send + 'static {
     ) -> Result<(), String>;
     /// The owner has revoked a memory that was granted over this connection.
     fn revoked(&mut self, _id: u64) {}
-    /// Called by the link's thread before each ping: may send what is due, or fail the link.
+    /// Called by the link's thread when the connection is up, before it waits for anything: may post.
+    fn begin(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
+    /// Called by the link's thread after it took answers, with no lock held: may do what takes long.
+    fn settle(_link: &Link<Self>) {}
+    /// Called by the link's thread once in every interval of pings, however busy the link is: may send what is due, or fail the link.
     fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 

@@ -4,7 +4,7 @@
 use super::{
     flights::Extension,
     hello,
-    link::{Link, Status},
+    link::{Link, LinkState, Status},
     socket::{Network, Ready, Socket, wait},
 };
 use std::{
@@ -38,6 +38,8 @@ pub(crate) fn run<X: Extension>(link: &Link<X>) {
                 last_error.clear();
                 link.up(&socket, &address);
                 info!(peer = %link.peer, %address, "fabric link is up");
+                link.post(X::begin);
+                link.flush();
                 let reason = Pump::new(link, &socket).run();
                 info!(peer = %link.peer, %address, %reason, "fabric link is down");
                 link.down();
@@ -113,11 +115,14 @@ struct Pump<'a, X: Extension> {
     fds: VecDeque<OwnedFd>,
     /// Since when an answer has been due: the last one came then, or what waits for one was first seen.
     waiting_since: Option<Instant>,
+    /// When the transport was last asked what is due.
+    attended: Instant,
 }
 
 impl<'a, X: Extension> Pump<'a, X> {
     fn new(link: &'a Link<X>, socket: &'a Socket) -> Pump<'a, X> {
-        Pump { link, socket, buffer: vec![0; RECEIVE_BYTES], fds: VecDeque::new(), waiting_since: None }
+        let (buffer, fds) = (vec![0; RECEIVE_BYTES], VecDeque::new());
+        Pump { link, socket, buffer, fds, waiting_since: None, attended: Instant::now() }
     }
 
     /// Runs until the connection ends; tells why.
@@ -144,6 +149,12 @@ impl<'a, X: Extension> Pump<'a, X> {
             {
                 return reason;
             }
+            X::settle(self.link);
+            if self.attended.elapsed() >= options.ping_interval {
+                self.attended = Instant::now();
+                self.link.post(X::attend);
+                self.link.flush();
+            }
             if pings && let Err(reason) = self.check_alive(ready, options.peer_timeout) {
                 return reason;
             }
@@ -161,14 +172,21 @@ impl<'a, X: Extension> Pump<'a, X> {
             };
             self.link.shared.counters.add_received(received);
             let mut state = self.link.state();
-            if state.status == Status::Closed {
+            match &state.status {
+                Status::Up => {}
+                // What failed has left its extension as it may be, and is not to be used again.
+                Status::Failed(reason) => return Err(reason.clone()),
                 // Another link may be up already: what waits for these answers must not go on.
-                return Err("it is not wanted there any more".into());
+                Status::Closed | Status::Connecting => return Err("it is not wanted there any more".into()),
             }
             let lane = &mut *state;
-            lane.flights
-                .feed(&self.buffer[..received], &mut self.fds, &mut lane.extension, &mut lane.events)
-                .map_err(|error| format!("bad answer: {error}"))?;
+            let fed = lane.flights.feed(&self.buffer[..received], &mut self.fds, &mut lane.extension, &mut lane.events);
+            if let Err(error) = fed {
+                let reason = format!("bad answer: {error}");
+                // Before anybody else has the lock.
+                state.fail(reason.clone());
+                return Err(reason);
+            }
             self.waiting_since = (!state.flights.is_empty()).then(Instant::now);
             drop(state);
             self.link.deliver();
@@ -188,10 +206,7 @@ impl<'a, X: Extension> Pump<'a, X> {
         }
         if self.link.state().flights.is_empty() {
             self.waiting_since = None;
-            self.link.post(|state, options| {
-                X::attend(state, options);
-                state.ping(options);
-            });
+            self.link.post(LinkState::ping);
             self.link.flush();
             return Ok(());
         }

@@ -90,17 +90,21 @@ pub(crate) fn wait(
     Ok(Ready { readable: broken || seen.contains(PollFlags::IN), writable: broken || seen.contains(PollFlags::OUT) })
 }
 
-/// Waits until one of `fds` is readable, the waker is woken, or `timeout` is over.
-pub(crate) fn wait_for_any(fds: &[BorrowedFd<'_>], waker: &Waker, timeout: Duration) -> io::Result<()> {
+/// Waits until one of `fds` is readable, the waker is woken, or `timeout` is over; tells whether it was woken.
+pub(crate) fn wait_for_any(fds: &[BorrowedFd<'_>], waker: &Waker, timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     fds.push(PollFd::new(&waker.0, PollFlags::IN));
     match poll(&mut fds, Some(&timeout)) {
-        Ok(_) => waker.drain(),
-        Err(Errno::INTR) => {}
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    Ok(())
+    let woken = fds.last().is_some_and(|waker| !waker.revents().is_empty());
+    if woken {
+        waker.drain();
+    }
+    Ok(woken)
 }
 
 /// A connected stream.

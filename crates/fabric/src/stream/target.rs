@@ -33,17 +33,23 @@ pub(crate) trait Owner {
     fn framed(&self, _id: u64, _key: u64) -> Option<Arc<dyn Framed>> {
         None
     }
-    /// Memory that is reached in another way.
-    fn export(&mut self, _id: u64, _key: u64) -> Option<Export> {
-        None
+    /// Memory that is reached in another way; `None` if there is none of this id and key, or it is revoked.
+    ///
+    /// # Errors
+    /// It cannot be exported. That ends the connection: the peer must not take it for a revocation.
+    fn export(&mut self, _id: u64, _key: u64) -> io::Result<Option<Export>> {
+        Ok(None)
     }
     /// The peer gives an exported memory back.
     fn release(&mut self, _id: u64, _key: u64) {}
     /// The peer has moved so many more bytes to and from exported memory.
     fn moved(&mut self, _written: u64, _read: u64) {}
     /// Numbers of exported memories that were revoked and that the peer was not told of.
-    fn revoked(&mut self) -> Vec<u64> {
-        Vec::new()
+    ///
+    /// # Errors
+    /// Exported memory is not reached any more. That ends the connection.
+    fn revoked(&mut self) -> io::Result<Vec<u64>> {
+        Ok(Vec::new())
     }
 }
 
@@ -64,7 +70,7 @@ pub(crate) enum TargetError {
     /// The peer sent what no peer sends.
     #[error("bad request: {0}")]
     Frame(#[from] FrameError),
-    /// The answers do not get through.
+    /// The answers do not get through, or there are none.
     #[error("cannot answer: {0}")]
     Io(#[from] io::Error),
 }
@@ -175,7 +181,7 @@ impl Target {
             }
         }
         self.acknowledge();
-        for id in owner.revoked() {
+        for id in owner.revoked()? {
             Answer::Revoked(id).encode(&mut self.answers);
         }
         self.send(None, outlet)
@@ -194,7 +200,7 @@ impl Target {
             }
             Request::Read(place, length) => self.serve_read(place, length, owner, outlet)?,
             Request::Ping => self.finish(true),
-            Request::Import(place) => match owner.export(place.id, place.key) {
+            Request::Import(place) => match owner.export(place.id, place.key)? {
                 Some(export) => self.pass(export, outlet)?,
                 None => self.finish(false),
             },

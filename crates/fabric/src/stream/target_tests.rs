@@ -12,6 +12,8 @@ use proptest::prelude::*;
 const BYTES: usize = 256;
 /// Number of a memory that is reached in another way.
 const GRANTED: u64 = 77;
+/// Number of one that cannot be reached, for its owner's own reasons.
+const BROKEN: u64 = 78;
 
 /// Two memories; the second is revoked.
 struct Fixture {
@@ -50,8 +52,11 @@ impl Owner for Fixture {
     fn framed(&self, id: u64, key: u64) -> Option<Arc<dyn Framed>> {
         Some(self.registry.find(id, key)?)
     }
-    fn export(&mut self, id: u64, _key: u64) -> Option<Export> {
-        (id == GRANTED).then(|| Export::Grant(b"grant".to_vec()))
+    fn export(&mut self, id: u64, _key: u64) -> io::Result<Option<Export>> {
+        match id {
+            BROKEN => Err(io::Error::other("out of endpoints")),
+            id => Ok((id == GRANTED).then(|| Export::Grant(b"grant".to_vec()))),
+        }
     }
     fn release(&mut self, id: u64, key: u64) {
         self.told.push((id, key));
@@ -59,8 +64,8 @@ impl Owner for Fixture {
     fn moved(&mut self, written: u64, read: u64) {
         self.told.push((written, read));
     }
-    fn revoked(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.to_tell)
+    fn revoked(&mut self) -> io::Result<Vec<u64>> {
+        Ok(std::mem::take(&mut self.to_tell))
     }
 }
 
@@ -315,4 +320,14 @@ fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
     Answer::Revoked(9).encode(&mut expected);
     assert_eq!(out.answers, expected);
     assert_eq!(fixture.told, [(5, 6), (7, 8)]);
+}
+
+#[test]
+fn an_owner_that_cannot_export_ends_the_connection_and_says_nothing_of_a_revocation() {
+    let mut bytes = Vec::new();
+    Request::Import(Place { id: BROKEN, key: 6, offset: 0 }).encode(&mut bytes);
+    let mut out = Collected::default();
+    let ended = Target::new().feed(&bytes, &mut Fixture::new(), &mut out);
+    assert!(matches!(ended, Err(TargetError::Io(_))), "{ended:?}");
+    assert_eq!(out.answers, b"");
 }

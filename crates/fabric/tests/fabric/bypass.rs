@@ -1,6 +1,9 @@
 //! No thread of the owner's application takes part in a write: with all of them stopped, writes still complete.
 
-use crate::common::{Gate, Harness, Node, PATIENCE, Shm, bytes_of, options, pattern, recorder, unique_name};
+use crate::{
+    common::{Gate, Harness, Node, PATIENCE, bytes_of, options, pattern, recorder},
+    harness::{Shm, unique_name},
+};
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId, ShmFabric, Sink, TcpFabric};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

@@ -1,6 +1,9 @@
 //! What only the simulated network does: faults on command, and the same again from the same seed.
 
-use crate::common::{Harness, Log, Node, Sim, bytes_of, pattern};
+use crate::{
+    common::{Harness, Log, Node, bytes_of, pattern},
+    harness::Sim,
+};
 use leeward_fabric::{Fabric, LinkEvent, Memory, PeerId, SimNetwork, SimOptions};
 use leeward_platform::{Nanos, Rng};
 use std::sync::Arc;

@@ -1,7 +1,10 @@
 //! Strangers, broken peers and lost ones, played by plain sockets. The bytes are made by hand, after
 //! `docs/formats/fabric.md`, so that they hold the format still as well.
 
-use crate::common::{Gate, Harness, Log, Node, Shm, Tcp, bytes_of, options, recorder, unique_name};
+use crate::{
+    common::{Gate, Harness, Log, Node, bytes_of, options, recorder},
+    harness::{Shm, Tcp, unique_name},
+};
 use leeward_fabric::{Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use std::{
     io::{Read, Write},

@@ -1,11 +1,14 @@
 //! libfabric between processes: what is left when one dies or ends, what is given back, and whom nobody connects to.
 
-use crate::common::{Gate, Harness, LibfabricShm, LibfabricTcp, Log, Node, Tcp, bytes_of, options, pattern, recorder};
-use leeward_fabric::{Descriptor, Fabric, LibfabricFabric, LinkEvent, PeerId, Provider, Sink};
+use crate::{
+    common::{Gate, Harness, Log, Node, bytes_of, pattern, recorder},
+    harness::{LibfabricShm, LibfabricTcp, options},
+};
+use leeward_fabric::{Descriptor, Fabric, LibfabricFabric, LinkEvent, PeerId, Provider, Sink, TcpFabric};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
-    io::Read,
+    io::Write,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -14,9 +17,10 @@ use std::{
 
 const CHILD: &str = "LEEWARD_FABRIC_TEST_LIBFABRIC_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
+const PAIR: usize = 16;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory, tells its parent where it is, and at the end of
-/// its input sends what the memory holds and ends.
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each line of its
+/// input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn libfabric_child() {
@@ -27,12 +31,17 @@ fn libfabric_child() {
     let fabric = LibfabricFabric::bind(PeerId(2), "127.0.0.1:0", provider, options(), sink).expect("a port is free");
     let memory = fabric.allocate(MEMORY_BYTES).expect("there is memory");
     fabric.connect(PeerId(1), parent);
-    let mut h = Tcp::default();
+    let mut h = LibfabricTcp::default();
     h.until("the parent is connected", &mut || log.lock().unwrap().contains(&(PeerId(1), LinkEvent::Up)));
     fabric.send(PeerId(1), &memory.descriptor().0);
     fabric.send(PeerId(1), fabric.local_address().as_bytes());
     fabric.flush();
-    std::io::stdin().read_to_end(&mut Vec::new()).expect("the parent closes it");
+    for line in std::io::stdin().lines() {
+        line.expect("the parent writes text");
+        memory.revoke();
+        fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
+        fabric.flush();
+    }
     fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
     fabric.flush();
     h.until("the parent has it", &mut || {
@@ -53,7 +62,7 @@ impl ChildNode {
     fn start(parent: &Node, provider: Provider) -> ChildNode {
         let before = parent.log.lock().unwrap().len();
         let process = Command::new(env::current_exe().expect("this binary"))
-            .args(["libfabric::libfabric_child", "--exact", "--ignored", "--nocapture"])
+            .args(["processes::libfabric_child", "--exact", "--ignored", "--nocapture"])
             .env(CHILD, format!("{provider} {}", parent.fabric.local_address()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -61,7 +70,7 @@ impl ChildNode {
             .expect("this binary runs");
         // Only its number is of use: what concerns it is found in the parent's log.
         let node = Node { id: PeerId(2), fabric: Arc::clone(&parent.fabric), log: Log::default() };
-        let mut h = Tcp::default();
+        let mut h = LibfabricTcp::default();
         let told = || {
             let log = &parent.log.lock().unwrap()[before..];
             let messages = log.iter().filter(|(_, event)| matches!(event, LinkEvent::Message(_)));
@@ -80,7 +89,7 @@ impl ChildNode {
     fn end(&mut self, parent: &Node) -> Vec<u8> {
         let told = parent.messages(&self.node).len();
         drop(self.process.stdin.take());
-        Tcp::default().until("the child tells what it sees", &mut || parent.messages(&self.node).len() > told);
+        LibfabricTcp::default().until("the child tells what it sees", &mut || parent.messages(&self.node).len() > told);
         parent.fabric.send(self.node.id, b"end");
         parent.fabric.flush();
         assert!(self.process.wait().expect("it ends").success());
@@ -126,6 +135,83 @@ fn another_process_is_written(h: &mut dyn Harness, provider: Provider) {
     assert!(parent.outcome(1000) == Some(LinkEvent::ReadDone { op: 1000, bytes: bytes.clone() }));
     assert!(child.end(&parent) == bytes, "what the child sees");
     h.until("the link is down", &mut || parent.downs(&child.node) == 1);
+}
+
+/// What is written to place `number` of a memory: two words, since one may go another way.
+fn pair(number: u64) -> [u8; PAIR] {
+    u128::from(number + 1).to_le_bytes()
+}
+
+/// Several threads write to another process and flush.
+fn several_threads_write_another_process(h: &mut dyn Harness, provider: Provider) {
+    const OPS: u64 = 100;
+    let parent = h.node(1);
+    let mut child = ChildNode::start(&parent, provider);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (parent, child) = (&parent, &child);
+            scope.spawn(move || {
+                for op in thread * OPS..(thread + 1) * OPS {
+                    parent.write(&child.node, &child.memory, op * PAIR as u64, &pair(op), op);
+                }
+            });
+        }
+    });
+    h.until("all complete", &mut || (0..4 * OPS).all(|op| parent.completed(&child.node, op)));
+    let seen = child.end(&parent);
+    for (op, bytes) in (0..4 * OPS).zip(seen.chunks(PAIR)) {
+        assert_eq!(bytes, pair(op), "write {op}");
+    }
+}
+
+/// Another process revokes its memory while writes pour in: what was completed is there, and nothing comes after.
+fn another_process_revokes_under_fire(h: &mut dyn Harness, provider: Provider) {
+    const PLACES: u64 = 256;
+    let parent = h.node(1);
+    let mut child = ChildNode::start(&parent, provider);
+    let mut posted = 0;
+    let mut post = || {
+        let place = posted % PLACES;
+        parent.write(&child.node, &child.memory, place * PAIR as u64, &pair(place), posted);
+        posted += 1;
+    };
+    let count =
+        |ends: fn(&LinkEvent) -> bool| parent.log.lock().unwrap().iter().filter(|(_, event)| ends(event)).count();
+    let completed = || count(|event| matches!(event, LinkEvent::Completed { .. }));
+    let refused = || count(|event| matches!(event, LinkEvent::Refused { .. }));
+    h.until("some complete", &mut || {
+        post();
+        completed() >= 20
+    });
+    let told = parent.messages(&child.node).len();
+    let input = child.process.stdin.as_mut().expect("it was not ended");
+    writeln!(input, "revoke").expect("it reads its input");
+    h.until("the child has revoked its memory, and refuses", &mut || {
+        post();
+        parent.messages(&child.node).len() > told && refused() > 0
+    });
+    h.until("all end", &mut || (completed() + refused()) as u64 == posted);
+    let settled = parent.messages(&child.node).swap_remove(told);
+    for op in (0..posted).filter(|op| parent.completed(&child.node, *op)) {
+        let at = (op % PLACES) as usize * PAIR;
+        assert_eq!(settled[at..at + PAIR], pair(op % PLACES), "write {op} was completed");
+    }
+    assert!(child.end(&parent) == settled, "bytes changed after the revocation");
+}
+
+#[test]
+fn several_threads_write_another_process_over_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| several_threads_write_another_process(h, Provider::Shm));
+}
+
+#[test]
+fn another_process_revokes_under_fire_over_tcp() {
+    LibfabricTcp::ready().iter_mut().for_each(|h| another_process_revokes_under_fire(h, Provider::Tcp));
+}
+
+#[test]
+fn another_process_revokes_under_fire_over_shm() {
+    LibfabricShm::ready().iter_mut().for_each(|h| another_process_revokes_under_fire(h, Provider::Shm));
 }
 
 #[test]
@@ -237,7 +323,9 @@ fn memory_is_unmapped_when_its_peer_has_heard_that_it_is_revoked_or_dropped() {
 #[test]
 fn processes_with_another_fabric_or_provider_are_not_connected() {
     let (Some(mut tcp), Some(mut shm)) = (LibfabricTcp::ready(), LibfabricShm::ready()) else { return };
-    let (a, b, c) = (tcp.node(1), shm.node(2), Tcp::default().node(3));
+    let (log, sink) = recorder();
+    let plain = TcpFabric::bind(PeerId(3), "127.0.0.1:0", options(), sink).expect("a port is free");
+    let (a, b, c) = (tcp.node(1), shm.node(2), Node { id: PeerId(3), fabric: plain, log });
     for (from, to) in [(&a, &b), (&b, &a), (&a, &c), (&c, &a)] {
         from.fabric.connect(to.id, &to.fabric.local_address());
     }
@@ -281,4 +369,43 @@ fn writes_complete_while_the_target_hangs_in_its_sink() {
     h.until("all complete", &mut || (1..=256).all(|op| a.completed(&b, op)));
     assert!(bytes_of(&*memory, 0, MEMORY_BYTES) == bytes);
     gate.open();
+}
+
+#[test]
+fn what_is_due_is_told_while_the_connection_is_busy() {
+    let Some(mut h) = LibfabricTcp::ready() else { return };
+    let (a, b) = h.pair();
+    let memory = b.fabric.allocate(MEMORY_BYTES).expect("there is memory");
+    let received = || b.fabric.counters().bytes_received;
+    a.write(&b, &memory.descriptor(), 0, &[1; MEMORY_BYTES], 0);
+    let mut op = 1;
+    h.until("the owner hears what was written", &mut || {
+        // A word goes over the connection, and its answer keeps that from being silent.
+        a.write(&b, &memory.descriptor(), 0, &[2; 8], op);
+        op += 1;
+        received() >= MEMORY_BYTES as u64
+    });
+}
+
+/// A bug of a sink must not leave other links waiting for completions that nobody takes.
+#[test]
+fn a_panic_in_the_thread_that_makes_progress_takes_every_link_down() {
+    let Some(mut h) = LibfabricTcp::ready() else { return };
+    let (b, c) = (h.node(2), h.node(3));
+    let (log, record) = recorder();
+    let sink: Sink = Arc::new(move |peer, event| {
+        assert!((peer, &event) != (PeerId(2), &LinkEvent::Completed { op: 13 }), "as the test wants it");
+        record(peer, event);
+    });
+    let a = Node { id: PeerId(1), fabric: h.attach(1, sink), log };
+    let memories = [&b, &c].map(|node| node.fabric.allocate(MEMORY_BYTES).expect("there is memory"));
+    for (op, (node, memory)) in [&b, &c].into_iter().zip(&memories).enumerate() {
+        a.fabric.connect(node.id, &node.fabric.local_address());
+        h.until("the link is up", &mut || a.ups(node) == 1);
+        a.write(node, &memory.descriptor(), 0, &[1; 64], op as u64);
+        h.until("a write completes", &mut || a.completed(node, op as u64));
+    }
+    a.write(&b, &memories[0].descriptor(), 0, &[1; 64], 13);
+    h.until("the other link is down", &mut || a.downs(&c) == 1);
+    assert!(a.fabric.allocate(MEMORY_BYTES).is_err(), "what nobody could write is not registered");
 }

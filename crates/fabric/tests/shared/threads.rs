@@ -1,14 +1,16 @@
-//! Calls from several threads at once, and fabrics that go away while they are used.
+//! Calls from several threads at once, over every transport that has threads.
 
-use crate::common::{Harness, LibfabricShm, LibfabricTcp, Shm, Tcp, bytes_of, recorder};
-use leeward_fabric::{Fabric, LinkEvent, PeerId};
+use crate::common::{Harness, bytes_of};
+use leeward_fabric::{LinkEvent, PeerId};
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
 };
+
+threaded_transports!(several_threads_post, a_revocation_under_fire, nothing_of_an_earlier_connection_lands);
 
 const THREADS: u64 = 4;
 const OPS: u64 = 1000;
@@ -63,26 +65,6 @@ fn several_threads_post(h: &mut dyn Harness) {
     }
 }
 
-#[test]
-fn several_threads_post_over_tcp() {
-    several_threads_post(&mut Tcp::default());
-}
-
-#[test]
-fn several_threads_post_over_shm() {
-    several_threads_post(&mut Shm::default());
-}
-
-#[test]
-fn several_threads_post_over_libfabric_tcp() {
-    LibfabricTcp::ready().iter_mut().for_each(|h| several_threads_post(h));
-}
-
-#[test]
-fn several_threads_post_over_libfabric_shm() {
-    LibfabricShm::ready().iter_mut().for_each(|h| several_threads_post(h));
-}
-
 /// The target revokes its memory while writes pour in: what was completed is there, and nothing comes after.
 fn a_revocation_under_fire(h: &mut dyn Harness) {
     const BYTES: usize = PAIR as usize * 1024;
@@ -125,26 +107,6 @@ fn a_revocation_under_fire(h: &mut dyn Harness) {
     }
 }
 
-#[test]
-fn a_revocation_under_fire_over_tcp() {
-    a_revocation_under_fire(&mut Tcp::default());
-}
-
-#[test]
-fn a_revocation_under_fire_over_shm() {
-    a_revocation_under_fire(&mut Shm::default());
-}
-
-#[test]
-fn a_revocation_under_fire_over_libfabric_tcp() {
-    LibfabricTcp::ready().iter_mut().for_each(|h| a_revocation_under_fire(h));
-}
-
-#[test]
-fn a_revocation_under_fire_over_libfabric_shm() {
-    LibfabricShm::ready().iter_mut().for_each(|h| a_revocation_under_fire(h));
-}
-
 /// Links are given up with writes under way, and made again.
 fn nothing_of_an_earlier_connection_lands(h: &mut dyn Harness) {
     const BYTES: usize = 1 << 20;
@@ -170,44 +132,4 @@ fn nothing_of_an_earlier_connection_lands(h: &mut dyn Harness) {
     a.write(&b, &to, 0, &[9; 64], 9);
     h.until("a write of the last connection completes", &mut || a.completed(&b, 9));
     assert_eq!(bytes_of(&*memory, 0, 64), [9; 64]);
-}
-
-#[test]
-fn nothing_of_an_earlier_connection_lands_over_tcp() {
-    nothing_of_an_earlier_connection_lands(&mut Tcp::default());
-}
-
-#[test]
-fn nothing_of_an_earlier_connection_lands_over_shm() {
-    nothing_of_an_earlier_connection_lands(&mut Shm::default());
-}
-
-// Over libfabric's shm provider two processes try it, in `libfabric`: in one, that provider loses what its endpoints share.
-#[test]
-fn nothing_of_an_earlier_connection_lands_over_libfabric_tcp() {
-    LibfabricTcp::ready().iter_mut().for_each(|h| nothing_of_an_earlier_connection_lands(h));
-}
-
-/// The last handle of a fabric goes away inside of its own sink: it ends all the same.
-#[test]
-fn a_fabric_may_be_dropped_by_its_own_sink() {
-    let mut h = Tcp::default();
-    let b = h.node(2);
-    let held: Arc<Mutex<Option<Arc<dyn Fabric>>>> = Arc::default();
-    let (log, record) = recorder();
-    let dropped = Arc::clone(&held);
-    let a = h.attach(
-        1,
-        Arc::new(move |peer, event| {
-            record(peer, event);
-            drop(dropped.lock().unwrap().take());
-        }),
-    );
-    // The sink waits until the only handle is where it will find it.
-    held.lock().unwrap().insert(a).connect(b.id, &b.fabric.local_address());
-    h.until("the sink was called", &mut || !log.lock().unwrap().is_empty());
-    h.until("the address is free again", &mut || held.lock().unwrap().is_none());
-    let again = h.node(1);
-    again.fabric.connect(b.id, &b.fabric.local_address());
-    h.until("a new fabric takes its place", &mut || again.ups(&b) == 1);
 }

@@ -1,19 +1,24 @@
 //! What the tests need of a transport: nodes that record their events, and a way to let time pass.
 
-use leeward_fabric::{
-    Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, Memory, PeerId, Provider, ShmFabric, SimNetwork,
-    SimOptions, Sink, TcpFabric,
-};
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, LinkOptions, Memory, PeerId, Sink};
 use std::{
-    collections::HashMap,
-    env, io, process,
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex},
     thread,
     time::{Duration, Instant},
 };
+
+/// Cases as tests of one transport, each of which may be skipped there.
+macro_rules! tests_of {
+    ($transport:ident, $harness:ty; $($case:ident),*) => {
+        mod $transport {
+            $(#[test] fn $case() {
+                if let Some(mut harness) = <$harness as crate::common::Harness>::ready() {
+                    super::$case(&mut harness);
+                }
+            })*
+        }
+    };
+}
 
 /// The longest a test waits for something that should happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,7 +99,9 @@ pub(crate) trait Harness {
     /// Ends a node's process, or what comes closest to it in a test.
     fn kill(&mut self, node: Node);
     /// Lets a little time pass.
-    fn pass(&mut self);
+    fn pass(&mut self) {
+        thread::sleep(Duration::from_millis(1));
+    }
     /// Lets time pass until `condition` holds.
     fn until(&mut self, what: &str, condition: &mut dyn FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -141,12 +148,6 @@ pub(crate) fn recorder() -> (Log, Sink) {
     (log, Arc::new(move |peer, event| filled.lock().unwrap().push((peer, event))))
 }
 
-/// A name in the abstract namespace that no other test has.
-pub(crate) fn unique_name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("@leeward-test-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
 /// Blocks whoever asks until it is opened.
 #[derive(Default)]
 pub(crate) struct Gate(Mutex<bool>, Condvar);
@@ -161,133 +162,5 @@ impl Gate {
     pub(crate) fn open(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_all();
-    }
-}
-
-/// TCP on loopback.
-#[derive(Default)]
-pub(crate) struct Tcp {
-    addresses: HashMap<u32, String>,
-}
-
-impl Harness for Tcp {
-    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
-        let address = self.addresses.get(&id).map_or("127.0.0.1:0", String::as_str);
-        let fabric = TcpFabric::bind(PeerId(id), address, options(), sink).expect("a port is free");
-        self.addresses.insert(id, fabric.local_address());
-        fabric
-    }
-    fn kill(&mut self, node: Node) {
-        drop(node);
-    }
-    fn pass(&mut self) {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Shared memory, within one process.
-#[derive(Default)]
-pub(crate) struct Shm {
-    addresses: HashMap<u32, String>,
-}
-
-impl Harness for Shm {
-    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
-        let address = self.addresses.entry(id).or_insert_with(unique_name);
-        ShmFabric::bind(PeerId(id), address, options(), sink).expect("the name is free")
-    }
-    fn kill(&mut self, node: Node) {
-        drop(node);
-    }
-    fn pass(&mut self) {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Set where the tests of libfabric must run: there it is an error that it is not installed.
-const REQUIRED: &str = "LEEWARD_TEST_LIBFABRIC";
-
-/// libfabric's own provider for sockets, on loopback.
-#[derive(Default)]
-pub(crate) struct LibfabricTcp(Libfabric);
-
-/// libfabric's own provider for memory of one host.
-#[derive(Default)]
-pub(crate) struct LibfabricShm(Libfabric);
-
-#[derive(Default)]
-struct Libfabric {
-    addresses: HashMap<u32, String>,
-}
-
-impl Libfabric {
-    fn bind(&mut self, id: u32, provider: Provider, sink: Sink) -> io::Result<Arc<dyn Fabric>> {
-        let address = self.addresses.get(&id).map_or("127.0.0.1:0", String::as_str);
-        let fabric = LibfabricFabric::bind(PeerId(id), address, provider, options(), sink)?;
-        self.addresses.insert(id, fabric.local_address());
-        Ok(fabric)
-    }
-    /// Whether it is installed.
-    fn is_there(provider: Provider) -> bool {
-        match Libfabric::default().bind(1, provider, recorder().1) {
-            Ok(_) => true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                assert!(env::var_os(REQUIRED).is_none(), "{REQUIRED} is set: {error}");
-                eprintln!("skipped: {error}");
-                false
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-impl Harness for LibfabricTcp {
-    fn ready() -> Option<LibfabricTcp> {
-        Libfabric::is_there(Provider::Tcp).then(LibfabricTcp::default)
-    }
-    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
-        self.0.bind(id, Provider::Tcp, sink).expect("a port is free")
-    }
-    fn kill(&mut self, node: Node) {
-        drop(node);
-    }
-    fn pass(&mut self) {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-impl Harness for LibfabricShm {
-    fn ready() -> Option<LibfabricShm> {
-        Libfabric::is_there(Provider::Shm).then(LibfabricShm::default)
-    }
-    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
-        self.0.bind(id, Provider::Shm, sink).expect("a port is free")
-    }
-    fn kill(&mut self, node: Node) {
-        drop(node);
-    }
-    fn pass(&mut self) {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The simulated network.
-pub(crate) struct Sim(pub(crate) SimNetwork);
-
-impl Default for Sim {
-    fn default() -> Sim {
-        Sim(SimNetwork::new(7, SimOptions::default()))
-    }
-}
-
-impl Harness for Sim {
-    fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric> {
-        self.0.node(PeerId(id), sink)
-    }
-    fn kill(&mut self, node: Node) {
-        self.0.kill(node.id);
-    }
-    fn pass(&mut self) {
-        self.0.step();
     }
 }

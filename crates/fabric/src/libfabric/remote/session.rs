@@ -1,0 +1,186 @@
+//! How a link's view of its peer's memory begins, what it hears, and how it ends.
+//!
+//! When the connection is up, the owner is asked for its door: a grant of a memory without bytes, which tells where its endpoint is.
+//! The link's thread opens an endpoint towards it, with no lock held, since that takes milliseconds and megabytes; then the provider
+//! is given a look at the door to do, since many connect with the first operation only. So the first write of a link finds all of
+//! this done, or waits for what is left of it.
+
+use super::{Access, Granted, Import, MemoryId, Remote, Way, post, tell_moved};
+use crate::{
+    LinkEvent, LinkOptions, PeerId,
+    libfabric::{Context, endpoint::Initiator, grant::Grant, owner::DOOR, ring::Ring},
+    shm::mapping::{Mapping, create_file},
+    stream::{
+        flights::Extension,
+        frame::{Place, Request},
+        link::{Link, LinkState, Status},
+        target::Export,
+    },
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    io, mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Staging memory of a link.
+const STAGING_BYTES: usize = 4 << 20;
+
+impl Remote {
+    /// Takes a grant.
+    fn accept(&mut self, bytes: &[u8]) -> Result<Granted, String> {
+        let Grant { key, base, len, address } = Grant::decode(bytes).ok_or("a grant that makes no sense")?;
+        if matches!(self.way, Way::Unknown) {
+            self.way = Way::Told(address);
+        }
+        Ok(Granted { key, base, len, unfinished: 0, placed: Vec::new(), looking: false, revoked: false })
+    }
+
+    /// The address towards which an endpoint is to be opened, once.
+    fn told(&mut self) -> Option<Vec<u8>> {
+        match mem::replace(&mut self.way, Way::Opening) {
+            Way::Told(address) => Some(address),
+            other => {
+                self.way = other;
+                None
+            }
+        }
+    }
+
+    /// From now on operations are started.
+    fn opened(&mut self, connection: u32, initiator: Initiator) {
+        self.context.peers.lock().insert(connection, self.peer);
+        (self.connection, self.way, self.last_sign) = (connection, Way::Open(initiator), Instant::now());
+    }
+}
+
+/// Opens an endpoint for the connection with this number towards the one at `address`.
+fn open(context: &Context, connection: u32, address: &[u8]) -> io::Result<Initiator> {
+    let staging = Mapping::new(&create_file(STAGING_BYTES)?, STAGING_BYTES)?;
+    Initiator::open(&context.device, connection, Arc::new(staging), address)
+}
+
+impl Extension for Remote {
+    type Context = Context;
+
+    fn new(context: &Arc<Context>, peer: PeerId) -> Remote {
+        Remote {
+            context: Arc::clone(context),
+            peer,
+            connection: 0,
+            way: Way::Unknown,
+            ring: Ring::new(STAGING_BYTES),
+            memory: HashMap::new(),
+            operations: HashMap::new(),
+            next_operation: 0,
+            queue: VecDeque::new(),
+            to_look: Vec::new(),
+            waiting_bytes: 0,
+            started: HashMap::new(),
+            next_started: 0,
+            moved: (0, 0),
+            last_sign: Instant::now(),
+            rung: None,
+        }
+    }
+
+    fn begin(state: &mut LinkState<Remote>, options: &LinkOptions) {
+        post(state, options, DOOR, 0, None, &Access::Read(0));
+    }
+
+    fn settle(link: &Link<Remote>) {
+        let (context, address) = {
+            let mut state = link.state();
+            if state.status != Status::Up {
+                return;
+            }
+            let Some(address) = state.extension.told() else { return };
+            (Arc::clone(&state.extension.context), address)
+        };
+        let connection = context.next_connection();
+        let opened = open(&context, connection, &address);
+        link.post(|state, _| {
+            let LinkState { extension, events, .. } = state;
+            let started = opened.map_err(|error| error.to_string()).and_then(|initiator| {
+                extension.opened(connection, initiator);
+                extension.start(events)
+            });
+            extension.wake_if_needed();
+            if let Err(reason) = started {
+                state.fail(reason);
+            }
+        });
+        link.flush();
+    }
+
+    fn imported(
+        &mut self,
+        id: MemoryId,
+        export: Option<Export>,
+        events: &mut VecDeque<LinkEvent>,
+    ) -> Result<(), String> {
+        let Some(Import::Asked { waiting }) = self.memory.remove(&id) else {
+            unreachable!("a grant is asked for once, and its answer comes once");
+        };
+        let granted = match export {
+            Some(Export::Grant(bytes)) => Some(self.accept(&bytes)?),
+            Some(Export::File(_)) => return Err("a file where a grant was asked for".into()),
+            None => None,
+        };
+        let mut admitted = Vec::new();
+        for number in waiting {
+            let operation = &self.operations[&number];
+            if granted.as_ref().is_some_and(|granted| granted.admits(operation.offset, operation.len)) {
+                admitted.push(number);
+                continue;
+            }
+            self.refuse(number, events);
+        }
+        if let Some(mut granted) = granted {
+            granted.unfinished = admitted.len();
+            self.memory.insert(id, Import::Granted(granted));
+        }
+        for number in admitted {
+            if self.operations[&number].len == 0 { self.place(number) } else { self.queue.push_back(number) }
+        }
+        self.start(events)?;
+        self.wake_if_needed();
+        Ok(())
+    }
+
+    fn revoked(&mut self, id: u64) {
+        for (_, import) in self.memory.iter_mut().filter(|((other, _), _)| *other == id) {
+            if let Import::Granted(granted) = import {
+                granted.revoked = true;
+            }
+        }
+    }
+
+    /// Gives back what is revoked and has no operation under way, and tells what was moved. A provider that takes and ends nothing
+    /// for too long is as bad as a peer that answers nothing.
+    fn attend(state: &mut LinkState<Remote>, options: &LinkOptions) {
+        let remote = &mut state.extension;
+        let silence = remote.last_sign.elapsed();
+        if !remote.operations.is_empty() && silence > options.peer_timeout {
+            let silence = Duration::as_secs_f64(&silence);
+            return state.fail(format!("no operation was taken or has ended for {silence:.1} s"));
+        }
+        let idle = |import: &Import| matches!(import, Import::Granted(g) if g.revoked && g.unfinished == 0);
+        let idle: Vec<MemoryId> = remote.memory.iter().filter(|(_, import)| idle(import)).map(|(id, _)| *id).collect();
+        idle.iter().for_each(|id| drop(remote.memory.remove(id)));
+        let moved = remote.moved != (0, 0);
+        for (id, key) in idle {
+            state.note(Request::Release(Place { id, key, offset: 0 }), options);
+        }
+        if moved {
+            tell_moved(state, options);
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.context.peers.lock().remove(&self.connection);
+    }
+}
