@@ -126,6 +126,10 @@ pub struct PeerStatus {
     pub lag_bytes: u64,
     /// Segments still to be sent to it.
     pub segments_to_ship: u64,
+    /// Segments that it lacked when its session began.
+    pub segments_lacked: u64,
+    /// Of those, the ones that were sent.
+    pub segments_sent: u64,
 }
 
 /// What a node did for a region, in the role it has.

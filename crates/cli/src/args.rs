@@ -536,12 +536,26 @@ pub(crate) struct InspectArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Example:
-  leeward verify leeward-data/node-1
-Nothing may run on the volume; nothing is written. Exit code 1: there is damage.")]
+Examples:
+  leeward verify leeward-data/node-1                     one volume, by its file; nothing may run on it
+  leeward verify --replicas                              a running cluster: are the replicas of each region the same?
+  leeward verify --replicas --table orders --repair
+Nothing is written but by --repair. Exit code 1: there is damage, or a difference.")]
 pub(crate) struct VerifyArgs {
     /// Data directory of a node, or of an embedded store
-    pub(crate) directory: PathBuf,
+    #[arg(required_unless_present = "replicas", conflicts_with = "replicas")]
+    pub(crate) directory: Option<PathBuf>,
+    /// Compare the replicas of a running cluster, segment by segment
+    #[arg(long)]
+    pub(crate) replicas: bool,
+    /// Write segments that are damaged on one replica anew from another
+    #[arg(long, requires = "replicas")]
+    pub(crate) repair: bool,
+    /// Only regions of this table
+    #[arg(long, requires = "replicas")]
+    pub(crate) table: Option<TableName>,
+    #[command(flatten)]
+    pub(crate) connect: Connect,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -1,7 +1,7 @@
 //! `leeward inspect` and `leeward verify`: a volume, read from its file, for a person.
 
 use crate::Outcome;
-use crate::args::{InspectArgs, VerifyArgs};
+use crate::args::InspectArgs;
 use crate::text::{bytes, table};
 use leeward_engine::VOLUME_NAME;
 use leeward_engine::error::RESTORE;
@@ -42,13 +42,13 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
-pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
-    let disk = disk(&args.directory)?;
+pub(crate) fn verify(directory: &Path) -> Outcome {
+    let disk = disk(directory)?;
     let _lock = disk.lock().map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => format!("{}: in use by another process: stop it first", args.directory.display()),
-        _ => format!("{}: {error}", args.directory.display()),
+        ErrorKind::WouldBlock => format!("{}: in use by another process: stop it first", directory.display()),
+        _ => format!("{}: {error}", directory.display()),
     })?;
-    let image = open(&disk, &args.directory)?;
+    let image = open(&disk, directory)?;
     let shows_progress = io::stderr().is_terminal();
     let verification = image.verify(&mut |done, all| {
         if shows_progress {

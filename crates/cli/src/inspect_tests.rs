@@ -55,13 +55,12 @@ fn every_structure_of_a_volume_is_shown() {
 #[test]
 fn damage_is_found_and_bad_directories_are_named() {
     let directory = tempfile::tempdir().expect("a directory");
-    let args = VerifyArgs { directory: directory.path().into() };
-    let missing = verify(&args).expect_err("nothing is there").to_string();
+    let missing = verify(directory.path()).expect_err("nothing is there").to_string();
     assert!(missing.contains("leeward-data/node-1"), "{missing}");
     assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 0, "looking makes nothing");
 
     filled(directory.path());
-    assert!(verify(&args).expect("it can be read"));
+    assert!(verify(directory.path()).expect("it can be read"));
     let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
     let region = image.state().regions.values().next().expect("one region");
     let leaf = region.segments.values().find(|segment| segment.kind == SegmentKind::Leaf).expect("a level has leaves");
@@ -70,7 +69,7 @@ fn damage_is_found_and_bad_directories_are_named() {
     let mut bytes = fs::read(&path).expect("it is there");
     bytes[at] ^= 1;
     fs::write(&path, bytes).expect("room");
-    assert!(!verify(&args).expect("it can be read"));
+    assert!(!verify(directory.path()).expect("it can be read"));
     let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
     let text = {
         let mut out = Vec::new();

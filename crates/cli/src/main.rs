@@ -16,6 +16,7 @@ mod dev;
 mod ingest;
 mod inspect;
 mod ports;
+mod replicas;
 mod serve;
 mod signals;
 mod status;
@@ -59,7 +60,10 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::ingest(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Verify(args) => inspect::verify(&args),
+        Command::Verify(args) => match &args.directory {
+            Some(directory) => inspect::verify(directory),
+            None => replicas::verify(&args),
+        },
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

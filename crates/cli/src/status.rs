@@ -8,6 +8,7 @@ use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
 use leeward_client::{ClientError, GroupConfig, RegionMap, introduce};
 use leeward_cluster::{Awaited, awaited};
 use leeward_format::ServerId;
+use leeward_format::cluster::Member;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -199,7 +200,7 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
             &group.start.escape_ascii().to_string(),
             group.end.as_ref().map(|end| end.escape_ascii().to_string()),
         );
-        let members = |members: &[leeward_format::cluster::Member]| {
+        let members = |members: &[Member]| {
             let names: Vec<String> = members.iter().map(|member| member.server.to_string()).collect();
             if names.is_empty() { "-".into() } else { names.join(",") }
         };
@@ -212,7 +213,7 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let mut cells = vec![group.region.to_string()];
         cells.extend(has_tables.then(|| group.table.clone()));
         cells.extend([range, or_dash(primary), members(&group.backups)]);
-        cells.extend([members(&group.learners), group.epoch.to_string(), state]);
+        cells.extend([learners(&group.learners, status), group.epoch.to_string(), state]);
         cells.extend(figures(status));
         cells
     };
@@ -229,6 +230,19 @@ fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         }
     }
     text
+}
+
+/// Those that are being built, with how many of the segments that each lacked were sent.
+fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
+    let name = |member: &Member| {
+        let peers = status.map_or(&[][..], |status| &status.peers);
+        match peers.iter().find(|peer| peer.server == member.server.0 && peer.segments_lacked > 0) {
+            Some(peer) => format!("{} ({}/{})", member.server, peer.segments_sent, peer.segments_lacked),
+            None => member.server.to_string(),
+        }
+    };
+    let names: Vec<String> = members.iter().map(name).collect();
+    if names.is_empty() { "-".into() } else { names.join(",") }
 }
 
 /// The volumes that a region cannot go on without.

@@ -1,6 +1,6 @@
 //! The tables of `leeward status`, from statuses as nodes send them.
 
-use super::{NodeRow, copy_table, node_table, range, region_table};
+use super::{NodeRow, copy_table, learners, node_table, range, region_table};
 use crate::text::bytes;
 use leeward_bench::NodeStatus;
 use leeward_client::{GroupConfig, RegionMap};
@@ -105,6 +105,17 @@ fn regions_are_listed_with_members_and_lag() {
         "{text}"
     );
     assert!(text.contains("`leeward accept-loss --region 1 --server 3`"), "{text}");
+}
+
+#[test]
+fn members_that_are_built_say_how_far_they_are() {
+    let member = |server| Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) };
+    let mut status = primary().regions.remove(0);
+    let mut peer = status.peers[0].clone();
+    (peer.server, peer.segments_lacked, peer.segments_sent) = (4, 40, 12);
+    status.peers.push(peer);
+    assert_eq!(learners(&[member(4), member(5)], Some(&status)), "4 (12/40),5");
+    assert_eq!((learners(&[member(4)], None), learners(&[], Some(&status))), ("4".into(), "-".into()));
 }
 
 #[test]

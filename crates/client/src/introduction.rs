@@ -6,7 +6,8 @@ use crate::admin::too_late;
 use leeward_format::ServerId;
 use leeward_format::cluster::RegionMap;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
+use leeward_format::table::TableName;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -27,6 +28,44 @@ pub struct Introduction {
 /// # Errors
 /// It cannot be reached, does not answer within `timeout`, or does not speak the native protocol.
 pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Introduction> {
+    let mut map = None;
+    converse(address, name, Request::Who, timeout, |reply| {
+        match (reply, map.take()) {
+            (Reply::Map(newer), _) => map = Some(newer),
+            (Reply::Node { server, admin_address }, Some(map)) => {
+                return Ok(Some(Introduction { server, admin_address, map }));
+            }
+            _ => return Err(unasked()),
+        }
+        Ok(None)
+    })
+}
+
+/// Has the node at `address` carry out an operation that is about what that node has.
+///
+/// # Errors
+/// As [`introduce`].
+pub fn ask_node(address: &str, name: &str, op: Op, timeout: Duration) -> io::Result<OpResult> {
+    let request = Request::Ops { id: 1, direct: true, table: TableName::default(), ops: vec![op] };
+    converse(address, name, request, timeout, |reply| match reply {
+        Reply::Map(_) => Ok(None),
+        Reply::Results { id: 1, mut results } if results.len() == 1 => Ok(results.pop()),
+        _ => Err(unasked()),
+    })
+}
+
+fn unasked() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")
+}
+
+/// Says hello and asks; `hear` is told each reply until it has what it wants.
+fn converse<T>(
+    address: &str,
+    name: &str,
+    request: Request,
+    timeout: Duration,
+    mut hear: impl FnMut(Reply) -> io::Result<Option<T>>,
+) -> io::Result<T> {
     let until = Instant::now() + timeout;
     let address = Address::parse(address).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?.host_port;
     let resolved = address.to_socket_addrs()?.next();
@@ -34,20 +73,16 @@ pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Int
     let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;
     let mut out = Vec::new();
     write_frame(FrameKind::Request, &Request::Hello { client: name.into() }, &mut out);
-    write_frame(FrameKind::Request, &Request::Who, &mut out);
+    write_frame(FrameKind::Request, &request, &mut out);
     stream.set_write_timeout(Some(timeout))?;
     stream.write_all(&out)?;
-    let (mut input, mut map) = (Vec::new(), None);
+    let (mut input, mut piece) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         let odd = |error| io::Error::new(ErrorKind::InvalidData, format!("no native port of a node: {error}"));
         while let Some((reply, bytes)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd)? {
             input.drain(..bytes);
-            match (reply, map.take()) {
-                (Reply::Map(newer), _) => map = Some(newer),
-                (Reply::Node { server, admin_address }, Some(map)) => {
-                    return Ok(Introduction { server, admin_address, map });
-                }
-                _ => return Err(io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")),
+            if let Some(heard) = hear(reply)? {
+                return Ok(heard);
             }
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -55,7 +90,6 @@ pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Int
             return Err(too_late(ErrorKind::TimedOut.into()));
         }
         stream.set_read_timeout(Some(left))?;
-        let mut piece = [0; 4096];
         match stream.read(&mut piece).map_err(too_late)? {
             0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the node closed the connection")),
             bytes => input.extend_from_slice(&piece[..bytes]),

@@ -321,6 +321,8 @@ fn op_bytes(op: &Op) -> usize {
         }
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),
         Op::Checkpoint { name, .. } => name.len(),
+        Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
+        Op::Digests { .. } | Op::SegmentContent { .. } => 0,
     }
 }

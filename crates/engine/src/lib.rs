@@ -18,6 +18,7 @@ pub mod image;
 pub mod log;
 pub mod memory;
 pub mod memtable;
+mod proof;
 pub mod region;
 pub mod replica;
 pub mod scan;

@@ -134,15 +134,27 @@ pub(crate) fn walk(
     let wanted = segment.bytes.map_or(segment_bytes, |bytes| (bytes as usize).min(segment_bytes));
     let start = u64::from(segment.no.0) * segment_bytes as u64;
     let mut bytes = vec![0; wanted];
+    let detail = match device.read(start, &mut bytes) {
+        Err(Error::Io { source, .. }) => format!("cannot be read: {source}"),
+        Err(error) => error.to_string(),
+        Ok(()) => return walk_bytes((region, addressing), segment, start, bytes.into(), see),
+    };
+    Walked { bytes: 0, damage: vec![Damage { offset: start, detail }] }
+}
+
+/// Goes over the bytes of `segment`, which lies at `start` of the file.
+pub(crate) fn walk_bytes(
+    (region, addressing): (RegionId, Addressing),
+    segment: &SegmentState,
+    start: u64,
+    bytes: Bytes,
+    see: &mut dyn FnMut(Item<'_>),
+) -> Walked {
     let mut walk = Walk { region, addressing, segment, start, see, walked: Walked::default() };
-    match device.read(start, &mut bytes) {
-        Err(Error::Io { source, .. }) => walk.note(0, format!("cannot be read: {source}")),
-        Err(error) => walk.note(0, error.to_string()),
-        Ok(()) => match segment.kind {
-            SegmentKind::Log(log) => walk.log(log, &bytes),
-            SegmentKind::Leaf => walk.leaf(&Bytes::from(bytes)),
-            SegmentKind::Index => walk.index(&Bytes::from(bytes)),
-        },
+    match segment.kind {
+        SegmentKind::Log(log) => walk.log(log, &bytes),
+        SegmentKind::Leaf => walk.leaf(&bytes),
+        SegmentKind::Index => walk.index(&bytes),
     }
     walk.walked
 }

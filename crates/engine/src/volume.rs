@@ -400,6 +400,15 @@ impl Volume {
         (describe(state), registry.segments(owner.region))
     }
 
+    /// A region as it is, its segments pinned.
+    pub(crate) fn state_and_segments(
+        &self,
+        region: RegionId,
+    ) -> Option<(RegionState, HashMap<SegmentId, Arc<Segment>>)> {
+        let registry = self.registry.lock();
+        Some((registry.region(region)?.clone(), registry.segments(region)))
+    }
+
     /// Every live segment of a region.
     pub(crate) fn segments(&self, region: RegionId) -> HashMap<SegmentId, Arc<Segment>> {
         self.registry.lock().segments(region)

@@ -5,8 +5,9 @@
 //! spans regions (MGET, KRANGE) is several operations.
 
 use crate::cluster::{GroupConfig, RegionMap};
+use crate::manifest::SegmentKind;
 use crate::table::{NewTable, TableChange, TableName};
-use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
+use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -269,6 +270,30 @@ pub enum Op {
         /// What changes.
         change: Box<TableChange>,
     },
+    /// An operator's: what the node that is asked has of a region, whoever serves it. Answers [`OpResult::Digests`].
+    Digests {
+        /// The region.
+        region: RegionId,
+        /// The last segment that was answered before.
+        after: Option<SegmentId>,
+    },
+    /// An operator's: a segment that the node that is asked has, as all replicas know it. Answers [`OpResult::Value`].
+    SegmentContent {
+        /// The region.
+        region: RegionId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// An operator's: has the node that is asked write a damaged segment anew. Answers [`OpResult::Done`], also if it is sound, or
+    /// [`OpError::Invalid`] if the content is not that of the segment.
+    RepairSegment {
+        /// The region.
+        region: RegionId,
+        /// The segment.
+        segment: SegmentId,
+        /// What another node answered to [`Op::SegmentContent`].
+        content: Bytes,
+    },
 }
 
 impl Op {
@@ -279,6 +304,7 @@ impl Op {
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
             Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
+            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -294,6 +320,7 @@ impl Op {
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
+            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
         }
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
@@ -319,7 +346,8 @@ impl Op {
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
-        !is_read && !matches!(self, Op::Approximate { .. } | Op::Checkpoint { .. })
+        let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. });
+        !is_read && !is_asked && !matches!(self, Op::Approximate { .. } | Op::Checkpoint { .. })
     }
 }
 
@@ -384,6 +412,28 @@ pub enum OpResult {
         /// Last LSN in it, once something was copied.
         last: Lsn,
     },
+    /// What a node has of a region.
+    Digests {
+        /// Complete segments, by id.
+        segments: Vec<SegmentDigest>,
+        /// There may be more behind the last one.
+        has_more: bool,
+    },
+}
+
+/// What a replica has of a segment: replicas of a region have the same of one that none of them built for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentDigest {
+    /// Its identity.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Bytes of it that count.
+    pub bytes: u32,
+    /// CRC-32C of it, its pointers as logical addressing has them; 0 if it is damaged.
+    pub crc: u32,
+    /// What is wrong with it there.
+    pub damage: Option<String>,
 }
 
 /// What a key has.

@@ -21,9 +21,14 @@ pub fn pack(
     let mut packed = vec![0; if codec == Codec::None { 0 } else { plain.len() - plain.len() / 8 }];
     let length = compress(codec, plain, &mut packed);
     let codec = if length.is_some() { codec } else { Codec::None };
-    let shipped = Shipped { id, kind, primary, crc: crc32c::crc32c(plain), bytes: plain.len() as u32, codec };
+    let shipped = Shipped { id, kind, primary, crc: checksum(plain), bytes: plain.len() as u32, codec };
     packed.truncate(length.unwrap_or(0));
     (shipped, length.is_some().then_some(packed))
+}
+
+/// The checksum of a whole segment.
+pub fn checksum(plain: &[u8]) -> u32 {
+    crc32c::crc32c(plain)
 }
 
 /// The segment that came as `bytes`, all of it checked.
@@ -40,7 +45,7 @@ pub fn unpack<'b>(shipped: &Shipped, bytes: &'b [u8]) -> Result<Cow<'b, [u8]>, D
         Codec::None => return Err(DecodeError::Short { what: WHAT, needed: wanted, available: bytes.len() }),
         codec => Cow::Owned(decompress(codec, bytes, wanted)?),
     };
-    match crc32c::crc32c(&plain) {
+    match checksum(&plain) {
         found if found == shipped.crc => Ok(plain),
         found => Err(DecodeError::Checksum { what: WHAT, found, expected: shipped.crc }),
     }

@@ -5,8 +5,9 @@ use bytes::Bytes;
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request,
+    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -100,6 +101,13 @@ fn requests() {
                 ..TableChange::default()
             }),
         },
+        Op::Digests { region: RegionId(7), after: Some(SegmentId::new(Epoch(2), 3)) },
+        Op::SegmentContent { region: RegionId(7), segment: SegmentId::new(Epoch(2), 3) },
+        Op::RepairSegment {
+            region: RegionId(7),
+            segment: SegmentId::new(Epoch(2), 3),
+            content: Bytes::from_static(b"bytes"),
+        },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -121,6 +129,16 @@ fn replies() {
         OpResult::Approximation { pairs: 300, bytes: 7, resume: None },
         OpResult::Pair(Some(Pair { version: Lsn(300), expires: Some(expiry()), now: UnixMs(300), value: None })),
         OpResult::Checkpoint { left: 300, path: "dir".into(), last: Lsn(300) },
+        OpResult::Digests {
+            segments: vec![SegmentDigest {
+                id: SegmentId::new(Epoch(2), 3),
+                kind: SegmentKind::Leaf,
+                bytes: 300,
+                crc: 7,
+                damage: Some("torn".into()),
+            }],
+            has_more: true,
+        },
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };

@@ -426,6 +426,10 @@ impl Peer {
     pub fn segments_to_ship(&self) -> u64 {
         self.session.as_ref().map_or(0, |session| session.ship.pending())
     }
+    /// Segments that it lacked when its session began, and of those the ones that were not sent yet.
+    pub fn progress(&self) -> (u64, u64) {
+        self.session.as_ref().map_or((0, 0), |session| session.ship.progress())
+    }
     /// Notes the time: a peer that owes nothing is as good as heard of. Answers how long it has been silent while it
     /// owed an answer, or away.
     pub fn silence(&mut self, now: Nanos) -> Nanos {

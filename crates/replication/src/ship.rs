@@ -92,6 +92,8 @@ pub struct Ship {
     urgent: VecDeque<(u64, Parcel)>,
     next_number: u64,
     base: VecDeque<SegmentId>,
+    /// How many the backup lacked.
+    lacked: u64,
     loading: Option<SegmentId>,
     loaded: Option<Parcel>,
     base_state: BaseState,
@@ -111,6 +113,7 @@ impl Ship {
             urgent: VecDeque::new(),
             next_number: BASE + 1,
             base: VecDeque::new(),
+            lacked: 0,
             loading: None,
             loaded: None,
             base_state: BaseState::Comparing,
@@ -123,6 +126,7 @@ impl Ship {
     pub fn compared(&mut self, missing: Vec<SegmentId>) -> bool {
         let asked = self.base_state == BaseState::Comparing;
         if asked {
+            self.lacked = missing.len() as u64;
             self.base = missing.into();
             self.base_state = BaseState::Shipping;
         }
@@ -255,6 +259,11 @@ impl Ship {
     /// The write is one of these, in flight.
     pub fn owns(&self, op: u64) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Writing { op: writing, .. } if *writing == op))
+    }
+    /// Segments of the base that the backup lacked when the session began, and of those the ones that were not sent yet.
+    pub fn progress(&self) -> (u64, u64) {
+        let on_its_way = u64::from(self.loading.is_some()) + u64::from(self.loaded.is_some());
+        (self.lacked, self.base.len() as u64 + on_its_way)
     }
     /// The base is the backup's state.
     pub fn is_base_installed(&self) -> bool {

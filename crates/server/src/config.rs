@@ -116,6 +116,8 @@ pub struct NodeConfig {
     pub client_output_bytes: u64,
     /// How long written bytes may stay in the page cache before they are made durable, in milliseconds: 10 to 60,000.
     pub flush_interval_ms: u64,
+    /// MiB a second that this node reads and sends to build learners of its regions: 0 to 1,000,000; 0: as many as it can.
+    pub catch_up_mib_per_second: u32,
     /// Silence after which the coordinator declares this node dead, in milliseconds: 200 to 60,000.
     pub session_timeout_ms: u64,
     /// How long a backup's promise to its primary lasts, in milliseconds: 100 to 60,000.
@@ -148,6 +150,7 @@ impl Default for NodeConfig {
             client_stall_seconds: 60,
             client_output_bytes: 256 << 20,
             flush_interval_ms: 1000,
+            catch_up_mib_per_second: 128,
             session_timeout_ms: 1000,
             lease_ms: 600,
             expected_servers: 3,
@@ -296,6 +299,7 @@ impl NodeConfig {
         check.range("client_stall_seconds", self.client_stall_seconds, 1..=86_400)?;
         check.range("client_output_bytes", self.client_output_bytes, MIB..=4096 * MIB)?;
         check.range("flush_interval_ms", self.flush_interval_ms, 10..=60_000)?;
+        check.range("catch_up_mib_per_second", self.catch_up_mib_per_second, 0..=1_000_000)?;
         check.range("session_timeout_ms", self.session_timeout_ms, 200..=60_000)?;
         check.range("lease_ms", self.lease_ms, 100..=60_000)?;
         check.range("expected_servers", self.expected_servers, 1..=1000)?;

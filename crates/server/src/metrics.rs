@@ -422,6 +422,7 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
     registry.register("regions", "Regions of this node", regions);
     registry.register("regions_recovering", "Regions that are not served yet by their primary here", recovering);
     registry.register_with_unit("write_stall", "Time during which writes waited", Unit::Seconds, stalls);
+    let (lacked, sent) = (Family::<Peer, Gauge>::default(), Family::<Peer, Gauge>::default());
     let lag = Family::<Peer, Gauge>::default();
     let to_ship = Family::<Peer, Gauge>::default();
     for region in &status.regions {
@@ -429,9 +430,13 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
             let label = Peer { region: region.region.0, peer: peer.server.0 };
             lag.get_or_create(&label).set(peer.lag_bytes as i64);
             to_ship.get_or_create(&label).set(peer.segments_to_ship as i64);
+            lacked.get_or_create(&label).set(peer.segments_lacked as i64);
+            sent.get_or_create(&label).set(peer.segments_sent as i64);
         }
     }
     registry.register("replication_lag_bytes", "Log bytes that a peer has not confirmed", lag);
+    registry.register("replication_catch_up_segments", "Segments that a peer lacked when its session began", lacked);
+    registry.register("replication_catch_up_sent", "Of those, the ones that were sent", sent);
     registry.register("replication_segments_to_ship", "Segments still to be sent to a peer", to_ship);
 }
 

@@ -7,13 +7,14 @@ use crate::support::{
     History, REGION, assert_holds, choose_backups, choose_options, open_volume, table_options, volume_options,
 };
 use leeward_engine::compaction::Step;
+use leeward_engine::image::Image;
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
 use leeward_format::cluster::{Addressing, BackupMode};
 use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind, Shipped};
 use leeward_format::packed::Codec;
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName, SegmentNo, ServerId, wire};
 use leeward_platform::disk::{Fault, FaultPlan};
-use leeward_platform::{Rng, SimDisk};
+use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -391,6 +392,64 @@ fn buffers_of_other_lives_are_passed_over() {
     backup.replica.adopt_tails(&stale).unwrap();
     backup.replica.adopt_tails(&[Vec::new(), vec![7; 100], vec![0; 1 << 20]]).unwrap();
     assert_eq!(backup.replica.position(), before);
+}
+
+/// Replicas agree on the digest of each segment that both have, with either addressing; what is damaged on one is found and written
+/// anew from the other, and nothing else is.
+#[test]
+fn replicas_prove_that_they_are_equal_and_repair_each_other() {
+    let mut repaired = 0;
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        choose_options(&mut rng);
+        choose_backups(BackupMode::SendIndex);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary).unwrap();
+        let mut history = History::default();
+        work(&primary, &mut backup, &mut history, &mut rng, 700);
+        let volumes = [primary.volume().clone(), backup.volume.clone()];
+        let all = |volume: &Volume| volume.digests(REGION, None, usize::MAX).expect("it has the region");
+        let (mine, theirs) = (all(&volumes[0]), all(&volumes[1]));
+        assert!(mine.iter().chain(&theirs).all(|digest| digest.damage.is_none()));
+        let both: Vec<_> = mine.iter().filter(|one| theirs.contains(one)).collect();
+        let shared = mine.iter().filter(|one| theirs.iter().any(|other| other.id == one.id)).count();
+        assert_eq!(both.len(), shared, "seed {seed}");
+        assert!(both.iter().any(|one| one.kind == SegmentKind::Leaf) && both.len() > 4, "seed {seed}: {}", both.len());
+        for _ in 0..6 {
+            let (victim, disk) = if rng.one_in(2) { (0, &here) } else { (1, &there) };
+            let id = both[rng.index(both.len())].id;
+            let whole = volumes[1 - victim].content(REGION, id).unwrap();
+            assert!(!volumes[victim].repair(REGION, id, &whole).unwrap(), "it is sound");
+            let image = Image::read(disk.open("volume").unwrap()).unwrap().expect("a volume");
+            let no = image.state().regions[&REGION].segments[&id].no;
+            let place = volumes[victim].file_offset(no, rng.below(whole.len() as u64 / 2) as u32);
+            disk.flip_bit("volume", place, 3);
+            let found = all(&volumes[victim]);
+            let damaged: Vec<_> =
+                found.iter().filter(|digest| digest.damage.is_some()).map(|digest| digest.id).collect();
+            if damaged.is_empty() {
+                // A bit of padding, which no checksum covers.
+                disk.flip_bit("volume", place, 3);
+                continue;
+            }
+            repaired += 1;
+            assert_eq!(damaged, [id], "seed {seed}");
+            let mut wrong = whole.clone();
+            wrong[9] ^= 1;
+            let other = both.iter().find(|one| one.id != id).expect("there are several").id;
+            let other = volumes[1 - victim].content(REGION, other).unwrap();
+            for bad in [&wrong[..], &whole[1..], &other[..], &[]] {
+                let refused = volumes[victim].repair(REGION, id, bad);
+                assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            }
+            assert!(volumes[victim].repair(REGION, id, &whole).unwrap());
+            assert_eq!(all(&volumes[victim]), if victim == 0 { mine.clone() } else { theirs.clone() });
+        }
+        assert_holds(&primary, &history.model(primary.last_lsn()), &format!("seed {seed}"));
+    }
+    assert!(repaired > 20, "only {repaired}");
 }
 
 #[test]

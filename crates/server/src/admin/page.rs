@@ -119,7 +119,11 @@ fn write_region(region: &RegionStatus, out: &mut String) -> std::fmt::Result {
     write!(out, "<td>")?;
     for peer in &region.peers {
         let lag = bytes(peer.lag_bytes);
-        write!(out, "{}: {}, lag {lag}, {} to ship<br>", peer.server, escape(&peer.state), peer.segments_to_ship)?;
+        write!(out, "{}: {}, lag {lag}, {} to ship", peer.server, escape(&peer.state), peer.segments_to_ship)?;
+        if peer.state == "syncing" {
+            write!(out, ", {} of {} segments sent", peer.segments_sent, peer.segments_lacked)?;
+        }
+        write!(out, "<br>")?;
     }
     write!(out, "</tr>")
 }

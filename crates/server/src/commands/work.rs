@@ -158,7 +158,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Pair(pair) => pair.as_ref().map_or(0, |pair| len(&pair.value)),
         OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
-        OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } => 0,
+        OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
     }
 }
 
@@ -180,6 +180,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Done => "done",
         OpResult::RangeDeleted { .. } => "range deleted",
         OpResult::Checkpoint { .. } => "checkpoint",
+        OpResult::Digests { .. } => "digests",
         OpResult::Error(error) => return error_reply(error),
     };
     error_reply(&OpError::Unavailable(format!("the primary answered with a result of another kind ({kind})")))

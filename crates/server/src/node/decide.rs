@@ -90,7 +90,13 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
             unreachable!("an operation on a key")
         }
-        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => {
+        Op::AcceptLoss { .. }
+        | Op::CreateTable { .. }
+        | Op::AlterTable { .. }
+        | Op::Checkpoint { .. }
+        | Op::Digests { .. }
+        | Op::SegmentContent { .. }
+        | Op::RepairSegment { .. } => {
             unreachable!("an operation on a key")
         }
     }

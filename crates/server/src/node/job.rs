@@ -1,6 +1,7 @@
 //! Jobs: closures that touch the device, and what they answer. The runtime runs them on its pool, the simulator when it
 //! pleases; the node itself never waits for a device.
 
+use super::serving::ReplyTo;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Export, Region, Replica};
@@ -91,6 +92,8 @@ pub(super) enum Outcome {
     Exported { name: String, left: Result<usize, Error>, export: Option<Box<(Export, Box<dyn Disk>)>> },
     /// Keys were looked up on the device, each for the operation with that ticket.
     LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
+    /// A question about segments was answered.
+    Proved { to: ReplyTo, result: OpResult },
     /// A scan ended, for operation `ticket`.
     Scanned { ticket: u64, at: Lsn, result: OpResult },
 }

@@ -16,6 +16,7 @@
 //!
 //! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
 
+mod catch_up;
 pub(crate) mod decide;
 mod execute;
 mod export;
@@ -25,12 +26,14 @@ mod joining;
 pub mod link;
 mod membership;
 mod presence;
+mod proof;
 mod report;
 mod serving;
 mod slot;
 pub mod status;
 mod wall;
 
+use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
 use forward::{Forwarding, Next};
 use job::Outcome;
@@ -102,11 +105,13 @@ pub struct NodeTiming {
     pub replication: Timing,
     /// How long bytes of a log tail may stay in the page cache, or in a backup's memory.
     pub flush_interval: Nanos,
+    /// Bytes a second that are read to build learners; 0: as many as it can.
+    pub catch_up_bytes: u64,
 }
 
 impl Default for NodeTiming {
     fn default() -> Self {
-        NodeTiming { replication: Timing::default(), flush_interval: Nanos::from_secs(1) }
+        NodeTiming { replication: Timing::default(), flush_interval: Nanos::from_secs(1), catch_up_bytes: 0 }
     }
 }
 
@@ -140,6 +145,7 @@ struct Context {
     grants: Grants,
     ops: Ops,
     joining: Joining,
+    catch_up: CatchUp,
     timing: Timing,
     now: Nanos,
     wall: Wall,
@@ -211,6 +217,7 @@ impl Node {
             grants: Grants::default(),
             ops: Ops::default(),
             joining: Joining::default(),
+            catch_up: CatchUp::new(parts.timing.catch_up_bytes),
             timing: parts.timing.replication,
             now,
             wall: Wall::default(),
@@ -262,6 +269,9 @@ impl Node {
                 // Other regions may have waited for the memory of its compaction.
                 self.look_at_all |= matches!(done.outcome, Outcome::Installed { .. });
                 self.touched.insert(done.region);
+                if let Outcome::Proved { to, result } = done.outcome {
+                    return self.answers.push((to, result));
+                }
                 let slot = self.slots.get_mut(&done.region).expect("slots are never removed");
                 slot.job_done(now, done.outcome, &mut self.context, &mut self.answers);
             }
@@ -297,11 +307,23 @@ impl Node {
                 ReplyTo::Peer(server, id) => self.context.send(server, &Control::Forwarded { id, result }),
             }
         }
+        self.catch_up(now);
         for (id, op) in self.context.agent.take_ops() {
             self.coordinator.submit(id, op);
         }
         self.context.fabric.flush();
         out.jobs.append(&mut self.context.jobs);
+    }
+
+    /// Reads what learners lack, as fast as it may be.
+    fn catch_up(&mut self, now: Nanos) {
+        while let Some(Wanted { region, server, session, id, .. }) = self.context.catch_up.next(now) {
+            let Some(slot) = self.slots.get_mut(&region) else { continue };
+            if let Some(serving) = slot.serving() {
+                serving.load(server, session, id);
+                slot.act_as_primary(&mut self.context);
+            }
+        }
     }
 
     // ---- time ----------------------------------------------------------------------------------------------------
@@ -467,6 +489,9 @@ impl Node {
         match (execute::check(&op), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
             (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
+            (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
+                self.prove(to, op)
+            }
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
             (Ok(()), op) => self.route(now, now, to, table, op, direct),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),

@@ -152,11 +152,14 @@ fn peer_status(peer: &Peer) -> PeerStatus {
         PeerState::Basing | PeerState::Syncing => "syncing",
         PeerState::InSync => "in sync",
     };
+    let (lacked, left) = peer.progress();
     PeerStatus {
         server: peer.member.server,
         state: state.to_owned(),
         member: peer.counted,
         lag_bytes: peer.mirror().map_or(0, leeward_replication::mirror::Mirror::lag_bytes),
         segments_to_ship: peer.segments_to_ship(),
+        segments_lacked: lacked,
+        segments_sent: lacked - left,
     }
 }

@@ -421,6 +421,12 @@ impl Serving {
         self.spawn_in_background(move || Outcome::Loaded { server, session, result: load(&pin, id) });
     }
 
+    /// Length of a segment of the base that is pinned for a server.
+    pub(super) fn bytes_of(&self, server: ServerId, id: SegmentId) -> u64 {
+        let segments = self.pins.get(&server).map_or(&[][..], |pin| &pin.base.segments);
+        segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.bytes.into())
+    }
+
     /// A job of this region ended; operations that it was done for are answered elsewhere.
     pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, ops: &mut Ops) {
         let failed = match outcome {

@@ -9,6 +9,7 @@
 //! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost its office
 //! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
 
+use super::catch_up::Wanted;
 use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
 use super::{Context, link};
@@ -394,7 +395,12 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
             context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
         }
-        PeerAction::Load(id) => serving.load(server, session, id),
+        // Writes wait for a member that counts.
+        PeerAction::Load(id) if peer.is_some_and(|peer| peer.counted) => serving.load(server, session, id),
+        PeerAction::Load(id) => {
+            let bytes = serving.bytes_of(server, id);
+            context.catch_up.want(Wanted { region: serving.id, server, session, id, bytes });
+        }
         PeerAction::UnpinBase => serving.unpin(server),
         PeerAction::PinBase => {} // Pinned between compactions, by the upkeep.
     }
@@ -409,7 +415,8 @@ fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone
 
 impl Context {
     /// Adds a job of a region that nobody waits for.
-    fn spawn_in_background(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
+    /// [`Context::spawn`], behind what somebody waits for.
+    pub(super) fn spawn_in_background(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs.push(Job::new(JobClass::Background, region, work));
     }
 

@@ -373,6 +373,7 @@ fn timing(config: &NodeConfig) -> NodeTiming {
             ..defaults
         },
         flush_interval: Nanos::from_millis(config.flush_interval_ms),
+        catch_up_bytes: u64::from(config.catch_up_mib_per_second) << 20,
     }
 }
 

@@ -110,8 +110,8 @@ impl World {
         let machine = &mut self.machines[node];
         machine.disk_life = machine.disk.life();
         let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
-        // Every second life has less memory than its L0s would like to have.
-        let memory_budget = if life % 2 == 0 { 256 << 10 } else { 4 << 20 };
+        // Every second life has less memory than its L0s would like to have, and is in no hurry with learners.
+        let (memory_budget, catch_up_bytes) = if life % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
         let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget, ..VolumeOptions::default() };
         let new = machine.new_volume;
         let opened = disk.open("volume").expect("a simulated disk opens files");
@@ -143,7 +143,7 @@ impl World {
             fabric: self.network.node(link::peer(server_id(node)), sink),
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions { expected_servers: self.character.nodes as u32, ..ClusterOptions::default() },
-            timing: NodeTiming::default(),
+            timing: NodeTiming { catch_up_bytes, ..NodeTiming::default() },
             checkpoints: None,
         };
         self.machines[node].node = Some(Node::new(now, parts));

@@ -1,0 +1,180 @@
+//! `leeward verify --replicas`: whether the replicas of each region hold the same, while they serve, and the repair of what is
+//! damaged on one from another.
+//!
+//! A segment's content never changes, so nodes are asked one after the other: what several have must be the same. What only one
+//! has is still open, or was just made or given up, or is what a backup built by itself.
+
+use crate::Outcome;
+use crate::args::VerifyArgs;
+use crate::data;
+use crate::text::bytes;
+use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ask_node};
+use leeward_format::op::SegmentDigest;
+use leeward_format::{RegionId, SegmentId, ServerId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[cfg(test)]
+#[path = "replicas_tests.rs"]
+mod tests;
+
+/// How long a node may take for a few segments.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A replica, and where it is.
+struct Replica<'a> {
+    server: ServerId,
+    address: &'a str,
+}
+
+/// What is wrong with a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fault {
+    id: SegmentId,
+    what: String,
+    /// Who has it damaged, and who has it whole.
+    repair: Option<(ServerId, ServerId)>,
+}
+
+/// What was found of a region.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Findings {
+    /// Segments that several replicas have, all of them the same, and their bytes.
+    equal: (u64, u64),
+    /// Segments that one replica has.
+    alone: u64,
+    faults: Vec<Fault>,
+}
+
+pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
+    let map = data::connect(&args.connect)?.region_map()?;
+    if args.table.as_ref().is_some_and(|table| map.table(table).is_none()) {
+        return Err(leeward_format::table::unknown_table(args.table.as_deref().unwrap_or_default()).into());
+    }
+    let is_asked = |group: &&GroupConfig| args.table.as_ref().is_none_or(|table| group.table == **table);
+    let mut is_sound = true;
+    for group in map.regions.iter().filter(is_asked) {
+        is_sound &= verify_region(&map, group, args.repair)?;
+    }
+    Ok(is_sound)
+}
+
+fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
+    let region = group.region;
+    let mut replicas = Vec::new();
+    for member in group.in_sync() {
+        match map.server(member.server) {
+            Some(info) => replicas.push(Replica { server: member.server, address: &info.native_address }),
+            None => println!("region {region}: server {} is not there, and not looked at", member.server),
+        }
+    }
+    let mut all = BTreeMap::<SegmentId, Vec<(ServerId, SegmentDigest)>>::new();
+    for replica in &replicas {
+        for digest in digests(replica, region)? {
+            all.entry(digest.id).or_default().push((replica.server, digest));
+        }
+    }
+    let findings = judge(&all);
+    let (segments, size) = findings.equal;
+    println!(
+        "region {region} of table {}: {} replicas, {segments} segments of {} the same on those that have them, {} on one only, {} \
+         faults",
+        group.table,
+        replicas.len(),
+        bytes(size),
+        findings.alone,
+        findings.faults.len()
+    );
+    let mut is_sound = true;
+    for Fault { id, what, repair: way } in findings.faults {
+        println!("  segment {id}: {what}");
+        match way.filter(|_| repair) {
+            Some((damaged, whole)) => {
+                let at = |server| replicas.iter().find(|replica| replica.server == server).expect("it was asked");
+                repair_segment(at(damaged), at(whole), region, id)?;
+                println!("    written anew on server {damaged} from server {whole}");
+            }
+            None => is_sound = false,
+        }
+    }
+    Ok(is_sound)
+}
+
+/// Everything complete that a node has of a region.
+fn digests(replica: &Replica<'_>, region: RegionId) -> Result<Vec<SegmentDigest>, Box<dyn std::error::Error>> {
+    let mut all: Vec<SegmentDigest> = Vec::new();
+    loop {
+        let after = all.last().map(|digest| digest.id);
+        match ask(replica, Op::Digests { region, after })? {
+            OpResult::Digests { segments, has_more } => {
+                all.extend(segments);
+                if !has_more {
+                    return Ok(all);
+                }
+            }
+            other => return Err(odd(replica, &other)),
+        }
+    }
+}
+
+fn repair_segment(
+    damaged: &Replica<'_>,
+    whole: &Replica<'_>,
+    region: RegionId,
+    segment: SegmentId,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let content = match ask(whole, Op::SegmentContent { region, segment })? {
+        OpResult::Value(Some(content)) => content,
+        other => return Err(odd(whole, &other)),
+    };
+    match ask(damaged, Op::RepairSegment { region, segment, content })? {
+        OpResult::Done => Ok(()),
+        other => Err(odd(damaged, &other)),
+    }
+}
+
+fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
+    let answer = ask_node(replica.address, "leeward-cli", op, PATIENCE);
+    answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
+}
+
+fn odd(replica: &Replica<'_>, answer: &OpResult) -> Box<dyn std::error::Error> {
+    let why = match answer {
+        OpResult::Error(error) => error.to_string(),
+        other => format!("it answers {other:?}"),
+    };
+    format!("server {}: {why}", replica.server).into()
+}
+
+/// What follows from the digests of each segment.
+fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings {
+    let mut findings = Findings::default();
+    for (id, digests) in all {
+        let (whole, damaged): (Vec<_>, Vec<_>) = digests.iter().partition(|(_, digest)| digest.damage.is_none());
+        for (server, digest) in &damaged {
+            let damage = digest.damage.as_deref().unwrap_or_default();
+            let what = format!("{} damaged on server {server}: {damage}", digest.kind);
+            findings.faults.push(Fault { id: *id, what, repair: whole.first().map(|(from, _)| (*server, *from)) });
+        }
+        let same = |(_, digest): &&(ServerId, SegmentDigest)| {
+            let first = &whole[0].1;
+            (digest.kind, digest.bytes, digest.crc) == (first.kind, first.bytes, first.crc)
+        };
+        match &whole[..] {
+            [] => {}
+            [_] if damaged.is_empty() => findings.alone += 1,
+            [_] => {}
+            [first, ..] if whole.iter().all(|one| same(&one)) => {
+                findings.equal = (findings.equal.0 + 1, findings.equal.1 + u64::from(first.1.bytes));
+            }
+            _ => {
+                let one = |(server, digest): &&(ServerId, SegmentDigest)| {
+                    format!("{} bytes with CRC {:08x} on server {server}", digest.bytes, digest.crc)
+                };
+                let what = format!("differs, without damage: {}", whole.iter().map(one).collect::<Vec<_>>().join(", "));
+                findings.faults.push(Fault { id: *id, what, repair: None });
+            }
+        }
+    }
+    findings
+}

@@ -1,0 +1,145 @@
+//! Proof that replicas hold the same: a digest of each complete segment, which replicas of a region agree on whatever volume they
+//! lie on, and the repair of a damaged segment from another replica's.
+//!
+//! What is compared is a segment with its pointers as logical addressing has them. With that addressing it is the segment as it lies
+//! there; with physical addressing its pointers are rewritten first, as a backup rewrites what it is sent, with all checksums checked
+//! on the way. A segment's content never changes, so replicas may be asked at different times, while they serve. Only segments that
+//! a backup built by itself (build-index) have no equal anywhere.
+//!
+//! Any thread; segments are pinned while they are read.
+
+use crate::error::{Error, Result};
+use crate::verify::walk_bytes;
+use crate::volume::{Segment, Volume};
+use bytes::Bytes;
+use leeward_format::cluster::Addressing;
+use leeward_format::leaf_segment::translate;
+use leeward_format::manifest::{RegionState, SegmentState};
+use leeward_format::node::Address;
+use leeward_format::op::SegmentDigest;
+use leeward_format::{DecodeError, RegionId, SegmentId, SegmentName, wire};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A region as a volume has it at an instant, its segments pinned.
+struct Pinned {
+    state: RegionState,
+    segments: HashMap<SegmentId, Arc<Segment>>,
+}
+
+impl Pinned {
+    fn address(&self, id: SegmentId) -> Address {
+        Address { region: self.state.region, segment: id, offset: 0 }
+    }
+
+    /// `bytes` with each name of a segment replaced by what `naming` makes of one that it knows.
+    fn renamed(
+        &self,
+        segment: &SegmentState,
+        mut bytes: Vec<u8>,
+        naming: impl Fn(&SegmentState) -> (SegmentName, SegmentName),
+    ) -> Result<Vec<u8>, DecodeError> {
+        if segment.kind.is_index() && self.state.options.addressing == Addressing::Physical {
+            let names: HashMap<SegmentName, SegmentName> = self.state.segments.values().map(naming).collect();
+            let mut map = |name: SegmentName| names.get(&name).copied();
+            translate(segment.kind, self.address(segment.id), &mut bytes, &mut map)?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Volume {
+    fn pinned(&self, region: RegionId) -> Result<Pinned> {
+        let found = self.state_and_segments(region);
+        let (state, segments) = found.ok_or_else(|| Error::Invalid(format!("this volume has no region {region}")))?;
+        Ok(Pinned { state, segments })
+    }
+
+    /// Digests of the complete segments of `region` behind `after`, by id, `most` of them at most. Reads all of each.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the volume does not have the region.
+    pub fn digests(&self, region: RegionId, after: Option<SegmentId>, most: usize) -> Result<Vec<SegmentDigest>> {
+        let pinned = self.pinned(region)?;
+        let is_next = |segment: &&SegmentState| segment.bytes.is_some() && after.is_none_or(|after| segment.id > after);
+        let chosen = pinned.state.segments.values().filter(is_next).take(most);
+        Ok(chosen.map(|segment| self.digest(&pinned, segment)).collect())
+    }
+
+    fn digest(&self, pinned: &Pinned, segment: &SegmentState) -> SegmentDigest {
+        let (id, kind, bytes) = (segment.id, segment.kind, segment.bytes.unwrap_or(0));
+        let found = self.read_whole(segment).map_err(|error| error.to_string()).and_then(|content| {
+            self.check_whole(pinned, segment, &content)?;
+            let canonical = pinned.renamed(segment, content, |of| (of.no.name(), of.id.name()));
+            canonical.map_err(|error| error.to_string())
+        });
+        match found {
+            Ok(content) => SegmentDigest { id, kind, bytes, crc: wire::checksum(&content), damage: None },
+            Err(damage) => SegmentDigest { id, kind, bytes, crc: 0, damage: Some(damage) },
+        }
+    }
+
+    fn read_whole(&self, segment: &SegmentState) -> Result<Vec<u8>> {
+        let mut content = vec![0; segment.bytes.unwrap_or(0) as usize];
+        self.read(segment.no, 0, &mut content)?;
+        Ok(content)
+    }
+
+    /// What is wrong with a segment that is `content`.
+    fn check_whole(&self, pinned: &Pinned, segment: &SegmentState, content: &[u8]) -> Result<(), String> {
+        let of = (segment.id, pinned.state.region, pinned.state.options.addressing);
+        let start = self.file_offset(segment.no, 0);
+        let damage = walk_bytes((of.1, of.2), segment, start, Bytes::copy_from_slice(content), &mut |_| {}).damage;
+        match damage.into_iter().next() {
+            Some(damage) => Err(format!("at byte {} of the volume: {}", damage.offset, damage.detail)),
+            None => Ok(()),
+        }
+    }
+
+    /// A segment as every replica of the region knows it: what another's [`Volume::repair`] takes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the volume has no such segment, or not all of it; [`Error::Damaged`]; [`Error::Io`].
+    pub fn content(&self, region: RegionId, id: SegmentId) -> Result<Vec<u8>> {
+        let pinned = self.pinned(region)?;
+        let segment = whole_segment(&pinned, id)?;
+        let content = self.read_whole(segment)?;
+        let no = segment.no;
+        let canonical = pinned.renamed(segment, content, |of| (of.no.name(), of.id.name()));
+        canonical.map_err(|error| Error::damaged(self.name(), self.file_offset(no, 0), &error))
+    }
+
+    /// Writes `content`, a segment as another replica's [`Volume::content`] has it, over a damaged one, durably. Answers false if
+    /// the segment is sound, which is then left as it is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the volume has no such segment, or `content` is not it; those of writing.
+    pub fn repair(&self, region: RegionId, id: SegmentId, content: &[u8]) -> Result<bool> {
+        let pinned = self.pinned(region)?;
+        let segment = whole_segment(&pinned, id)?;
+        if self.digest(&pinned, segment).damage.is_none() {
+            return Ok(false);
+        }
+        let refused = |why: String| Error::Invalid(format!("segment {id} of region {region} cannot be that: {why}"));
+        if segment.bytes != Some(content.len() as u32) {
+            let (found, wanted) = (content.len(), segment.bytes.unwrap_or(0));
+            return Err(refused(format!("it has {wanted} bytes, and {found} came")));
+        }
+        let local = pinned.renamed(segment, content.to_vec(), |of| (of.id.name(), of.no.name()));
+        let local = local.map_err(|error| refused(error.to_string()))?;
+        self.check_whole(&pinned, segment, &local).map_err(refused)?;
+        tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is written anew");
+        self.write(segment.no, 0, &local)?;
+        self.sync()?;
+        Ok(true)
+    }
+}
+
+fn whole_segment(pinned: &Pinned, id: SegmentId) -> Result<&SegmentState> {
+    let found = pinned.state.segments.get(&id).filter(|segment| {
+        let is_held = pinned.segments.contains_key(&id);
+        segment.bytes.is_some() && is_held
+    });
+    let region = pinned.state.region;
+    found.ok_or_else(|| Error::Invalid(format!("this volume has no complete segment {id} of region {region}")))
+}
