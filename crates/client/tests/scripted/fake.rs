@@ -186,7 +186,10 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
-        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,
+        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::RepairSegment { .. } => {
+            OpResult::Done
+        }
+        Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },
     }
 }
