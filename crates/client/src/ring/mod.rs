@@ -200,7 +200,7 @@ impl Ends {
         self.exchanges.iter().any(|exchange| {
             exchange.slot.is_some_and(|slot| {
                 let identity = Identity { key: grant.reply_key, sequence: exchange.sequence, place: slot.at };
-                !matches!(identity.begun(self.memory.load_u64(slot.at as usize), usize::MAX), Ok(None))
+                identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize).is_some()
             })
         })
     }
@@ -218,7 +218,7 @@ impl Ends {
         for index in 0..self.exchanges.len() {
             let Exchange { sequence, slot: Some(slot), .. } = self.exchanges[index] else { continue };
             let identity = Identity { key, sequence, place: slot.at };
-            let Some(bytes) = identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize)? else {
+            let Some(bytes) = identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize) else {
                 continue;
             };
             if !identity.ended(self.memory.load_u64(slot.at as usize + bytes - 8)) {

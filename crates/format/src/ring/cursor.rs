@@ -32,7 +32,12 @@ impl Cursor {
 
     /// Whether the first word there is that of the next message.
     pub fn has_begun(&self, first_word: u64) -> bool {
-        !matches!(self.next.begun(first_word, usize::MAX), Ok(None))
+        self.next.begun(first_word, self.left()).is_some()
+    }
+
+    /// Bytes from there to the end of the ring.
+    fn left(&self) -> usize {
+        self.ring_bytes - self.next.place as usize
     }
 
     /// Takes the next message if it is whole: a no-op leads on to the message after it. `word` loads the word at an offset,
@@ -72,7 +77,7 @@ impl Cursor {
         }
         let place = self.next.place as usize;
         // A no-op has no payload, so its length tells it from all others but empty ones, without a copy of those.
-        if self.next.begun(word(place), self.ring_bytes - place)? != Some(UNIT_BYTES) {
+        if self.next.begun(word(place), self.left()) != Some(UNIT_BYTES) {
             return Ok(false);
         }
         let message = self.whole(word, copy, buffer)?;
@@ -86,7 +91,7 @@ impl Cursor {
         buffer: &'a mut Vec<u8>,
     ) -> Result<Option<RingMessage<'a>>, DecodeError> {
         let place = self.next.place as usize;
-        let Some(bytes) = self.next.begun(word(place), self.ring_bytes - place)? else { return Ok(None) };
+        let Some(bytes) = self.next.begun(word(place), self.left()) else { return Ok(None) };
         if !self.next.ended(word(place + bytes - 8)) {
             return Ok(None);
         }
