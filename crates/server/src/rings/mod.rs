@@ -162,11 +162,6 @@ impl Rings {
         self.rings.get(&connection).is_some_and(|ring| ring.is_open)
     }
 
-    /// Connections with a ring.
-    pub fn connections(&self) -> impl Iterator<Item = u64> {
-        self.rings.keys().copied()
-    }
-
     /// Connections that have something in their ring, perhaps not all of it.
     pub fn waiting(&self) -> impl Iterator<Item = u64> {
         self.rings.iter().filter(|(_, ring)| ring.is_open && ring.has_something()).map(|(connection, _)| *connection)

@@ -11,6 +11,7 @@
 //! trusted, what is on the volume can. A node that lives on without one of them would keep its regions, or its place in groups, and
 //! serve nobody; one that dies is taken over from.
 
+mod attention;
 pub(crate) mod channel;
 mod connection;
 mod event_loop;
