@@ -231,6 +231,30 @@ fn a_noop_leads_to_the_start_and_nowhere_else() {
 }
 
 #[test]
+fn a_noop_that_lands_between_two_looks_is_none() {
+    let memory = Memory::new(256);
+    let mut cursor = Cursor::new(256, KEY);
+    let mut buffer = Vec::new();
+    for (identity, kind, payload) in
+        [(identity(1, 0), RingKind::Frames, &[7; 100][..]), (identity(2, 160), RingKind::Noop, &[])]
+    {
+        let bytes = message(identity, kind, Slot::default(), payload);
+        memory.0.borrow_mut()[identity.place as usize / 8..][..bytes.len() / 8].copy_from_slice(&words(&bytes));
+    }
+    assert!(matches!(memory.take(&mut cursor, &mut buffer), Ok(Next::Message(1, _))));
+    let is_first = std::cell::Cell::new(true);
+    let word = |at: usize| if is_first.replace(false) { 0 } else { memory.0.borrow()[at / 8] };
+    let copy = |from: usize, bytes: &mut [u8]| {
+        for (word, place) in memory.0.borrow()[from / 8..].iter().zip(bytes.chunks_mut(8)) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+    };
+    assert_eq!(cursor.take(word, copy, &mut buffer), Ok(Next::Nothing), "it was not there at the first look");
+    assert_eq!(memory.take(&mut cursor, &mut buffer), Ok(Next::Nothing));
+    assert_eq!(cursor.rendezvous(), 0, "it leads to the start");
+}
+
+#[test]
 fn a_server_takes_no_message_that_only_a_server_writes() {
     for kind in [RingKind::TooSmall, RingKind::OnStream] {
         let memory = Memory::new(256);
