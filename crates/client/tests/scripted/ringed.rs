@@ -1,7 +1,7 @@
 //! Clients through rings, against a node by script: answers in slots, over the connection, and those that nobody rings for.
 
 use crate::fake::{FakeNode, map, success};
-use leeward_client::{ClientError, ClientOptions, Op, OpError, OpResult, RegionMap, Session};
+use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session};
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId, ShmFabric};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
@@ -169,9 +169,12 @@ fn an_answer_that_lies_in_its_slot_counts_although_the_node_is_gone() {
 #[test]
 fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
     let (mut session, node) = with_node(LONG, |mut node| {
-        let (sequence, slot, reply) = node.serve_until("large");
-        node.write(sequence, slot, RingKind::OnStream, &[]);
+        let (large, large_slot, reply) = node.serve_until("large");
+        // There is always another that is answered through the ring.
+        let (first, first_slot, first_reply) = node.serve_until("first");
+        node.write(large, large_slot, RingKind::OnStream, &[]);
         Node::say(&mut node.stream, &reply);
+        node.answer(first, first_slot, &first_reply);
         let (sequence, slot, reply) = node.serve_until("last");
         node.answer(sequence, slot, &reply);
         // Nothing but bells goes over the connection.
@@ -181,7 +184,8 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
         }
     });
     let large = session.submit(vec![Op::Get { key: "large".into() }]);
-    session.submit(vec![Op::Get { key: "small".into() }]);
+    assert_eq!(session.poll(Duration::ZERO).expect("a poll"), [], "it is sent alone");
+    session.submit(vec![Op::Get { key: "first".into() }]);
     let (mut small, mut is_answered) = (0, false);
     // Without a look at the connection this would go on as long as there are others to be answered.
     while !is_answered {
@@ -189,7 +193,7 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
             is_answered |= done.ticket == large;
             if done.ticket != large {
                 small += 1;
-                assert!(small < 1_000_000, "nobody reads the connection");
+                assert!(small < 100_000, "nobody reads the connection");
                 session.submit(vec![Op::Get { key: "small".into() }]);
             }
         }
@@ -199,19 +203,6 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
     assert_eq!(last, [OpResult::Value(Some("last".into()))]);
     drop(session);
     node.join().expect("the script is done");
-}
-
-#[test]
-fn a_node_that_goes_away_is_noticed_by_a_client_that_spins() {
-    let (mut session, node) = with_node(LONG, |mut node| {
-        node.serve_until("counter");
-        // The link of the fabric stays.
-        node.stream.shutdown(std::net::Shutdown::Both).expect("it is open");
-        node
-    });
-    let results = session.execute(vec![Op::Add { key: "counter".into(), delta: 7 }]).expect("an answer");
-    assert!(matches!(&results[..], [OpResult::Error(OpError::Unknown(_))]), "{results:?}");
-    drop(node.join().expect("the script is done"));
 }
 
 #[test]
