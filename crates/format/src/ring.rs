@@ -40,6 +40,9 @@ pub const MIN_RING_BYTES: usize = 4 << 10;
 /// Largest ring, in bytes.
 pub const MAX_RING_BYTES: usize = 64 << 20;
 
+/// How the address of each client begins whose rings are in shared memory: a node connects to no other.
+pub const CLIENT_ADDRESS: &str = "@leeward-client-";
+
 const WHAT: &str = "ring message";
 
 /// What a message is.

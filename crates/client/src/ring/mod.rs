@@ -96,6 +96,7 @@ impl Ends {
         (request_bytes, reply_bytes): (usize, usize),
     ) -> io::Result<Ends> {
         let memory = fabric.allocate(reply_bytes + CONTROL_BYTES)?;
+        fabric.admit(node);
         fabric.connect(node, address);
         Ok(Ends {
             fabric,

@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is and ends what is finished; answers why the server gave the connection up, if it did.
+    /// Sends what there is; answers why the server gave the connection up, if it did.
     fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
         while self.is_writable && !self.is_dead && !self.conversation.output().is_empty() {
             match self.stream.write(self.conversation.output()) {
@@ -169,9 +169,6 @@ impl Connection {
             self.is_dead = true;
             return Some(Dropped::OutputLimit);
         }
-        if self.conversation.is_finished() && !self.is_dead {
-            self.end();
-        }
         None
     }
 
@@ -182,8 +179,13 @@ impl Connection {
         is_stalled.then_some(Dropped::Stalled)
     }
 
-    /// Closes a connection whose replies were all sent.
-    fn end(&mut self) {
+    /// All that was asked is answered and sent over the socket, and nothing more is taken: it may be ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.conversation.is_finished() && !self.is_dead
+    }
+
+    /// Closes a connection that is finished.
+    pub(super) fn end(&mut self) {
         self.is_dead = true;
         // The client may be gone already; then there is nothing to tell it.
         drop(self.stream.shutdown(Shutdown::Write));

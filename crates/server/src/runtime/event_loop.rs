@@ -254,6 +254,14 @@ impl EventLoop {
                     self.touched.insert(*id);
                 }
             }
+            for id in self.ringing.stalled(now, self.limits.stall) {
+                let connection = self.connections.get_mut(&id).filter(|connection| !connection.is_dead);
+                if let Some(connection) = connection {
+                    connection.is_dead = true;
+                    report_dropped(id, Dropped::Stalled, &self.shared.metrics);
+                    self.touched.insert(id);
+                }
+            }
         }
     }
 
@@ -289,6 +297,9 @@ impl EventLoop {
         let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
         if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
             report_dropped(id, why, &self.shared.metrics);
+        }
+        if connection.is_finished() && !self.ringing.is_awaited(id) {
+            connection.end();
         }
         if connection.takes_input() {
             self.attention.takes(id);

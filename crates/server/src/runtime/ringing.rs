@@ -47,6 +47,16 @@ impl Ringing {
         self.rings.as_ref().is_some_and(|rings| rings.is_open(id))
     }
 
+    /// Answers are on their way through the ring of `id`: it is touched when they have arrived.
+    pub(super) fn is_awaited(&mut self, id: u64) -> bool {
+        self.rings.as_mut().is_some_and(|rings| rings.is_awaited(id))
+    }
+
+    /// Connections whose clients take no answers for `patience`.
+    pub(super) fn stalled(&mut self, now: Nanos, patience: Nanos) -> Vec<u64> {
+        self.rings.as_mut().map(|rings| rings.stalled(now, patience)).unwrap_or_default()
+    }
+
     /// The connection `id` has ended.
     pub(super) fn remove(&mut self, id: u64, metrics: &Metrics) {
         if let Some(rings) = &mut self.rings {
@@ -130,12 +140,20 @@ impl EventLoop {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(native) = connection.conversation.native() else { return };
-        let mut over_stream = Vec::new();
+        let (mut over_stream, mut bad) = (Vec::new(), None);
         for (door, frames) in native.for_rings() {
-            over_stream.extend(rings.answer(id, door, frames));
+            match rings.answer(id, door, frames) {
+                Ok(frames) => over_stream.extend(frames),
+                Err(error) => bad = Some(error),
+            }
         }
         for frames in over_stream {
             native.send_over_stream(&frames);
+        }
+        if let Some(error) = bad {
+            let map = self.node.region_map();
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            native.refuse_ring(&mut context, &error.to_string());
         }
         let asks: Vec<_> = native.ring_asks().collect();
         if !asks.is_empty() {
@@ -169,6 +187,9 @@ impl EventLoop {
             match effect {
                 Effect::Look(id) => {
                     self.attention.look(id);
+                }
+                Effect::Quiet(id) => {
+                    self.touched.insert(id);
                 }
                 Effect::Tell(id, reply) => {
                     if matches!(reply, Reply::RingBell { .. }) {
