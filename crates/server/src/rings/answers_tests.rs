@@ -3,7 +3,10 @@
 use super::*;
 use proptest::prelude::*;
 
-fn overlap((a, a_bytes): (u32, u32), (b, b_bytes): (u32, u32)) -> bool {
+/// Offset and bytes.
+type Piece = (u32, u32);
+
+fn overlap((a, a_bytes): Piece, (b, b_bytes): Piece) -> bool {
     a < b + b_bytes && b < a + a_bytes
 }
 
@@ -14,7 +17,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0_u32..30, 1_u32..12, any::<prop::sample::Index>()), 1..200),
     ) {
         let mut answers = Answers::default();
-        let (mut writes, mut waiting): (Vec<(u32, u32)>, Vec<(u32, u32)>) = (Vec::new(), Vec::new());
+        let (mut writes, mut waiting): (Vec<Piece>, Vec<Piece>) = (Vec::new(), Vec::new());
         for (is_new, at, units, index) in steps {
             if is_new || writes.is_empty() {
                 let piece = (at * 32, units * 32);
@@ -36,7 +39,7 @@ proptest! {
                     prop_assert!(!writes.iter().any(|other| overlap(*other, piece)));
                     writes.push(piece);
                 }
-                let is_free = |piece: &(u32, u32)| !writes.iter().any(|other| overlap(*other, *piece));
+                let is_free = |piece: &Piece| !writes.iter().any(|other| overlap(*other, *piece));
                 prop_assert!(!waiting.iter().any(is_free), "what has room does not wait");
             }
             let bytes: u32 = writes.iter().chain(&waiting).map(|(_, bytes)| bytes).sum();

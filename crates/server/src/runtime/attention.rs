@@ -148,7 +148,7 @@ impl Attention {
     }
 
     /// Sockets to be read now; [`Attention::read`] follows for each.
-    pub(super) fn to_read(&mut self) -> BTreeSet<u64> {
+    pub(super) fn take_readable(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.readable)
     }
 

@@ -258,7 +258,7 @@ impl State {
     }
 
     fn read_sockets(&mut self) {
-        for id in self.attention.to_read() {
+        for id in self.attention.take_readable() {
             let client = &mut self.clients[id as usize];
             if client.takes {
                 // The poll will not tell of what is not there any more, but of the end.

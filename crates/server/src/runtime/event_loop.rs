@@ -208,7 +208,7 @@ impl EventLoop {
 
     fn read_clients(&mut self, now: Nanos) {
         let map = self.node.region_map();
-        for id in self.attention.to_read() {
+        for id in self.attention.take_readable() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
             connection.read(&mut self.buffer, &mut context, &mut self.submissions);
