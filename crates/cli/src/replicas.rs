@@ -164,7 +164,7 @@ fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings 
             [] => {}
             [_] if damaged.is_empty() => findings.alone += 1,
             [_] => {}
-            [first, ..] if whole.iter().all(|one| same(one)) => {
+            [first, ..] if whole.iter().all(same) => {
                 findings.equal = (findings.equal.0 + 1, findings.equal.1 + u64::from(first.1.bytes));
             }
             _ => {

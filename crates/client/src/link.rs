@@ -136,7 +136,9 @@ impl Link {
 
     /// Asks the node for its region map.
     pub(crate) fn ask_map(&mut self) {
-        self.push(&Request::Map);
+        if !self.ask_map_in_ring() {
+            self.push(&Request::Map);
+        }
     }
 
     /// Takes an operation for the next request.

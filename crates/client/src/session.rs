@@ -4,6 +4,7 @@
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
 
+mod map;
 mod ringing;
 
 use crate::address::{Address, Way};
@@ -13,6 +14,7 @@ use crate::ring::Mail;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
 use leeward_format::table::TableName;
+use map::primary_address;
 use mio::{Events, Poll, Token, Waker};
 use std::collections::HashMap;
 use std::io;
@@ -98,6 +100,8 @@ pub struct Session {
     /// A node that gives no rings, and why.
     no_rings: Option<(String, String)>,
     has_many_cores: bool,
+    /// When the sockets were asked last.
+    last_poll: Instant,
 }
 
 impl std::fmt::Debug for Session {
@@ -146,6 +150,7 @@ impl Session {
             mail,
             no_rings: None,
             has_many_cores: Session::has_many_cores(),
+            last_poll: begun,
         };
         session.fetch_map_until(connect_until)?;
         if way == Way::Rings {
@@ -258,30 +263,6 @@ impl Session {
                 return Ok(found.results);
             }
         }
-    }
-
-    /// Asks a node for its region map now. An older map than the one already known is not taken.
-    ///
-    /// # Errors
-    /// No node answers within [`ClientOptions::deadline`].
-    pub fn fetch_map(&mut self) -> Result<Arc<RegionMap>, ClientError> {
-        self.fetch_map_until(Instant::now() + self.options.deadline)
-    }
-
-    fn fetch_map_until(&mut self, deadline: Instant) -> Result<Arc<RegionMap>, ClientError> {
-        let before = self.maps_received;
-        self.map_asked = None;
-        while self.maps_received == before {
-            let now = Instant::now();
-            if now >= deadline {
-                let reason = self.last_failure.clone();
-                return Err(ClientError::Unreachable { seeds: self.seeds.join(", "), reason });
-            }
-            self.ask_map(now);
-            self.flush(now);
-            self.wait(TICK.min(deadline - now))?;
-        }
-        Ok(Arc::clone(&self.map))
     }
 
     /// Sends `pending` towards the primary of its region, or parks it.
@@ -426,19 +407,21 @@ impl Session {
 
     /// Waits for the sockets and takes in what they bring.
     fn wait(&mut self, timeout: Duration) -> Result<(), ClientError> {
-        let timeout = match &self.mail {
-            None => timeout,
-            Some(_) => match self.wait_on_rings(timeout) {
-                Some(left) => left,
-                None => return Ok(()),
-            },
-        };
+        match self.mail {
+            Some(_) => self.wait_with_rings(timeout),
+            None => self.poll_sockets(timeout).map(drop),
+        }
+    }
+
+    /// Waits for the sockets alone; answers whether they brought anything.
+    fn poll_sockets(&mut self, timeout: Duration) -> Result<bool, ClientError> {
         let polled = self.poll.poll(&mut self.events, Some(timeout));
         if let Some(mail) = &self.mail {
             mail.is_up();
         }
+        self.last_poll = Instant::now();
         match polled {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
             result => result?,
         }
         let ready: Vec<(Token, bool, bool)> = self
@@ -460,7 +443,7 @@ impl Session {
                 self.fail(token, &error.to_string());
             }
         }
-        Ok(())
+        Ok(!self.events.is_empty())
     }
 
     fn receive(&mut self, token: Token, reply: Reply) {
@@ -518,30 +501,9 @@ impl Session {
         }
     }
 
-    /// Takes a newer map: what waited for a primary is tried at once, and a server that lost its office while it
-    /// owes answers is given up.
-    fn adopt_map(&mut self, map: RegionMap, now: Instant) {
-        self.maps_received += 1;
-        if map.version <= self.map.version && !self.map.regions.is_empty() {
-            return;
-        }
-        self.map = Arc::new(map);
-        for (at, _) in &mut self.parked {
-            *at = now;
-        }
-        let map = Arc::clone(&self.map);
-        let deposed: Vec<Token> = (self.links.iter())
-            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > self.options.patience))
-            .filter(|(_, link)| link.pendings().any(|p| primary_address(&map, &p.table, &p.op) != Some(&link.address)))
-            .map(|(token, _)| *token)
-            .collect();
-        for token in deposed {
-            self.fail(token, "it does not answer and is not the primary any more");
-        }
-    }
-
     /// Gives a link up: its operations are retried where that is harmless.
     fn fail(&mut self, token: Token, reason: &str) {
+        self.take_last_answers(token);
         let Some(link) = self.links.remove(&token) else { return };
         let now = Instant::now();
         tracing::debug!(address = link.address, reason, "connection given up");
@@ -556,41 +518,4 @@ impl Session {
             self.retry_unknown(pending, &reason, now);
         }
     }
-
-    /// Asks some node for the region map, unless one was asked a moment ago: a node that is connected and owes no
-    /// old answer, else the next address of the seeds and of the servers that the map names.
-    fn ask_map(&mut self, now: Instant) {
-        let pause = self.options.retry_pause * 4;
-        if self.map_asked.is_some_and(|asked| now - asked < pause) {
-            return;
-        }
-        self.map_asked = Some(now);
-        let patience = self.options.patience;
-        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < patience);
-        let healthy: Vec<&mut Link> = self.links.values_mut().filter(healthy).collect();
-        self.next_seed = self.next_seed.wrapping_add(1);
-        let count = healthy.len();
-        if let Some(link) = healthy.into_iter().nth(self.next_seed.checked_rem(count).unwrap_or(0)) {
-            link.ask_map();
-            return;
-        }
-        let mut addresses: Vec<String> = self.seeds.clone();
-        addresses.extend(self.map.servers.iter().map(|server| server.native_address.clone()));
-        if let Some(address) = addresses.get(self.next_seed.checked_rem(addresses.len()).unwrap_or(0)).cloned() {
-            // A new connection's first answer is the map.
-            self.link_to(&address, now);
-        }
-    }
-}
-
-/// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
-/// so does an operation on a table that the map does not know: a node knows better, or says that there is none.
-fn primary_address<'a>(map: &'a RegionMap, table: &str, op: &Op) -> Option<&'a str> {
-    let is_for_any = matches!(op, Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. });
-    let server = match op.region_in(map, table) {
-        Some(region) => map.server(region.primary?.server),
-        None if is_for_any || map.table(table).is_none() => map.servers.first(),
-        None => None,
-    }?;
-    Some(&server.native_address)
 }

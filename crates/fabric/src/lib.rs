@@ -40,7 +40,7 @@ mod words;
 pub use libfabric::{LibfabricFabric, Provider, UnknownProvider};
 pub use shm::ShmFabric;
 pub use sim::{SimFabric, SimNetwork, SimOptions};
-pub use stream::LinkOptions;
+pub use stream::{Admission, LinkOptions};
 pub use tcp::TcpFabric;
 
 use std::{fmt, io, ops::Range, sync::Arc};
@@ -158,7 +158,10 @@ pub trait Fabric: Send + Sync {
     /// [`LinkEvent::Up`] tells of success. For a peer that has a link with the same address nothing is done; with
     /// another address the link goes down (if it was up) and is connected there.
     fn connect(&self, peer: PeerId, address: &str);
-    /// Gives the link up. No `Down` is delivered; nothing of the link is, beyond what is being delivered just now.
+    /// Where only [guests](Admission::Guests) may connect, `peer` is one from now on, until [`Fabric::disconnect`].
+    fn admit(&self, peer: PeerId);
+    /// Gives the link up. No `Down` is delivered; nothing of the link is, beyond what is being delivered just now. A
+    /// [guest](Admission::Guests) is one no more, and its connection ends.
     fn disconnect(&self, peer: PeerId);
     /// Sends `message` (at most [`MAX_MESSAGE_BYTES`], else it panics); dropped if the link is not up.
     fn send(&self, peer: PeerId, message: &[u8]);

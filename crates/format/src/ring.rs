@@ -40,6 +40,9 @@ pub const MIN_RING_BYTES: usize = 4 << 10;
 /// Largest ring, in bytes.
 pub const MAX_RING_BYTES: usize = 64 << 20;
 
+/// How the address of each client begins whose rings are in shared memory: a node connects to no other.
+pub const CLIENT_ADDRESS: &str = "@leeward-client-";
+
 const WHAT: &str = "ring message";
 
 /// What a message is.
@@ -122,19 +125,13 @@ impl Identity {
     }
 
     /// What the first word of its place says: `None` while no byte of this message is known to be there; else how many
-    /// bytes it has in all. At most `most` bytes may follow from its place on.
-    ///
-    /// # Errors
-    /// A length that no writer gives.
-    pub fn begun(self, first_word: u64, most: usize) -> Result<Option<usize>, DecodeError> {
+    /// bytes it has in all. At most `most` bytes may follow from its place on: a length beyond it is no writer's, so the word is
+    /// one of an earlier lap, in which any user's value may have had this tag by chance.
+    pub fn begun(self, first_word: u64, most: usize) -> Option<usize> {
         if (first_word >> 32) as u32 != self.tag() {
-            return Ok(None);
+            return None;
         }
-        let payload = first_word as u32 as usize;
-        match message_bytes(payload) {
-            bytes if bytes <= most => Ok(Some(bytes)),
-            bytes => Err(DecodeError::invalid(WHAT, format!("{bytes} bytes where {most} are left"))),
-        }
+        Some(message_bytes(first_word as u32 as usize)).filter(|bytes| *bytes <= most)
     }
 
     /// Whether the last word is this message's. Not a proof that all between is.

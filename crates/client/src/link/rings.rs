@@ -4,6 +4,7 @@
 //! - Operations keep their order. A request that no ring can hold goes over the connection, alone: it is sent when nothing else
 //!   is under way, and nothing else is sent until it is answered.
 //! - A request that was put into a ring may have been carried out, whatever happens then.
+//! - Once the rings are open, nothing else goes over the connection but bells: the node does not hurry to read it.
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
@@ -11,7 +12,7 @@ use crate::ring::{Ends, Grant, Mail, Rooms, bind};
 use leeward_fabric::{Descriptor, LinkEvent, PeerId};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
-use leeward_format::ring::UNIT_BYTES;
+use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES, UNIT_BYTES};
 use mio::Token;
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ const OP_OVERHEAD_BYTES: usize = 48;
 const TABLE_OVERHEAD_BYTES: usize = 512;
 /// What a request takes besides its operations, at most.
 const REQUEST_OVERHEAD_BYTES: usize = 128;
+/// Room for a region map: that of a small cluster. A larger one is fetched.
+const MAP_ROOM_BYTES: usize = 4 << 10;
 
 /// What the rings of a session's links have in common.
 #[derive(Clone)]
@@ -38,17 +41,33 @@ pub(super) struct Rings {
     rooms: Rooms,
     /// The request that was sent over the connection, and is not answered.
     over_stream: Option<u64>,
+    /// The node is to be asked for its map.
+    wants_map: bool,
     frame: Vec<u8>,
 }
 
 impl Rings {
     pub(super) fn new(options: RingOptions, token: Token) -> Rings {
-        Rings { options, token, ends: None, rooms: Rooms::new(0), over_stream: None, frame: Vec::new() }
+        let rooms = Rooms::new(0);
+        Rings { options, token, ends: None, rooms, over_stream: None, wants_map: false, frame: Vec::new() }
     }
 
     /// Rings that can be used.
     fn open(&mut self) -> Option<&mut Ends> {
         self.ends.as_mut().filter(|ends| ends.is_open())
+    }
+
+    /// Asks for the map; false while there is no room to.
+    fn send_map_request(&mut self) -> bool {
+        let mut frame = Vec::new();
+        write_frame(FrameKind::Request, &Request::Map, &mut frame);
+        let Some(ends) = self.open() else { return false };
+        let room = MAP_ROOM_BYTES.min(ends.most_room());
+        let has_room = ends.has_room(frame.len(), room);
+        if has_room {
+            ends.send(&frame, room);
+        }
+        has_room
     }
 }
 
@@ -83,7 +102,7 @@ impl Link {
         let Some(rings) = &mut self.rings else { return Err("it speaks of rings that nobody asked for".into()) };
         match reply {
             Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
-                let bytes = rings.options.ring_bytes.min(most_bytes as usize) / (2 * UNIT_BYTES) * (2 * UNIT_BYTES);
+                let bytes = ring_bytes(rings.options.ring_bytes, most_bytes as usize)?;
                 let local = self.stream.local_addr().map_err(|error| error.to_string())?.ip();
                 let fabric = bind(&fabric, PeerId(client), local, rings.options.mail.sink(rings.token))?;
                 let ends = Ends::new(fabric, PeerId(node), &address, (bytes, bytes));
@@ -112,8 +131,22 @@ impl Link {
         }
     }
 
+    /// Has the ring ask for the map; false where there is none.
+    pub(super) fn ask_map_in_ring(&mut self) -> bool {
+        let rings = self.rings.as_mut().filter(|rings| rings.ends.as_ref().is_some_and(Ends::is_open));
+        rings.map(|rings| rings.wants_map = true).is_some()
+    }
+
+    /// An answer is due that comes over the connection, or rings are.
+    pub(crate) fn expects_on_stream(&self) -> bool {
+        !self.is_ready() || self.flights.len() > self.due_in_rings()
+    }
+
     /// Puts operations that wait into the ring, as far as there is room; over the connection what fits no ring.
     pub(super) fn flush_into_rings(&mut self, now: Instant) {
+        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.wants_map) {
+            rings.wants_map = !rings.send_map_request();
+        }
         while !self.waiting.is_empty() {
             let has_flights = !self.flights.is_empty();
             let Some(rings) = &mut self.rings else { return };
@@ -231,6 +264,17 @@ impl Link {
             rings.over_stream.take_if(|over| *over == id);
         }
     }
+}
+
+/// Bytes of each ring of a client that asks for `wanted`, at a node that offers `most`.
+fn ring_bytes(wanted: usize, most: usize) -> Result<usize, String> {
+    let bytes = wanted.min(most).min(MAX_RING_BYTES) / (2 * UNIT_BYTES) * (2 * UNIT_BYTES);
+    if bytes < MIN_RING_BYTES {
+        return Err(format!(
+            "a ring has at least {MIN_RING_BYTES} bytes, but the client's ring_bytes is {wanted} and the node offers {most}"
+        ));
+    }
+    Ok(bytes)
 }
 
 /// How many of the operations that wait go into one request, how many bytes it has at most, and how large its answer may be.

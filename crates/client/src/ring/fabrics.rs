@@ -1,19 +1,20 @@
 //! The fabric that a connection's rings are on, as the node names it.
 
-use leeward_fabric::{Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Admission, Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_format::ring::CLIENT_ADDRESS;
 use leeward_platform::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Attaches to the fabric `name` as `me`; over TCP at the address `local`, which reaches the node.
+/// Attaches to the fabric `name` as `me`, for whom [`Fabric::admit`] names; over TCP at the address `local`, which reaches the node.
 ///
 /// # Errors
 /// In words: the fabric is not known, or the system refuses it.
 pub(crate) fn bind(name: &str, me: PeerId, local: IpAddr, sink: Sink) -> Result<Arc<dyn Fabric>, String> {
-    let options = LinkOptions::default();
+    let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
     let bound = match name {
         "shm" => {
-            let address = format!("@leeward-client-{:016x}", Rng::from_entropy().u64());
+            let address = format!("{CLIENT_ADDRESS}{:016x}", Rng::from_entropy().u64());
             ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>)
         }
         "tcp" => {

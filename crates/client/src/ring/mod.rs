@@ -6,7 +6,8 @@
 //! - A place in the request ring is free again when its message was answered, and when its write is completed too: a
 //!   late byte of it must not land in another message. So is a slot when its answer was read.
 //! - [`Ends::poll`] looks into the slots that are due: answers come in any order.
-//! - An answer that was too large for its slot is fetched into another, of the size that the node says.
+//! - An answer that was too large for its slot is fetched into another, of the size that the node says. Until there is room for
+//!   that, nothing else takes any: it would wait for as long as smaller ones come.
 //! - The node says by a word behind the reply ring whether it is awake. If it is not when a request's write is completed,
 //!   it must be rung ([`Ends::must_ring`]).
 //! - Before this end sleeps, it writes the number of its sleep behind the request ring, and looks once more after the
@@ -95,6 +96,7 @@ impl Ends {
         (request_bytes, reply_bytes): (usize, usize),
     ) -> io::Result<Ends> {
         let memory = fabric.allocate(reply_bytes + CONTROL_BYTES)?;
+        fabric.admit(node);
         fabric.connect(node, address);
         Ok(Ends {
             fabric,
@@ -161,7 +163,9 @@ impl Ends {
 
     /// Whether a request with so much payload, and so much room for its answer, can be sent now.
     pub(crate) fn has_room(&self, payload: usize, room: usize) -> bool {
-        self.requests.has_room(message_bytes(payload)) && self.replies.has_room(message_bytes(room))
+        self.fetches.is_empty()
+            && self.requests.has_room(message_bytes(payload))
+            && self.replies.has_room(message_bytes(room))
     }
 
     /// Sends a request with room for an answer of `room` bytes; [`Ends::settle`] pushes it out.
@@ -200,7 +204,7 @@ impl Ends {
         self.exchanges.iter().any(|exchange| {
             exchange.slot.is_some_and(|slot| {
                 let identity = Identity { key: grant.reply_key, sequence: exchange.sequence, place: slot.at };
-                !matches!(identity.begun(self.memory.load_u64(slot.at as usize), usize::MAX), Ok(None))
+                identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize).is_some()
             })
         })
     }
@@ -211,14 +215,14 @@ impl Ends {
     /// There is something in a slot that no node writes.
     pub(crate) fn poll(&mut self, mut answers: impl FnMut(&[u8])) -> Result<(), DecodeError> {
         let Some(grant) = &self.grant else { return Ok(()) };
-        if self.due == 0 {
+        if self.due() == 0 {
             return Ok(());
         }
         let key = grant.reply_key;
         for index in 0..self.exchanges.len() {
             let Exchange { sequence, slot: Some(slot), .. } = self.exchanges[index] else { continue };
             let identity = Identity { key, sequence, place: slot.at };
-            let Some(bytes) = identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize)? else {
+            let Some(bytes) = identity.begun(self.memory.load_u64(slot.at as usize), slot.room as usize) else {
                 continue;
             };
             if !identity.ended(self.memory.load_u64(slot.at as usize + bytes - 8)) {

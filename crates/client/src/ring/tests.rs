@@ -246,6 +246,46 @@ fn a_node_that_is_gone_is_no_longer_heard() {
 }
 
 #[test]
+fn an_answer_that_waits_for_room_is_fetched_before_anything_else_takes_any() {
+    let network = SimNetwork::new(1, SimOptions::default());
+    let (mut ends, events, node) = pair(&network);
+    ends.send(b"whose answer is large", 0);
+    let too_small = |place, sequence| {
+        let mut bytes = Vec::new();
+        let (identity, slot) = (Identity { key: KEYS.1, sequence, place }, Slot { at: 0, room: RING as u32 / 2 });
+        write_message(identity, RingKind::TooSmall, slot, &[], &mut bytes);
+        node.fabric.write(CLIENT, &node.reply, place.into(), &bytes, sequence);
+    };
+    // Others have so much room that the large one has none, and would never have any if more could come.
+    for _ in 0..3 {
+        ends.send(b"x", 900);
+    }
+    too_small(0, 1);
+    node.fabric.flush();
+    ends.flush();
+    while network.step() {}
+    for event in events.lock().expect("no panic").drain(..) {
+        assert!(ends.hear(&event));
+    }
+    assert!(ends.has_room(9, 9), "before the client knows");
+    ends.poll(|_| panic!("no answer")).expect("the node keeps to the protocol");
+    assert_eq!(ends.fetches.len(), 1, "it waits");
+    assert!(!ends.has_room(9, 9));
+    for sequence in 2..=4 {
+        let exchange = ends.exchanges.iter().find(|exchange| exchange.sequence == sequence);
+        let slot = exchange.and_then(|exchange| exchange.slot).expect("it is due");
+        let mut bytes = Vec::new();
+        let identity = Identity { key: KEYS.1, sequence, place: slot.at };
+        write_message(identity, RingKind::Frames, Slot::default(), b"answer", &mut bytes);
+        node.fabric.write(CLIENT, &node.reply, slot.at.into(), &bytes, sequence);
+    }
+    node.fabric.flush();
+    while network.step() {}
+    ends.poll(|answer| assert_eq!(answer, b"answer")).expect("the node keeps to the protocol");
+    assert!(ends.fetches.is_empty() && ends.has_room(9, 9), "it has its room");
+}
+
+#[test]
 fn what_no_node_writes_is_an_error() {
     for (kind, room) in [(RingKind::Noop, 0), (RingKind::Fetch, 0), (RingKind::TooSmall, 0), (RingKind::TooSmall, 4096)]
     {

@@ -1,8 +1,9 @@
 //! A session whose links have [rings](crate::ring): looks for answers, then spins, then sleeps.
 //!
 //! Answers come without a word from the system, so before the session waits in its poll it looks into its slots, for
-//! [`ClientOptions::ring_spin`] if none is there. Then it says that it sleeps and looks once more; from then on nodes ring
-//! over the connection, which the poll hears.
+//! [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin) if none is there. Then it says that it sleeps and looks once more;
+//! from then on nodes ring over the connection, which the poll hears. However many answers come through rings, the sockets are asked
+//! every [`SOCKETS`], and oftener while something is expected of them.
 
 use super::Session;
 use crate::options::ClientError;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// With fewer cores, whoever spins may keep from its core whom it waits for, so it yields now and then.
 const MANY_CORES: usize = 4;
+/// How long the sockets are not asked at most, while the session is awake.
+const SOCKETS: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
 
@@ -36,36 +39,40 @@ impl Session {
         }
     }
 
-    /// Looks for answers in rings; answers how long the poll may wait then, `None` if it need not be asked.
-    pub(super) fn wait_on_rings(&mut self, timeout: Duration) -> Option<Duration> {
+    /// Waits for rings and sockets and takes in what they bring.
+    pub(super) fn wait_with_rings(&mut self, timeout: Duration) -> Result<(), ClientError> {
         let begun = Instant::now();
         let mut has_announced = false;
         loop {
             self.settle_rings();
-            if self.take_from_rings() {
-                return None;
+            let mut has_some = self.take_from_rings();
+            if self.last_poll.elapsed() >= SOCKETS || self.links.values().any(|link| link.expects_on_stream()) {
+                has_some |= self.poll_sockets(Duration::ZERO)?;
+            }
+            if has_some || timeout.is_zero() {
+                return Ok(());
             }
             let due: usize = self.links.values().map(|link| link.due_in_rings()).sum();
             if due > 0 && begun.elapsed() < self.options.ring_spin.min(timeout) {
                 self.spin(begun, timeout);
                 continue;
             }
-            if due > 0 && !timeout.is_zero() && !has_announced {
+            if due > 0 && !has_announced {
                 self.links.values_mut().for_each(|link| link.announce_sleep());
                 has_announced = true;
                 continue;
             }
-            if !timeout.is_zero() && self.mail.as_ref().is_some_and(|mail| !mail.may_sleep()) {
+            if self.mail.as_ref().is_some_and(|mail| !mail.may_sleep()) {
                 continue;
             }
-            return Some(timeout.saturating_sub(begun.elapsed()));
+            return self.poll_sockets(timeout.saturating_sub(begun.elapsed())).map(drop);
         }
     }
 
-    /// Looks until there is something, at most for the spin.
+    /// Looks until there is something, at most for the spin, and until the sockets are to be asked.
     fn spin(&self, begun: Instant, timeout: Duration) {
         let spin = self.options.ring_spin.min(timeout);
-        while begun.elapsed() < spin {
+        while begun.elapsed() < spin && self.last_poll.elapsed() < SOCKETS {
             for _ in 0..LOOKS {
                 let has_mail = self.mail.as_ref().is_some_and(|mail| mail.has_some());
                 if has_mail || self.links.values().any(|link| link.has_answer()) {
@@ -102,6 +109,18 @@ impl Session {
             self.fail(token, &error.to_string());
         }
         has_some
+    }
+
+    /// The link ends: answers that lie in its slots count all the same.
+    pub(super) fn take_last_answers(&mut self, token: Token) {
+        let Some(link) = self.links.get_mut(&token) else { return };
+        let mut replies = Vec::new();
+        if let Err(error) = link.poll_rings(&mut replies) {
+            tracing::debug!(%error, address = link.address, "the last look into the ring of a link that ends");
+        }
+        for reply in replies {
+            self.receive(token, reply);
+        }
     }
 
     /// Pushes out what was put into rings, takes in what the fabrics say, rings nodes that sleep.

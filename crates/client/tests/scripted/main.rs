@@ -3,4 +3,5 @@
 mod connecting;
 mod fake;
 mod retries;
+mod ringed;
 mod scans;

@@ -144,7 +144,7 @@ impl SimNetwork {
 }
 
 /// One life of one node on a [`SimNetwork`]. What is posted sets out at [`Fabric::flush`]; once the node was killed,
-/// nothing does. Addresses are not looked at: a peer's number finds it.
+/// nothing does. Addresses are not looked at: a peer's number finds it, and nobody uses another's, so all are admitted.
 pub struct SimFabric {
     world: Arc<Mutex<World>>,
     me: PeerId,
@@ -173,6 +173,7 @@ impl Fabric for SimFabric {
     fn connect(&self, peer: PeerId, _address: &str) {
         self.alive(|world| world.connect(self.me, peer));
     }
+    fn admit(&self, _peer: PeerId) {}
     fn disconnect(&self, peer: PeerId) {
         self.alive(|world| world.disconnect(self.me, peer));
     }

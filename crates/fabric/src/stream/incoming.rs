@@ -2,10 +2,10 @@
 //!
 //! A peer has one connection at a time. When it connects again, its older connection is ended first and its thread
 //! awaited, before the new one is welcomed: bytes that the older one still held never land after the peer has heard
-//! that its new link is up.
+//! that its new link is up. Where only guests are admitted, it is the newer connection that is refused.
 
 use super::{
-    hello,
+    Admission, hello,
     link::Shared,
     socket::{Listener, Network, Socket, Waker},
     target::{Outlet, Owners, Target, TargetError},
@@ -13,7 +13,7 @@ use super::{
 use crate::{LinkEvent, PeerId};
 use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     os::fd::BorrowedFd,
     sync::{
@@ -45,6 +45,8 @@ pub(crate) struct Incoming {
 struct Table {
     open: Vec<Arc<Connection>>,
     of_peer: HashMap<PeerId, Arc<Connection>>,
+    /// Who may connect, with [`Admission::Guests`].
+    guests: HashSet<PeerId>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -104,6 +106,20 @@ impl Incoming {
             connection.stop();
         }
         std::mem::take(&mut table.threads)
+    }
+
+    /// From now on `peer` is a guest.
+    pub(crate) fn invite(&self, peer: PeerId) {
+        self.table.lock().guests.insert(peer);
+    }
+
+    /// `peer` is no guest any more: its connection ends.
+    pub(crate) fn dismiss(&self, peer: PeerId) {
+        let mut table = self.table.lock();
+        table.guests.remove(&peer);
+        if let Some(connection) = table.of_peer.get(&peer) {
+            connection.stop();
+        }
     }
 
     /// Accepts until stopped.
@@ -189,8 +205,7 @@ impl Incoming {
                 return Err(told(&error));
             }
         };
-        let older = self.table.lock().of_peer.insert(peer, Arc::clone(connection));
-        if let Some(older) = older {
+        if let Some(older) = self.enter(peer, connection).map_err(|reason| told(&reason))? {
             older.stop();
             older.await_finished();
         }
@@ -201,9 +216,23 @@ impl Incoming {
         Ok((peer, from))
     }
 
+    /// Makes `connection` that of `peer`; answers its older one, or why it may have none.
+    fn enter(&self, peer: PeerId, connection: &Arc<Connection>) -> Result<Option<Arc<Connection>>, &'static str> {
+        let mut table = self.table.lock();
+        if self.shared.options.admission == Admission::Guests {
+            if !table.guests.contains(&peer) {
+                return Err("it is not expected");
+            }
+            if table.of_peer.contains_key(&peer) {
+                return Err("who it says it is has a connection");
+            }
+        }
+        Ok(table.of_peer.insert(peer, Arc::clone(connection)))
+    }
+
     /// Carries out requests until the connection ends.
     fn carry_out(&self, connection: &Connection, peer: PeerId) -> Result<(), TargetError> {
-        let mut target = Target::new();
+        let mut target = Target::new(self.shared.options.admission);
         let mut owner = (self.owners)();
         let mut outlet = SocketOutlet { shared: &self.shared, socket: &connection.socket, peer };
         let mut buffer = vec![0; RECEIVE_BYTES];

@@ -30,6 +30,18 @@ use std::{
 use target::Owners;
 use tracing::error;
 
+/// Who may connect, and what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// Any peer, for all that there is; one that connects again ends its older connection.
+    #[default]
+    Anybody,
+    /// Peers that were [admitted](crate::Fabric::admit), to write and read memory: who sends a control message is hung up on. Each
+    /// has one connection, and another in its name is refused, so nobody ends somebody else's.
+    /// [`crate::Fabric::disconnect`] ends the one it has.
+    Guests,
+}
+
 /// How links over byte streams behave. The defaults suit one machine or one data centre.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
@@ -45,6 +57,8 @@ pub struct LinkOptions {
     pub peer_timeout: Duration,
     /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
     pub out_buffer_bytes: usize,
+    /// Who may connect. Default anybody.
+    pub admission: Admission,
 }
 
 impl Default for LinkOptions {
@@ -55,6 +69,7 @@ impl Default for LinkOptions {
             ping_interval: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(5),
             out_buffer_bytes: 64 << 20,
+            admission: Admission::Anybody,
         }
     }
 }
@@ -146,6 +161,14 @@ impl<X: Extension> StreamFabric<X> {
         if let Some(link) = self.links.write().remove(&peer) {
             link.close();
         }
+        if self.shared.options.admission == Admission::Guests {
+            self.incoming.dismiss(peer);
+        }
+    }
+
+    /// See [`crate::Fabric::admit`].
+    pub(crate) fn admit(&self, peer: PeerId) {
+        self.incoming.invite(peer);
     }
 
     /// The link to `peer`, if it is to be connected.

@@ -123,8 +123,7 @@ impl Socket {
         cancelled: &dyn Fn() -> bool,
     ) -> io::Result<Socket> {
         if network == Network::Unix {
-            let stream = UnixStream::connect_addr(&unix_address(address)?)?;
-            return Ok(Socket { fd: stream.into(), network });
+            return Ok(Socket { fd: connect_unix(address)?, network });
         }
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in address.to_socket_addrs()? {
@@ -254,6 +253,24 @@ fn connect_tcp(
     }
     rustix::io::ioctl_fionbio(&fd, false)?;
     Ok(fd)
+}
+
+/// Connects or fails at once: only a listener whose backlog is full would have it wait, for as long as that one likes.
+fn connect_unix(address: &str) -> io::Result<OwnedFd> {
+    let to = match address.strip_prefix('@') {
+        Some(name) => net::SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        None => net::SocketAddrUnix::new(address),
+    }?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match net::connect(&fd, &to) {
+        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")),
+        result => {
+            result?;
+            rustix::io::ioctl_fionbio(&fd, false)?;
+            Ok(fd)
+        }
+    }
 }
 
 fn unix_address(address: &str) -> io::Result<UnixAddr> {

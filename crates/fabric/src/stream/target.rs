@@ -6,7 +6,10 @@
 //! Payloads of writes are not collected: each piece goes to memory as it arrives, but never a part of a word whose
 //! other bytes are still to come, so that an aligned 8-byte write is not seen half.
 
-use super::frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, Place, Request};
+use super::{
+    Admission,
+    frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, Place, Request},
+};
 use crate::{memory::Framed, words::WORD};
 use std::{
     io,
@@ -132,6 +135,7 @@ impl Landing {
 
 /// One incoming connection's progress.
 pub(crate) struct Target {
+    admission: Admission,
     header: HeaderBuffer,
     stage: Stage,
     /// Requests, messages excepted, that were carried out.
@@ -143,8 +147,9 @@ pub(crate) struct Target {
 
 impl Target {
     /// A connection on which nothing was received.
-    pub(crate) fn new() -> Target {
-        Target { header: HeaderBuffer::default(), stage: Stage::Header, done: 0, answered: 0, answers: Vec::new() }
+    pub(crate) fn new(admission: Admission) -> Target {
+        let (header, stage) = (HeaderBuffer::default(), Stage::Header);
+        Target { admission, header, stage, done: 0, answered: 0, answers: Vec::new() }
     }
 
     /// Carries out what is complete in `input` and begins what is not; acknowledges all of it at once, and says what was revoked.
@@ -189,6 +194,9 @@ impl Target {
 
     fn begin(&mut self, request: Request, owner: &mut dyn Owner, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
         match request {
+            Request::Message(_) if self.admission == Admission::Guests => {
+                return Err(FrameError::Invalid("a control message, where guests have none to send".into()).into());
+            }
             Request::Message(length) => {
                 self.stage = Stage::Message { bytes: Vec::new(), left: length as usize };
             }

@@ -76,6 +76,9 @@ impl Fabric for TcpFabric {
     fn connect(&self, peer: PeerId, address: &str) {
         self.stream.connect(peer, address);
     }
+    fn admit(&self, peer: PeerId) {
+        self.stream.admit(peer);
+    }
     fn disconnect(&self, peer: PeerId) {
         self.stream.disconnect(peer);
     }

@@ -5,7 +5,7 @@ use crate::{
     common::{Gate, Harness, Log, Node, bytes_of, options, recorder},
     harness::{Shm, Tcp, unique_name},
 };
-use leeward_fabric::{Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Admission, Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -205,6 +205,74 @@ fn a_link_that_is_redirected_while_it_connects_goes_to_the_new_address() {
     a.fabric.flush();
     h.until("the message arrives", &mut || !b.messages(&a).is_empty());
     assert_eq!((a.ups(&b), a.downs(&b)), (1, 0));
+}
+
+/// What a stranger is told who says that it is peer `own`: nothing, and is hung up on.
+fn is_refused(node: &Node, own: u32) -> bool {
+    let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
+    stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
+    rest(stream).is_empty()
+}
+
+#[test]
+fn only_guests_are_admitted_and_nobody_ends_anothers_connection() {
+    let (log, sink) = recorder();
+    let options = LinkOptions { admission: Admission::Guests, ..options() };
+    let fabric = TcpFabric::bind(PeerId(2), "127.0.0.1:0", options, sink).expect("a port is free");
+    let node = Node { id: PeerId(2), fabric, log };
+    let (memory, [id, key]) = place(&node, 64);
+    assert!(is_refused(&node, 9), "it is not admitted yet");
+    node.fabric.admit(PeerId(9));
+    let mut guest = welcomed(&node, 9);
+    assert!(is_refused(&node, 9), "another in its name");
+    assert!(is_refused(&node, 8), "nobody expects this one");
+    guest.write_all(&request(2, 5, &[id, key, 0], b"bytes")).unwrap();
+    assert_eq!(answer(&mut guest), (16, 0, 1), "the first one is at work");
+    assert_eq!(bytes_of(&*memory, 0, 5), b"bytes");
+    // Half of a write, which holds on to its memory.
+    guest.write_all(&request(2, 64, &[id, key, 0], &[1; 32])).unwrap();
+    node.fabric.disconnect(PeerId(9));
+    assert_eq!(rest(guest), b"", "it is a guest no more");
+    assert!(is_refused(&node, 9));
+    node.fabric.admit(PeerId(9));
+    for length in [0, 4] {
+        let mut guest = loop {
+            // The thread of the connection before may be about to end.
+            let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
+            stream.write_all(&hello(1, 0, 9, 2)).unwrap();
+            if stream.read_exact(&mut [0; 24]).is_ok() {
+                break stream;
+            }
+        };
+        guest.write_all(&request(1, length, &[], &b"note"[..length as usize])).unwrap();
+        assert_eq!(rest(guest), b"", "control messages are not for guests");
+    }
+    assert!(node.log.lock().unwrap().is_empty(), "and nobody hears them");
+}
+
+#[test]
+fn a_listener_that_accepts_nobody_holds_up_no_thread() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    let name = unique_name();
+    let address = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap();
+    let socket_of = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let listener = socket_of();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let waiting = socket_of();
+    connect(&waiting, &address).expect("the backlog has room for one");
+    let (log, sink) = recorder();
+    let fabric = ShmFabric::bind(PeerId(1), &unique_name(), options(), sink).expect("the name is free");
+    fabric.connect(PeerId(2), &name);
+    // Long enough for the link's thread to have tried.
+    thread::sleep(Duration::from_millis(100));
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        drop(fabric);
+        done.send(()).expect("the test waits");
+    });
+    is_done.recv_timeout(Duration::from_secs(20)).expect("the fabric ends, whatever the listener does");
+    assert!(log.lock().unwrap().is_empty());
 }
 
 /// A peer 2 that welcomes everybody and then does as `after` says.

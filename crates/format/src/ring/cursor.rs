@@ -1,6 +1,6 @@
 //! The reader's place in a request ring: where the next message must be, and its number.
 
-use super::{Identity, RingKind, RingMessage, UNIT_BYTES, read_message};
+use super::{HEADER_BYTES, Identity, RingKind, RingMessage, Slot, read_message};
 use crate::frame::DecodeError;
 
 /// Where a server is in the request ring of one client. It owns no memory: it asks for words and copies.
@@ -19,6 +19,14 @@ pub enum Next<'a> {
     Message(u64, RingMessage<'a>),
 }
 
+/// A message that is all in the buffer.
+struct Whole {
+    kind: RingKind,
+    slot: Slot,
+    /// Bytes of its payload.
+    payload: usize,
+}
+
 impl Cursor {
     /// At the start of a ring of `ring_bytes`, whose messages have `key`.
     pub fn new(ring_bytes: usize, key: u64) -> Cursor {
@@ -32,7 +40,12 @@ impl Cursor {
 
     /// Whether the first word there is that of the next message.
     pub fn has_begun(&self, first_word: u64) -> bool {
-        !matches!(self.next.begun(first_word, usize::MAX), Ok(None))
+        self.next.begun(first_word, self.left()).is_some()
+    }
+
+    /// Bytes from there to the end of the ring.
+    fn left(&self) -> usize {
+        self.ring_bytes - self.next.place as usize
     }
 
     /// Takes the next message if it is whole: a no-op leads on to the message after it. `word` loads the word at an offset,
@@ -46,56 +59,38 @@ impl Cursor {
         copy: impl Fn(usize, &mut [u8]),
         buffer: &'a mut Vec<u8>,
     ) -> Result<Next<'a>, DecodeError> {
-        if self.skip_noop(&word, &copy, buffer)? {
+        let mut found = self.whole(&word, &copy, buffer)?;
+        if self.next.place > 0 && matches!(found, Some(Whole { kind: RingKind::Noop, .. })) {
             // One after the other is no client's: the second would be at the start of the ring.
             self.next = Identity { sequence: self.next.sequence + 1, place: 0, ..self.next };
+            found = self.whole(&word, &copy, buffer)?;
         }
-        let Some(message) = self.whole(&word, &copy, buffer)? else { return Ok(Next::Nothing) };
-        let (sequence, bytes) = (self.next.sequence, buffer_bytes(&message));
-        if matches!(message.kind, RingKind::Noop | RingKind::TooSmall | RingKind::OnStream) {
-            return Err(DecodeError::invalid("ring message", format!("{:?} where a request must be", message.kind)));
+        let Some(Whole { kind, slot, payload }) = found else { return Ok(Next::Nothing) };
+        if matches!(kind, RingKind::Noop | RingKind::TooSmall | RingKind::OnStream) {
+            return Err(DecodeError::invalid("ring message", format!("{kind:?} where a request must be")));
         }
-        let end = self.next.place as usize + bytes;
+        let (sequence, end) = (self.next.sequence, self.next.place as usize + buffer.len());
         let place = if end == self.ring_bytes { 0 } else { end as u32 };
         self.next = Identity { sequence: sequence + 1, place, ..self.next };
-        Ok(Next::Message(sequence, message))
+        let payload = &buffer[HEADER_BYTES..HEADER_BYTES + payload];
+        Ok(Next::Message(sequence, RingMessage { kind, slot, payload }))
     }
 
-    fn skip_noop(
+    /// Has the next message in `buffer`, if it is whole. It is looked for once: what lands meanwhile is found the next time.
+    fn whole(
         &self,
         word: &impl Fn(usize) -> u64,
         copy: &impl Fn(usize, &mut [u8]),
         buffer: &mut Vec<u8>,
-    ) -> Result<bool, DecodeError> {
-        if self.next.place == 0 {
-            return Ok(false);
-        }
+    ) -> Result<Option<Whole>, DecodeError> {
         let place = self.next.place as usize;
-        // A no-op has no payload, so its length tells it from all others but empty ones, without a copy of those.
-        if self.next.begun(word(place), self.ring_bytes - place)? != Some(UNIT_BYTES) {
-            return Ok(false);
-        }
-        let message = self.whole(word, copy, buffer)?;
-        Ok(message.is_some_and(|message| message.kind == RingKind::Noop))
-    }
-
-    fn whole<'a>(
-        &self,
-        word: &impl Fn(usize) -> u64,
-        copy: &impl Fn(usize, &mut [u8]),
-        buffer: &'a mut Vec<u8>,
-    ) -> Result<Option<RingMessage<'a>>, DecodeError> {
-        let place = self.next.place as usize;
-        let Some(bytes) = self.next.begun(word(place), self.ring_bytes - place)? else { return Ok(None) };
+        let Some(bytes) = self.next.begun(word(place), self.left()) else { return Ok(None) };
         if !self.next.ended(word(place + bytes - 8)) {
             return Ok(None);
         }
         buffer.resize(bytes, 0);
         copy(place, buffer);
-        read_message(self.next, buffer)
+        let message = read_message(self.next, buffer)?;
+        Ok(message.map(|message| Whole { kind: message.kind, slot: message.slot, payload: message.payload.len() }))
     }
-}
-
-fn buffer_bytes(message: &RingMessage<'_>) -> usize {
-    super::message_bytes(message.payload.len())
 }

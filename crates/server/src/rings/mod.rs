@@ -30,11 +30,14 @@
 //! looks for a number that it has not rung for. Either way whoever is second sees the other.
 //!
 //! **Trust.** A client is not trusted: what it writes is copied before it is looked at, lengths and places are checked
-//! against the rings, and what no client writes ends its connection. It can stop its own ring, nobody else's.
+//! against the rings, and what no client writes ends its connection. It can stop its own ring, nobody else's: on the fabric it has
+//! a number that nobody guesses, under which one connection is admitted, and control messages are not taken. What it has the
+//! server hold is bounded, is counted in the budget, and is given up with it when it does not move.
 //!
 //! Belongs to the event loop's thread; only [`Mail`] is touched by the fabric's. No clock, thread or socket: tests drive it
 //! over a simulated fabric.
 
+mod answers;
 mod mail;
 mod ring;
 #[cfg(test)]
@@ -48,15 +51,17 @@ use leeward_engine::Lease;
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId};
 use leeward_format::frame::DecodeError;
 use leeward_format::op::Reply;
-use leeward_format::ring::{CONTROL_BYTES, MAX_RING_BYTES, MIN_RING_BYTES, UNIT_BYTES};
+use leeward_format::ring::{CLIENT_ADDRESS, CONTROL_BYTES, MIN_RING_BYTES, UNIT_BYTES};
 use leeward_platform::{Nanos, Rng};
 use ring::{Keys, Ring};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Clients are peers from this number on; servers are below.
-const FIRST_CLIENT: u32 = 1 << 24;
+/// Clients' numbers have this bit, which no server's has, and are random besides.
+const CLIENT_BIT: u32 = 1 << 31;
+/// What clients do not have yet is counted in steps of so many bytes: not with each answer.
+const COUNTED_BYTES: usize = 64 << 10;
 /// How long both sides may take until they have their links.
 const OPENING: Nanos = Nanos::from_secs(10);
 /// Longest address and descriptor that a client may give, in bytes.
@@ -87,6 +92,8 @@ pub enum Effect {
     Tell(u64, Reply),
     /// Look into its ring.
     Look(u64),
+    /// Nothing is on its way to its client any more, as [`Rings::is_awaited`] was to tell.
+    Quiet(u64),
     /// Its rings are of no use any more: end it.
     Lost(u64),
 }
@@ -94,7 +101,9 @@ pub enum Effect {
 /// What clients may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLimits {
-    /// Most bytes of one request ring.
+    /// Most clients.
+    pub clients: usize,
+    /// Most bytes of one request ring, and of one reply ring, which bounds what is under way to it.
     pub each_bytes: usize,
     /// Most bytes of all request rings.
     pub total_bytes: usize,
@@ -122,8 +131,9 @@ pub struct Rings {
     limits: RingLimits,
     lease: Lease,
     taken_bytes: usize,
+    /// Bytes of answers that clients do not have yet.
+    held_bytes: usize,
     keys: Rng,
-    next_client: u32,
     /// By connection. Ordered, so that equal events lead to equal effects.
     offered: BTreeMap<u64, PeerId>,
     rings: BTreeMap<u64, Ring>,
@@ -148,8 +158,8 @@ impl Rings {
             limits,
             lease,
             taken_bytes: 0,
+            held_bytes: 0,
             keys,
-            next_client: FIRST_CLIENT,
             offered: BTreeMap::new(),
             rings: BTreeMap::new(),
             connection_of: HashMap::new(),
@@ -160,11 +170,6 @@ impl Rings {
     /// Whether `connection` has a ring that can be used.
     pub fn is_open(&self, connection: u64) -> bool {
         self.rings.get(&connection).is_some_and(|ring| ring.is_open)
-    }
-
-    /// Connections with a ring.
-    pub fn connections(&self) -> impl Iterator<Item = u64> {
-        self.rings.keys().copied()
     }
 
     /// Connections that have something in their ring, perhaps not all of it.
@@ -189,14 +194,10 @@ impl Rings {
         if self.rings.contains_key(&connection) {
             return Err("this connection has a ring".into());
         }
-        let client = *self.offered.entry(connection).or_insert_with(|| {
-            self.next_client = if self.next_client == u32::MAX { FIRST_CLIENT } else { self.next_client + 1 };
-            while self.connection_of.contains_key(&PeerId(self.next_client)) {
-                self.next_client += 1;
-            }
-            PeerId(self.next_client)
-        });
-        self.connection_of.insert(client, connection);
+        let client = match self.offered.get(&connection) {
+            Some(client) => *client,
+            None => self.new_client(connection)?,
+        };
         Ok(Reply::RingOffer {
             fabric: self.name.into(),
             node: self.node.0,
@@ -204,6 +205,26 @@ impl Rings {
             address: self.address.clone(),
             most_bytes: self.limits.each_bytes as u32,
         })
+    }
+
+    /// A number for the client of `connection`, under which the fabric admits it.
+    fn new_client(&mut self, connection: u64) -> Result<PeerId, Refusal> {
+        let most = self.limits.clients;
+        if self.connection_of.len() >= most {
+            return Err(format!(
+                "{most} clients have rings, and no more can: connect over TCP (leeward://), or raise the limit on open files (ulimit -Hn)"
+            ));
+        }
+        let client = loop {
+            let client = PeerId(self.keys.u64() as u32 | CLIENT_BIT);
+            if !self.connection_of.contains_key(&client) {
+                break client;
+            }
+        };
+        self.offered.insert(connection, client);
+        self.connection_of.insert(client, connection);
+        self.fabric.admit(client);
+        Ok(client)
     }
 
     fn open(
@@ -217,7 +238,7 @@ impl Rings {
     ) -> Result<(), Refusal> {
         let peer = self.offered.get(&connection).copied().ok_or("no ring was offered")?;
         check_size("request ring", request_bytes, self.limits.each_bytes)?;
-        check_size("reply ring", reply_bytes, MAX_RING_BYTES)?;
+        check_size("reply ring", reply_bytes, self.limits.each_bytes)?;
         if self.taken_bytes + request_bytes > self.limits.total_bytes {
             let (taken, total) = (self.taken_bytes, self.limits.total_bytes);
             return Err(format!(
@@ -233,7 +254,7 @@ impl Rings {
         let memory = memory.map_err(|error| format!("the node has no memory for a ring: {error}"))?;
         self.offered.remove(&connection);
         self.taken_bytes += request_bytes;
-        self.lease.set(self.taken_bytes as u64);
+        self.count();
         let keys = Keys { request: self.keys.u64(), reply: self.keys.u64() };
         let reply = (Descriptor(reply.to_vec()), reply_bytes);
         self.rings.insert(connection, Ring::new(peer, memory, request_bytes, reply, keys, now));
@@ -248,10 +269,10 @@ impl Rings {
             return Err("an address that is none".into());
         }
         if self.name != "tcp" {
-            return if address.starts_with('@') {
+            return if address.starts_with(CLIENT_ADDRESS) {
                 Ok(address.into())
             } else {
-                Err("not an address of shared memory".into())
+                Err("not a client's address of shared memory".into())
             };
         }
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
@@ -274,17 +295,52 @@ impl Rings {
         let Some(ring) = self.rings.get_mut(&connection).filter(|ring| ring.is_open) else {
             return Ok(Received::default());
         };
-        let received = ring.receive(&*self.fabric, most, buffer, take)?;
+        let before = ring.held_bytes();
+        let received = ring.receive(&*self.fabric, most, buffer, take);
+        let after = ring.held_bytes();
+        self.hold(before, after);
+        let received = received?;
         self.is_posted |= received.has_posted;
         Ok(received)
     }
 
+    /// What one client does not have yet was so many bytes, and is.
+    fn hold(&mut self, before: usize, after: usize) {
+        let steps = self.held_bytes / COUNTED_BYTES;
+        self.held_bytes = self.held_bytes - before + after;
+        if self.held_bytes / COUNTED_BYTES != steps {
+            self.count();
+        }
+    }
+
+    fn count(&self) {
+        self.lease.set((self.taken_bytes + self.held_bytes / COUNTED_BYTES * COUNTED_BYTES) as u64);
+    }
+
     /// Answers `door` of `connection` with `frames`, or gives them back: they must go over the stream.
-    #[must_use]
-    pub fn answer(&mut self, connection: u64, door: Door, frames: Vec<u8>) -> Option<Vec<u8>> {
-        let ring = self.rings.get_mut(&connection)?;
+    ///
+    /// # Errors
+    /// The door is one that no client has.
+    pub fn answer(&mut self, connection: u64, door: Door, frames: Vec<u8>) -> Result<Option<Vec<u8>>, DecodeError> {
+        let Some(ring) = self.rings.get_mut(&connection) else { return Ok(None) };
         self.is_posted = true;
-        ring.answer(&*self.fabric, door, frames)
+        let before = ring.held_bytes();
+        let answered = ring.answer(&*self.fabric, door, frames);
+        let after = ring.held_bytes();
+        self.hold(before, after);
+        answered
+    }
+
+    /// Whether answers are on their way to the client of `connection`. Then [`Effect::Quiet`] comes when none is any more, or
+    /// [`Effect::Lost`].
+    pub fn is_awaited(&mut self, connection: u64) -> bool {
+        self.rings.get_mut(&connection).is_some_and(Ring::is_awaited)
+    }
+
+    /// Connections whose clients take nothing of their answers for `patience`.
+    pub fn stalled(&mut self, now: Nanos, patience: Nanos) -> Vec<u64> {
+        let stalled = self.rings.iter_mut().filter_map(|(id, ring)| ring.is_stalled(now, patience).then_some(*id));
+        stalled.collect()
     }
 
     /// Tells the client of `connection` that it need not ring while this node is awake.
@@ -301,19 +357,19 @@ impl Rings {
         }
     }
 
-    /// Pushes out what was posted and takes in what the fabric has to say.
+    /// Pushes out what was posted and takes in what the fabric has to say. It goes on only while that makes it post more: what
+    /// comes meanwhile wakes who looks next.
     pub fn settle(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if std::mem::take(&mut self.is_posted) {
                 self.mail.hush();
                 self.fabric.flush();
             }
-            let letters = self.mail.take();
-            if letters.is_empty() && !self.is_posted {
-                return;
-            }
-            for (peer, event) in letters {
+            for (peer, event) in self.mail.take() {
                 self.hear(peer, event, effects);
+            }
+            if !self.is_posted {
+                return;
             }
         }
     }
@@ -325,7 +381,13 @@ impl Rings {
             LinkEvent::Up if !ring.is_open => effects.push(Effect::Tell(connection, ring.opened())),
             // A link that was lost may have lost answers.
             LinkEvent::Up | LinkEvent::Down | LinkEvent::Refused { .. } => effects.push(Effect::Lost(connection)),
-            LinkEvent::Completed { op } => self.is_posted |= ring.completed(&*self.fabric, op, connection, effects),
+            LinkEvent::Completed { op } => {
+                let before = ring.held_bytes();
+                self.is_posted |= ring.completed(&*self.fabric, op, connection, effects);
+                let after = ring.held_bytes();
+                self.hold(before, after);
+            }
+            // The box takes none of these.
             LinkEvent::Message(_) | LinkEvent::ReadDone { .. } => {}
         }
     }
@@ -347,10 +409,12 @@ impl Rings {
         let ring = self.rings.remove(&connection);
         let Some(peer) = offered.or_else(|| ring.as_ref().map(|ring| ring.peer)) else { return };
         self.connection_of.remove(&peer);
+        // Its own link ends too, and with it what half a write may hold of the ring's memory, which is dropped here.
+        self.fabric.disconnect(peer);
         if let Some(ring) = ring {
-            self.fabric.disconnect(peer);
             self.taken_bytes -= ring.request_bytes();
-            self.lease.set(self.taken_bytes as u64);
+            self.held_bytes -= ring.held_bytes();
+            self.count();
         }
     }
 

@@ -1,22 +1,24 @@
 //! The rings of one client: where its next message must be, which answers are on their way, which are kept.
 
 use super::Effect;
+use super::answers::Answers;
 use bytes::Bytes;
 use leeward_fabric::{Descriptor, Fabric, Memory, PeerId};
 use leeward_format::frame::DecodeError;
 use leeward_format::op::Reply;
 use leeward_format::ring::{Cursor, Identity, Next, RingKind, RingMessage, Slot, message_bytes, write_message};
 use leeward_platform::Nanos;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The number of a write of the word that says whether the server is awake; others count from 0.
+/// The number of a write of the word that says whether the server is awake; others have that of their place.
 const AWAKE_OP: u64 = u64::MAX;
 /// Bytes of answers that are kept until they are fetched: beyond it, they go over the stream, whose limits are the
 /// connection's.
 const KEPT_BYTES: usize = 4 << 20;
 /// Bytes of answers that are under way: beyond it, in bytes, nothing more is taken from the ring.
 const PAUSE_BYTES: usize = 4 << 20;
+/// Memory for an answer that is kept for the next one, in bytes.
+const MESSAGE_BYTES: usize = 64 << 10;
 /// Up to so many bytes a message is read word by word: a longer one is worth asking the system which pages it has.
 const BY_WORD_BYTES: usize = 8 << 10;
 
@@ -46,12 +48,6 @@ pub(super) struct Keys {
     pub(super) reply: u64,
 }
 
-/// A write of an answer that is not completed.
-struct Write {
-    op: u64,
-    slot: Slot,
-}
-
 /// What the client knows, or will, of whether the server is awake.
 #[derive(Default)]
 struct Awake {
@@ -72,17 +68,11 @@ pub(super) struct Ring {
     reply: Descriptor,
     reply_bytes: usize,
     keys: Keys,
-    next_op: u64,
-    writes: VecDeque<Write>,
-    /// Answers that wait for earlier writes to their place.
-    deferred: VecDeque<(Slot, Vec<u8>)>,
-    /// Bytes of both.
-    answer_bytes: usize,
+    answers: Answers,
     /// The client waits until some of them have arrived.
     is_paused: bool,
-    /// Answers that were too large, by number of the request.
-    kept: BTreeMap<u64, Vec<u8>>,
-    kept_bytes: usize,
+    /// Its connection ends when they have arrived.
+    is_awaited: bool,
     /// The last sleep that the client was woken from.
     rung: u64,
     awake: Awake,
@@ -108,13 +98,9 @@ impl Ring {
             reply,
             reply_bytes,
             keys,
-            next_op: 0,
-            writes: VecDeque::new(),
-            deferred: VecDeque::new(),
-            answer_bytes: 0,
+            answers: Answers::default(),
             is_paused: false,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
+            is_awaited: false,
             rung: 0,
             awake: Awake::default(),
             message: Vec::new(),
@@ -148,11 +134,11 @@ impl Ring {
         mut take: impl FnMut(Door, &[u8]) -> bool,
     ) -> Result<Received, DecodeError> {
         let mut received = Received::default();
-        self.is_paused = self.answer_bytes > PAUSE_BYTES;
-        if self.is_paused {
-            return Ok(received);
-        }
         while received.messages < most {
+            self.is_paused = self.answers.bytes() > PAUSE_BYTES;
+            if self.is_paused {
+                return Ok(received);
+            }
             let memory = &*self.memory;
             let word = |at| memory.load_u64(at);
             let copy = |at, bytes: &mut [u8]| copy_out(memory, at, bytes);
@@ -172,7 +158,7 @@ impl Ring {
                 RingKind::Fetch => {
                     let kept = self.fetch(&message)?;
                     received.has_posted = true;
-                    if self.answer(fabric, door, kept).is_some() {
+                    if self.answer(fabric, door, kept)?.is_some() {
                         unreachable!("what is kept fits a slot");
                     }
                 }
@@ -186,19 +172,25 @@ impl Ring {
 
     fn fetch(&mut self, message: &RingMessage<'_>) -> Result<Vec<u8>, DecodeError> {
         let wanted = message.payload.try_into().ok().map(u64::from_le_bytes);
-        let kept = wanted.and_then(|sequence| self.kept.remove(&sequence));
-        let kept = kept.ok_or_else(|| DecodeError::invalid("ring message", "it fetches what is not kept"))?;
-        self.kept_bytes -= kept.len();
-        Ok(kept)
+        let kept = wanted.and_then(|sequence| self.answers.fetch(sequence));
+        kept.ok_or_else(|| DecodeError::invalid("ring message", "it fetches what is not kept"))
     }
 
     /// Writes an answer, or what is to be known of it; gives it back if no slot can hold it.
-    pub(super) fn answer(&mut self, fabric: &dyn Fabric, door: Door, frames: Vec<u8>) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// The slot is no client's.
+    pub(super) fn answer(
+        &mut self,
+        fabric: &dyn Fabric,
+        door: Door,
+        frames: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, DecodeError> {
         let needed = message_bytes(frames.len());
         let most = self.reply_bytes / 2;
         let (kind, slot, payload, over_stream) = if needed <= door.slot.room as usize {
             (RingKind::Frames, Slot::default(), &frames[..], false)
-        } else if needed <= most && self.kept_bytes + frames.len() <= KEPT_BYTES {
+        } else if needed <= most && self.answers.kept_bytes() + frames.len() <= KEPT_BYTES {
             (RingKind::TooSmall, Slot { at: 0, room: needed as u32 }, &[][..], false)
         } else {
             (RingKind::OnStream, Slot::default(), &[][..], true)
@@ -206,29 +198,36 @@ impl Ring {
         let identity = Identity { key: self.keys.reply, sequence: door.sequence, place: door.slot.at };
         self.message.clear();
         write_message(identity, kind, slot, payload, &mut self.message);
-        let place = Slot { at: door.slot.at, room: self.message.len() as u32 };
-        self.answer_bytes += self.message.len();
-        self.write(fabric, place);
-        if kind == RingKind::TooSmall {
-            self.kept_bytes += frames.len();
-            self.kept.insert(door.sequence, frames);
-            return None;
+        if self.answers.place(door.slot.at, &mut self.message)? {
+            self.write(fabric, door.slot.at, &self.message);
         }
-        over_stream.then_some(frames)
+        self.message.shrink_to(MESSAGE_BYTES);
+        if kind == RingKind::TooSmall {
+            self.answers.keep(door.sequence, frames);
+            return Ok(None);
+        }
+        Ok(over_stream.then_some(frames))
     }
 
-    /// Posts `self.message`, unless earlier writes to its place are under way.
-    fn write(&mut self, fabric: &dyn Fabric, slot: Slot) {
-        let is_taken = self.writes.iter().any(|write| overlap(write.slot, slot))
-            || self.deferred.iter().any(|(other, _)| overlap(*other, slot));
-        if is_taken {
-            self.deferred.push_back((slot, self.message.clone()));
-            return;
-        }
-        let op = self.next_op;
-        self.next_op += 1;
-        fabric.write(self.peer, &self.reply, slot.at.into(), &self.message, op);
-        self.writes.push_back(Write { op, slot });
+    /// Posts a message; its place is its number, since nothing else is under way there.
+    fn write(&self, fabric: &dyn Fabric, at: u32, message: &[u8]) {
+        fabric.write(self.peer, &self.reply, at.into(), message, at.into());
+    }
+
+    /// Something is on its way to the client; if so, [`Effect::Quiet`] tells when nothing is any more.
+    pub(super) fn is_awaited(&mut self) -> bool {
+        self.is_awaited = self.answers.bytes() > 0;
+        self.is_awaited
+    }
+
+    /// Bytes of answers that the client does not have.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.answers.bytes() + self.answers.kept_bytes()
+    }
+
+    /// The client does not take its answers, as [`Answers::is_stalled`] says.
+    pub(super) fn is_stalled(&mut self, now: Nanos, patience: Nanos) -> bool {
+        self.answers.is_stalled(now, patience)
     }
 
     /// Has the client know whether it must ring; answers whether something was posted.
@@ -260,17 +259,18 @@ impl Ring {
             }
             return self.set_awake(fabric, self.awake.is_wanted);
         }
-        let done = self.writes.iter().position(|write| write.op == op).and_then(|at| self.writes.remove(at));
-        self.answer_bytes -= done.map_or(0, |write| write.slot.room as usize);
-        if self.is_paused && self.answer_bytes <= PAUSE_BYTES {
+        let free = u32::try_from(op).map(|at| self.answers.complete(at)).unwrap_or_default();
+        let has_posted = !free.is_empty();
+        for (at, message) in free {
+            self.write(fabric, at, &message);
+        }
+        if self.is_paused && self.answers.bytes() <= PAUSE_BYTES {
             self.is_paused = false;
             effects.push(Effect::Look(connection));
         }
-        let mut has_posted = false;
-        for (slot, message) in std::mem::take(&mut self.deferred) {
-            self.message = message;
-            self.write(fabric, slot);
-            has_posted = true;
+        if self.is_awaited && self.answers.bytes() == 0 {
+            self.is_awaited = false;
+            effects.push(Effect::Quiet(connection));
         }
         let sleep = self.memory.load_u64(self.request_bytes);
         if sleep != self.rung {
@@ -279,10 +279,6 @@ impl Ring {
         }
         has_posted
     }
-}
-
-fn overlap(a: Slot, b: Slot) -> bool {
-    a.at < b.at + b.room && b.at < a.at + a.room
 }
 
 /// Copies out of a ring without asking the system anything, if the bytes are few.

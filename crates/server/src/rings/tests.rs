@@ -36,7 +36,10 @@ pub(super) struct Server {
     /// Answers that went over the connection.
     pub(super) over_stream: VecDeque<Vec<u8>>,
     pub(super) is_lost: bool,
+    pub(super) is_quiet: bool,
     buffer: Vec<u8>,
+    /// What leases are of.
+    pub(super) budget: Budget,
 }
 
 impl Server {
@@ -46,8 +49,9 @@ impl Server {
         let mail = Mail::new(move || wake.store(true, Ordering::Relaxed));
         let fabric = network.node(NODE, mail.sink());
         let on = RingFabric { fabric, name: "sim", address: "@node".into(), node: NODE };
-        let lease = Budget::new(64 << 20).lease(Purpose::Rings);
-        let limits = RingLimits { each_bytes, total_bytes };
+        let budget = Budget::new(64 << 20);
+        let lease = budget.lease(Purpose::Rings);
+        let limits = RingLimits { clients: 5, each_bytes, total_bytes };
         Server {
             rings: Rings::new(on, mail, limits, lease, Rng::new(9)),
             is_woken,
@@ -57,7 +61,9 @@ impl Server {
             told: VecDeque::new(),
             over_stream: VecDeque::new(),
             is_lost: false,
+            is_quiet: false,
             buffer: Vec::new(),
+            budget,
         }
     }
 
@@ -93,7 +99,8 @@ impl Server {
         while !self.work.is_empty() && !rng.one_in(3) {
             let (door, request) = self.work.swap_remove_back(rng.index(self.work.len())).expect("it is there");
             let answer = answer_to(&request);
-            self.over_stream.extend(self.rings.answer(CONNECTION, door, answer));
+            let answered = self.rings.answer(CONNECTION, door, answer);
+            self.over_stream.extend(answered.expect("the client keeps to the protocol"));
         }
         self.settle();
     }
@@ -105,6 +112,7 @@ impl Server {
             match effect {
                 Effect::Tell(CONNECTION, reply) => self.told.push_back(reply),
                 Effect::Look(CONNECTION) => self.look = true,
+                Effect::Quiet(CONNECTION) => self.is_quiet = true,
                 Effect::Lost(CONNECTION) => self.is_lost = true,
                 other => panic!("{other:?} is of another connection"),
             }
@@ -119,7 +127,7 @@ fn open(network: &SimNetwork, server: &mut Server, bytes: usize) -> Client {
     assert_eq!(node, NODE.0);
     let mut client = Client::new(network, PeerId(client), bytes);
     let ask = Ask::Open {
-        address: "@client".into(),
+        address: "@leeward-client-1".into(),
         request_bytes: bytes as u32,
         reply_bytes: bytes as u32,
         reply: client.descriptor(),

@@ -19,8 +19,6 @@ const DRAINED_BYTES: usize = 1024 * 1024;
 /// Low bits of a [`Token`] that hold the operation's number on its connection; the others are the connection's id.
 const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// Bells that are left in the socket at most.
-const MOST_UNREAD_BELLS: u32 = 64;
 /// Memory for replies that a connection keeps between them, in bytes.
 const KEPT_OUTPUT_BYTES: usize = 256 * 1024;
 
@@ -50,8 +48,6 @@ pub(super) struct Connection {
     pub(super) is_dead: bool,
     /// Number of the newest operation that was submitted.
     newest: u64,
-    /// Times that the socket told of bytes which were left there, since what they tell of is in the ring.
-    unread_bells: u32,
 }
 
 impl Connection {
@@ -66,26 +62,17 @@ impl Connection {
             progress: now,
             is_dead: false,
             newest: 0,
-            unread_bells: 0,
         }
     }
 
-    /// There are bytes to read, which need not be left for later, and the conversation takes them.
-    pub(super) fn can_read(&self) -> bool {
-        self.is_readable && self.unread_bells == 0 && !self.is_dead && self.conversation.wants_input()
+    /// Its conversation takes input.
+    pub(super) fn takes_input(&self) -> bool {
+        !self.is_dead && self.conversation.wants_input()
     }
 
-    /// Leaves the bytes that the socket told of where they are, if there are not many yet: a bell says nothing that the ring
-    /// does not say, and a system call to read it costs more than what it is rung for. Answers whether it did.
-    pub(super) fn leave_bell(&mut self) -> bool {
-        let may_leave = self.unread_bells < MOST_UNREAD_BELLS && !self.is_closed_by_peer;
-        self.unread_bells = if may_leave { self.unread_bells + 1 } else { 0 };
-        may_leave
-    }
-
-    /// Bells were left unread that are to be read now.
-    pub(super) fn has_left_bells(&mut self) -> bool {
-        std::mem::take(&mut self.unread_bells) > 0
+    /// There may be bytes to read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.is_readable
     }
 
     /// There may be bytes to read; `is_last` when the peer sends no more.
@@ -120,7 +107,7 @@ impl Connection {
     /// Reads what there is, up to a limit, and lets the conversation act on it.
     pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
         let mut budget = TURN_BYTES;
-        while budget > 0 && self.can_read() {
+        while budget > 0 && self.is_readable && self.takes_input() {
             match self.stream.read(buffer) {
                 Ok(0) => {
                     self.is_readable = false;
@@ -159,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is and ends what is finished; answers why the server gave the connection up, if it did.
+    /// Sends what there is; answers why the server gave the connection up, if it did.
     fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
         while self.is_writable && !self.is_dead && !self.conversation.output().is_empty() {
             match self.stream.write(self.conversation.output()) {
@@ -182,9 +169,6 @@ impl Connection {
             self.is_dead = true;
             return Some(Dropped::OutputLimit);
         }
-        if self.conversation.is_finished() && !self.is_dead {
-            self.end();
-        }
         None
     }
 
@@ -195,8 +179,13 @@ impl Connection {
         is_stalled.then_some(Dropped::Stalled)
     }
 
-    /// Closes a connection whose replies were all sent.
-    fn end(&mut self) {
+    /// All that was asked is answered and sent over the socket, and nothing more is taken: it may be ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.conversation.is_finished() && !self.is_dead
+    }
+
+    /// Closes a connection that is finished.
+    pub(super) fn end(&mut self) {
         self.is_dead = true;
         // The client may be gone already; then there is nothing to tell it.
         drop(self.stream.shutdown(Shutdown::Write));

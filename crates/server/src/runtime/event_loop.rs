@@ -4,10 +4,11 @@
 //! batch once, hand its jobs to the pool, encode and send replies. So all commands that arrive together, of one
 //! connection or of many, share one mirror write a backup and one flush. Nothing here waits but the poll.
 //!
-//! Sockets are registered edge-triggered, for reading and writing, once. A connection that has unread bytes but whose
-//! conversation takes none (back-pressure) is left alone until its output moves; one that has more than its share of a
-//! turn is read again in the next turn, without a poll that sleeps.
+//! Sockets are registered edge-triggered, for reading and writing, once. Which of them are read when is in the book of
+//! `attention.rs`: a connection that has unread bytes but whose conversation takes none (back-pressure) is left alone until its
+//! output moves; one that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
 
+use super::attention::{Attention, Before};
 use super::channel::{Event, Events};
 use super::connection::{Connection, Kind, refuse};
 use super::pool::Pool;
@@ -37,6 +38,8 @@ const FIRST_CONNECTION: u64 = 3;
 const TICK: Nanos = Nanos::from_millis(50);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
+/// How often a socket may tell of bells that are left in it.
+const MOST_LEFT: u32 = 64;
 /// Bytes taken from a socket at once.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -78,8 +81,7 @@ pub(super) struct EventLoop {
     pub(super) clock: BootClock,
     pub(super) connections: HashMap<u64, Connection>,
     next_connection: u64,
-    /// Connections with bytes to read.
-    pub(super) readable: BTreeSet<u64>,
+    pub(super) attention: Attention,
     /// Connections whose output or state may have changed in this turn.
     pub(super) touched: BTreeSet<u64>,
     pub(super) submissions: Vec<Submission>,
@@ -98,6 +100,7 @@ impl EventLoop {
         Ok(EventLoop {
             poll: parts.poll,
             events: parts.events,
+            attention: Attention::new(parts.ringing.spin, MOST_LEFT),
             ringing: parts.ringing,
             listeners: [(Kind::Resp, parts.resp), (Kind::Native, parts.native)],
             accept_again: false,
@@ -109,7 +112,6 @@ impl EventLoop {
             clock: BootClock,
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
-            readable: BTreeSet::new(),
             touched: BTreeSet::new(),
             submissions: Vec::new(),
             outbox: Outbox::default(),
@@ -129,9 +131,7 @@ impl EventLoop {
         // Replies may have let conversations submit more; their batch must not wait for the poll.
         let mut has_unfinished = false;
         while !self.is_stopping {
-            let now = self.clock.now();
-            let must_not_wait = has_unfinished || !self.readable.is_empty() || self.ringing.has_work();
-            let wait = if must_not_wait || self.spins(now) { Nanos::ZERO } else { self.next_tick - now };
+            let wait = self.prepare(has_unfinished);
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
@@ -158,6 +158,18 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Does what comes before a turn; answers how long its poll may sleep.
+    fn prepare(&mut self, is_busy: bool) -> Nanos {
+        let now = self.clock.now();
+        match self.attention.before(now, is_busy) {
+            Before::FallAsleep => self.fall_asleep(),
+            Before::Nothing => {}
+            Before::Spin => self.spin(now),
+            Before::Sleep => return self.next_tick - now,
+        }
+        Nanos::ZERO
+    }
+
     fn socket_event(&mut self, id: u64, event: &mio::event::Event) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if event.is_writable() {
@@ -165,14 +177,9 @@ impl EventLoop {
             self.touched.insert(id);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            connection.became_readable(event.is_read_closed() || event.is_error());
-            let may_be_bell = self.ringing.hears(id);
-            if may_be_bell {
-                self.ringing.look(id);
-            }
-            if !(may_be_bell && connection.leave_bell()) && connection.can_read() {
-                self.readable.insert(id);
-            }
+            let is_last = event.is_read_closed() || event.is_error();
+            connection.became_readable(is_last);
+            self.attention.told(id, self.ringing.hears(id), is_last);
         }
     }
 
@@ -201,17 +208,12 @@ impl EventLoop {
 
     fn read_clients(&mut self, now: Nanos) {
         let map = self.node.region_map();
-        for id in std::mem::take(&mut self.readable) {
+        for id in self.attention.take_readable() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
             connection.read(&mut self.buffer, &mut context, &mut self.submissions);
-            if connection.can_read() {
-                self.readable.insert(id);
-            }
-            if self.ringing.hears(id) {
-                // What was read may have been a bell, whose event comes without anything to read then.
-                self.ringing.look(id);
-            }
+            let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
+            self.attention.read(id, self.ringing.hears(id), has_more, takes_more);
             self.touched.insert(id);
             self.submit(now, id);
         }
@@ -252,6 +254,14 @@ impl EventLoop {
                     self.touched.insert(*id);
                 }
             }
+            for id in self.ringing.stalled(now, self.limits.stall) {
+                let connection = self.connections.get_mut(&id).filter(|connection| !connection.is_dead);
+                if let Some(connection) = connection {
+                    connection.is_dead = true;
+                    report_dropped(id, Dropped::Stalled, &self.shared.metrics);
+                    self.touched.insert(id);
+                }
+            }
         }
     }
 
@@ -288,8 +298,11 @@ impl EventLoop {
         if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
             report_dropped(id, why, &self.shared.metrics);
         }
-        if connection.can_read() {
-            self.readable.insert(id);
+        if connection.is_finished() && !self.ringing.is_awaited(id) {
+            connection.end();
+        }
+        if connection.takes_input() {
+            self.attention.takes(id);
         }
         if connection.conversation.native().is_some_and(|native| native.has_ring_asks()) {
             self.touched.insert(id);
@@ -352,7 +365,7 @@ impl EventLoop {
 
     fn remove(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
-            self.readable.remove(&id);
+            self.attention.remove(id);
             self.ringing.remove(id, &self.shared.metrics);
             self.shared.clients.remove(id);
             connections(&self.shared.metrics, connection.kind).closed();

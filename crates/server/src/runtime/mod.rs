@@ -11,6 +11,7 @@
 //! trusted, what is on the volume can. A node that lives on without one of them would keep its regions, or its place in groups, and
 //! serve nobody; one that dies is taken over from.
 
+mod attention;
 pub(crate) mod channel;
 mod connection;
 mod event_loop;
@@ -28,7 +29,7 @@ use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::{ClusterOptions, embedded};
 use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
-use leeward_fabric::{Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
@@ -203,19 +204,28 @@ impl Drop for Server {
     }
 }
 
+/// Files that the process needs besides those of rings: connections of clients, the volume, the fabric's links, the
+/// coordinator, operators.
+fn other_files(config: &NodeConfig) -> u64 {
+    const OTHERS: u64 = 512;
+    /// For shared memory and libfabric, six files for each region that is backed up.
+    const SHARED: u64 = 60_000;
+    let memories = if config.fabric == FabricKind::Tcp { 0 } else { SHARED };
+    u64::from(config.max_connections) + OTHERS + memories
+}
+
+/// Most clients with rings: below the 1,024 connections that a fabric takes, since strangers have some until they are
+/// hung up on.
+const RING_CLIENTS: u64 = 960;
+/// Files of one: two memories, two sockets and a waker.
+const RING_FILES: u64 = 5;
+
 /// Lets the process open as many files as its connections may need, as far as the system lets it; the usual soft limit
 /// of 1,024 is below what a server needs. Beyond it clients wait to be accepted.
 fn raise_descriptor_limit(config: &NodeConfig) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// For the volume, the fabric's links, the coordinator, operators.
-    const OTHERS: u64 = 512;
-    /// For rings: two memories, two sockets and their wakers for each of the clients that may have one.
-    const RINGS: u64 = 1024;
-    /// For shared memory and libfabric, six files for each region that is backed up.
-    const SHARED: u64 = 60_000;
     let limit = getrlimit(Resource::Nofile);
-    let memories = if config.fabric == FabricKind::Tcp { 0 } else { SHARED };
-    let wanted = u64::from(config.max_connections) + OTHERS + RINGS + memories;
+    let wanted = other_files(config) + RING_CLIENTS * RING_FILES;
     let wanted = limit.maximum.map_or(wanted, |most| most.min(wanted));
     if limit.current.is_some_and(|current| current < wanted) {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
@@ -223,6 +233,14 @@ fn raise_descriptor_limit(config: &NodeConfig) {
             tracing::warn!(%error, wanted, "the limit on open files could not be raised");
         }
     }
+}
+
+/// How many clients may have rings: with what others leave of the files that may be open, or a quarter of all.
+fn ring_clients(config: &NodeConfig) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let left = files.saturating_sub(other_files(config)).max(files / 4);
+    (left / RING_FILES).clamp(1, RING_CLIENTS) as usize
 }
 
 impl Listeners {
@@ -313,7 +331,8 @@ fn bind_rings(
     let mut entropy = Rng::from_entropy();
     let doorbell = doorbell.clone();
     let mail = Mail::new(move || doorbell.send(Event::Rings));
-    let (node, options, sink) = (PeerId(server.0), LinkOptions::default(), mail.sink());
+    let (node, sink) = (PeerId(server.0), mail.sink());
+    let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
     let native: SocketAddr = config.native_listen().parse().expect("it was bound");
     let (name, address) = match config.rings {
         RingsOn::Off => return Ok(None),
@@ -333,6 +352,7 @@ fn bind_rings(
     let address = bound.parse().map_or(bound, |bound| config.advertised(bound));
     let memory = volume.memory();
     let limits = RingLimits {
+        clients: ring_clients(config),
         each_bytes: config.ring_bytes as usize,
         total_bytes: usize::try_from(memory.share(Purpose::Rings)).unwrap_or(usize::MAX),
     };

@@ -9,7 +9,7 @@
 //! does. Otherwise it says so to clients that send something, looks at all rings in a loop, at sockets and other threads
 //! every [`SLICE`], and sleeps once nothing has come for the spin.
 
-use super::connection::Connection;
+use super::attention::Found;
 use super::event_loop::EventLoop;
 use crate::commands::Context;
 use crate::config::has_many_cores;
@@ -18,7 +18,6 @@ use crate::metrics::Metrics;
 use crate::rings::{Effect, Rings};
 use leeward_format::op::Reply;
 use leeward_platform::{Clock as _, Nanos};
-use std::collections::BTreeSet;
 
 /// Messages that are taken from one ring before it is others' turn (Tebis 3.4.2).
 const TURN_MESSAGES: usize = 64;
@@ -31,38 +30,16 @@ const LOOKS: u32 = 32;
 /// What the event loop knows of rings.
 pub(super) struct Ringing {
     rings: Option<Rings>,
-    spin: Nanos,
+    /// How long they are looked into after the last request.
+    pub(super) spin: Nanos,
     has_many_cores: bool,
-    /// When something was in a ring last.
-    last_request: Nanos,
-    /// Some client was told that this thread is awake.
-    is_awake: bool,
-    /// Connections whose ring is to be looked into in the next turn.
-    look: BTreeSet<u64>,
-    /// Connections whose ring has something that their conversation does not take at the moment.
-    paused: BTreeSet<u64>,
     effects: Vec<Effect>,
     buffer: Vec<u8>,
 }
 
 impl Ringing {
     pub(super) fn new(rings: Option<Rings>, spin: Nanos) -> Ringing {
-        Ringing {
-            rings,
-            spin,
-            has_many_cores: has_many_cores(),
-            last_request: Nanos::ZERO,
-            is_awake: false,
-            look: BTreeSet::new(),
-            paused: BTreeSet::new(),
-            effects: Vec::new(),
-            buffer: Vec::new(),
-        }
-    }
-
-    /// There is a ring to be looked into.
-    pub(super) fn has_work(&self) -> bool {
-        !self.look.is_empty()
+        Ringing { rings, spin, has_many_cores: has_many_cores(), effects: Vec::new(), buffer: Vec::new() }
     }
 
     /// Connection `id` has a ring, of which bytes on its socket may tell.
@@ -70,15 +47,18 @@ impl Ringing {
         self.rings.as_ref().is_some_and(|rings| rings.is_open(id))
     }
 
-    /// The ring of `id` is to be looked into.
-    pub(super) fn look(&mut self, id: u64) {
-        self.look.insert(id);
+    /// Answers are on their way through the ring of `id`: it is touched when they have arrived.
+    pub(super) fn is_awaited(&mut self, id: u64) -> bool {
+        self.rings.as_mut().is_some_and(|rings| rings.is_awaited(id))
+    }
+
+    /// Connections whose clients take no answers for `patience`.
+    pub(super) fn stalled(&mut self, now: Nanos, patience: Nanos) -> Vec<u64> {
+        self.rings.as_mut().map(|rings| rings.stalled(now, patience)).unwrap_or_default()
     }
 
     /// The connection `id` has ended.
     pub(super) fn remove(&mut self, id: u64, metrics: &Metrics) {
-        self.look.remove(&id);
-        self.paused.remove(&id);
         if let Some(rings) = &mut self.rings {
             rings.remove(id);
             metrics.ring_clients(rings.figures().0);
@@ -87,49 +67,48 @@ impl Ringing {
 }
 
 impl EventLoop {
-    /// Looks at the rings for a while, if requests came lately; answers whether the poll must not sleep. Before it may,
-    /// clients know that they must ring.
-    pub(super) fn spins(&mut self, now: Nanos) -> bool {
-        let Some(rings) = &mut self.ringing.rings else { return false };
-        if !self.ringing.is_awake {
-            return false;
-        }
-        if now - self.ringing.last_request < self.ringing.spin {
-            loop {
-                for _ in 0..LOOKS {
-                    self.ringing.look.extend(rings.waiting());
-                    if !self.ringing.look.is_empty() {
-                        return true;
-                    }
-                    std::hint::spin_loop();
+    /// Looks at the rings for a while.
+    pub(super) fn spin(&self, now: Nanos) {
+        let Some(rings) = &self.ringing.rings else { return };
+        loop {
+            for _ in 0..LOOKS {
+                if self.attention.has_news(rings.waiting()) {
+                    return;
                 }
-                if self.clock.now() - now > SLICE {
-                    return true;
-                }
-                if !self.ringing.has_many_cores {
-                    // Whom it waits for may be on this core.
-                    std::thread::yield_now();
-                }
+                std::hint::spin_loop();
+            }
+            if self.clock.now() - now > SLICE {
+                return;
+            }
+            if !self.ringing.has_many_cores {
+                // Whom it waits for may be on this core.
+                std::thread::yield_now();
             }
         }
-        self.ringing.is_awake = false;
-        rings.fall_asleep();
-        self.settle_rings();
-        !self.touched.is_empty() || self.ringing.has_work()
+    }
+
+    /// Has clients know that they must ring. Before this thread may sleep, it has looked once more.
+    pub(super) fn fall_asleep(&mut self) {
+        if let Some(rings) = &mut self.ringing.rings {
+            rings.fall_asleep();
+            self.settle_rings();
+        }
     }
 
     /// Takes requests out of the rings that are to be looked into.
     pub(super) fn read_rings(&mut self, now: Nanos) {
-        if self.ringing.look.is_empty() {
+        let Some(rings) = &mut self.ringing.rings else { return };
+        let look = self.attention.turn(rings.waiting());
+        if look.is_empty() {
             return;
         }
         let map = self.node.region_map();
-        for id in std::mem::take(&mut self.ringing.look) {
+        for id in look {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let Some(rings) = &mut self.ringing.rings else { return };
             let Some(native) = connection.conversation.native() else { continue };
             if !native.wants_input() {
-                self.ringing.paused.insert(id);
+                self.attention.looked(id, Found::Held, now);
                 continue;
             }
             let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
@@ -139,21 +118,13 @@ impl EventLoop {
                 native.wants_input()
             });
             match received {
-                Ok(received) if received.messages == 0 => {
-                    // So it was not a bell.
-                    connection.has_left_bells();
-                    if connection.can_read() {
-                        self.readable.insert(id);
-                    }
-                }
                 Ok(received) => {
+                    let found = match received.messages {
+                        0 => Found::Nothing,
+                        _ => Found::Requests { has_more: received.has_more },
+                    };
                     self.shared.metrics.ring_requests(received.messages);
-                    self.ringing.last_request = now;
-                    if received.has_more {
-                        self.ringing.look.insert(id);
-                    }
-                    if self.ringing.spin > Nanos::ZERO {
-                        self.ringing.is_awake = true;
+                    if self.attention.looked(id, found, now) {
                         rings.stay_awake_for(id);
                     }
                 }
@@ -169,12 +140,20 @@ impl EventLoop {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(native) = connection.conversation.native() else { return };
-        let mut over_stream = Vec::new();
+        let (mut over_stream, mut bad) = (Vec::new(), None);
         for (door, frames) in native.for_rings() {
-            over_stream.extend(rings.answer(id, door, frames));
+            match rings.answer(id, door, frames) {
+                Ok(frames) => over_stream.extend(frames),
+                Err(error) => bad = Some(error),
+            }
         }
         for frames in over_stream {
             native.send_over_stream(&frames);
+        }
+        if let Some(error) = bad {
+            let map = self.node.region_map();
+            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            native.refuse_ring(&mut context, &error.to_string());
         }
         let asks: Vec<_> = native.ring_asks().collect();
         if !asks.is_empty() {
@@ -187,9 +166,6 @@ impl EventLoop {
                 }
             }
             self.shared.metrics.ring_clients(rings.figures().0);
-        }
-        if self.ringing.paused.remove(&id) {
-            self.ringing.look.insert(id);
         }
     }
 
@@ -210,7 +186,10 @@ impl EventLoop {
         for effect in self.ringing.effects.drain(..) {
             match effect {
                 Effect::Look(id) => {
-                    self.ringing.look.insert(id);
+                    self.attention.look(id);
+                }
+                Effect::Quiet(id) => {
+                    self.touched.insert(id);
                 }
                 Effect::Tell(id, reply) => {
                     if matches!(reply, Reply::RingBell { .. }) {
@@ -236,11 +215,6 @@ impl EventLoop {
     pub(super) fn pass_time_for_rings(&mut self, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return };
         rings.check_opening(now, &mut self.ringing.effects);
-        for id in rings.connections() {
-            let left = |connection: &mut Connection| connection.has_left_bells() && connection.can_read();
-            if self.connections.get_mut(&id).is_some_and(left) {
-                self.readable.insert(id);
-            }
-        }
+        self.attention.tick();
     }
 }

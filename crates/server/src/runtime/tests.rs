@@ -2,6 +2,7 @@
 
 mod backups;
 mod identity;
+mod rings;
 mod tables;
 
 use super::*;

@@ -21,7 +21,7 @@ fn ask(address: &str, request_bytes: u32, reply_bytes: u32) -> Ask {
 fn rings_that_cannot_be_are_refused_and_take_nothing() {
     let network = SimNetwork::new(1, SimOptions::default());
     let mut server = Server::new(&network, 8192, 8192);
-    assert!(asked(&mut server, 1, ask("@a", 4096, 4096)).expect("refused").contains("offered"));
+    assert!(asked(&mut server, 1, ask("@leeward-client-a", 4096, 4096)).expect("refused").contains("offered"));
     for connection in [1, 2, 3] {
         let offer = server.rings.ask(connection, HERE, &Ask::Offer, Nanos::ZERO);
         assert!(matches!(offer, Some(Reply::RingOffer { most_bytes: 8192, .. })), "{offer:?}");
@@ -29,23 +29,23 @@ fn rings_that_cannot_be_are_refused_and_take_nothing() {
     for sizes in
         [(0, 4096), (4096, 0), (4095, 4096), (4096 + 32, 4096), (16384, 4096), (4096, u32::MAX), (u32::MAX, 64)]
     {
-        let reason = asked(&mut server, 1, ask("@a", sizes.0, sizes.1)).expect("refused");
+        let reason = asked(&mut server, 1, ask("@leeward-client-a", sizes.0, sizes.1)).expect("refused");
         assert!(reason.contains("it must have from"), "{reason}");
     }
-    for address in ["127.0.0.1:80", "", "/etc/socket", &"@".repeat(1000)] {
+    for address in ["@somebody", "127.0.0.1:80", "", "/etc/socket", &"@".repeat(1000)] {
         assert!(asked(&mut server, 1, ask(address, 4096, 4096)).is_some(), "{address}");
     }
     let long = Ask::Open { address: "@a".into(), request_bytes: 4096, reply_bytes: 4096, reply: vec![0; 9999].into() };
     assert!(asked(&mut server, 1, long).is_some());
     assert_eq!(server.rings.figures(), (0, 0));
-    assert_eq!(asked(&mut server, 1, ask("@a", 4096, 4096)), None);
+    assert_eq!(asked(&mut server, 1, ask("@leeward-client-a", 4096, 4096)), None);
     let again = server.rings.ask(1, HERE, &Ask::Offer, Nanos::ZERO);
     assert!(matches!(again, Some(Reply::RingRefused { .. })), "one ring a connection");
-    assert_eq!(asked(&mut server, 2, ask("@b", 4096, 4096)), None);
-    let reason = asked(&mut server, 3, ask("@c", 4096, 4096)).expect("there is no memory left");
+    assert_eq!(asked(&mut server, 2, ask("@leeward-client-b", 4096, 4096)), None);
+    let reason = asked(&mut server, 3, ask("@leeward-client-c", 4096, 4096)).expect("there is no memory left");
     assert!(reason.contains("8192 of 8192 bytes") && reason.contains("leeward://"), "{reason}");
     server.rings.remove(1);
-    assert_eq!(asked(&mut server, 3, ask("@c", 4096, 4096)), None, "what one gave back another has");
+    assert_eq!(asked(&mut server, 3, ask("@leeward-client-c", 4096, 4096)), None, "what one gave back another has");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_ring_whose_client_cannot_be_reached_is_given_up() {
     let network = SimNetwork::new(1, SimOptions::default());
     let mut server = Server::new(&network, 8192, 8192);
     server.rings.ask(CONNECTION, HERE, &Ask::Offer, Nanos::ZERO);
-    assert_eq!(asked(&mut server, CONNECTION, ask("@nobody", 4096, 4096)), None);
+    assert_eq!(asked(&mut server, CONNECTION, ask("@leeward-client-nobody", 4096, 4096)), None);
     let mut effects = Vec::new();
     server.rings.check_opening(OPENING, &mut effects);
     assert!(effects.is_empty() && server.rings.figures() == (1, 4096), "there is time left");
@@ -123,14 +123,23 @@ fn what_no_client_writes_is_an_error() {
         ring.put(0, &bytes);
         assert!(ring.receive().is_err(), "{kind:?} {slot:?}");
     }
-    // A length beyond the ring, under a tag that fits.
+}
+
+#[test]
+fn a_word_of_an_earlier_lap_that_looks_like_a_message_is_none() {
+    let slot = Slot { at: 0, room: 64 };
     let mut ring = Open::new();
-    let mut bytes = ring.message(1, 0, RingKind::Frames, slot, b"x");
-    for length in [4096 - 31, 1 << 20, u32::MAX] {
+    let message = ring.message(1, 0, RingKind::Frames, slot, b"x");
+    // A length beyond the ring, and some within, under a tag that fits.
+    for length in [4096 - 31, 1 << 20, u32::MAX, 0, 1, 64, 2000] {
+        let mut bytes = message.clone();
         bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes[8] ^= 0xff;
         ring.put(0, &bytes);
-        assert!(ring.receive().is_err(), "{length}");
+        assert_eq!(ring.receive(), Ok(Vec::new()), "{length}");
     }
+    ring.put(0, &message);
+    assert_eq!(ring.receive(), Ok(vec![b"x".to_vec()]), "the message itself is taken");
 }
 
 #[test]
@@ -163,7 +172,8 @@ fn who_fetches_nothing_is_kept_little() {
         let mut door = None;
         let taken = ring.server.rings.receive(CONNECTION, 64, &mut Vec::new(), |by, _| door.replace(by).is_none());
         assert_eq!(taken.expect("a message").messages, 1);
-        match ring.server.rings.answer(CONNECTION, door.expect("it was taken"), vec![7; 1500]) {
+        let answered = ring.server.rings.answer(CONNECTION, door.expect("it was taken"), vec![7; 1500]);
+        match answered.expect("the client gives slots back") {
             Some(_) => over_stream += 1,
             None => kept += 1500,
         }
@@ -173,4 +183,83 @@ fn who_fetches_nothing_is_kept_little() {
         }
     }
     assert!(kept <= 4 << 20 && over_stream > 2000, "{kept} bytes are kept, {over_stream} answers went over the stream");
+}
+
+#[test]
+fn clients_are_numbered_by_chance_and_not_too_many() {
+    let network = SimNetwork::new(1, SimOptions::default());
+    let mut server = Server::new(&network, 8192, 1 << 20);
+    let mut numbers = Vec::new();
+    for connection in 1..=5 {
+        for _ in 0..2 {
+            match server.rings.ask(connection, HERE, &Ask::Offer, Nanos::ZERO) {
+                Some(Reply::RingOffer { client, .. }) => numbers.push(client),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(numbers.chunks(2).all(|twice| twice[0] == twice[1]), "who asks again is told the same");
+    numbers.dedup();
+    assert!(numbers.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1), "{numbers:?} can be guessed");
+    let reason = asked(&mut server, 6, Ask::Offer).expect("one too many");
+    assert!(reason.contains("5 clients") && reason.contains("leeward://"), "{reason}");
+    server.rings.remove(3);
+    assert!(matches!(server.rings.ask(6, HERE, &Ask::Offer, Nanos::ZERO), Some(Reply::RingOffer { .. })));
+}
+
+#[test]
+fn an_answer_in_the_place_of_one_that_waits_is_an_error() {
+    let mut ring = Open::new();
+    let answer = |ring: &mut Open, sequence, at, room| {
+        ring.server.rings.answer(CONNECTION, Door { sequence, slot: Slot { at, room } }, vec![1; room as usize - 32])
+    };
+    assert_eq!(answer(&mut ring, 1, 0, 256), Ok(None));
+    assert_eq!(answer(&mut ring, 2, 192, 128), Ok(None), "it waits for the first");
+    assert_eq!(answer(&mut ring, 3, 320, 128), Ok(None), "its place is free");
+    for (at, room) in [(192, 128), (288, 64), (0, 256), (128, 512)] {
+        assert!(answer(&mut ring, 4, at, room).is_err(), "{room} bytes at {at}");
+    }
+    assert!(ring.server.rings.is_awaited(CONNECTION), "all that was given before is on its way");
+    ring.server.settle();
+    while !ring.server.is_quiet {
+        assert!(ring.network.step(), "it arrives");
+        ring.server.settle();
+    }
+    assert!(!ring.server.rings.is_awaited(CONNECTION));
+}
+
+#[test]
+fn what_a_client_does_not_take_is_counted_and_given_back_with_it() {
+    let mut ring = Open::new();
+    let rings = |ring: &Open| ring.server.budget.stats().rings;
+    assert_eq!(rings(&ring), 4096);
+    for sequence in 1..=100 {
+        let door = Door { sequence, slot: Slot { at: 0, room: 32 } };
+        let answered = ring.server.rings.answer(CONNECTION, door, vec![7; 1900]);
+        assert_eq!(answered, Ok(None), "it is kept");
+        while ring.network.step() {
+            ring.server.settle();
+        }
+        ring.server.settle();
+    }
+    assert_eq!(rings(&ring), 4096 + (128 << 10), "190,000 bytes, in steps");
+    let patience = Nanos::from_secs(60);
+    assert!(ring.server.rings.stalled(Nanos::from_secs(1), patience).is_empty());
+    assert_eq!(ring.server.rings.stalled(Nanos::from_secs(62), patience), [CONNECTION]);
+    ring.server.rings.remove(CONNECTION);
+    assert_eq!(rings(&ring), 0);
+}
+
+#[test]
+fn control_messages_are_thrown_away_unread() {
+    let mut ring = Open::new();
+    ring.server.settle();
+    ring.server.turn(false, &mut Rng::new(1));
+    let (fabric, _) = ring.client.raw();
+    for _ in 0..10 {
+        fabric.send(NODE, &[1; 1000]);
+    }
+    fabric.flush();
+    while ring.network.step() {}
+    assert!(!ring.server.has_work(), "nobody is woken for them");
 }
