@@ -20,10 +20,11 @@ use leeward_format::superblock::MIN_SEGMENT_BYTES;
 use leeward_platform::Nanos;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// How nodes reach each other's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,30 +40,52 @@ pub enum FabricKind {
 
 impl<'de> Deserialize<'de> for FabricKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FabricKind, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match (text.as_str(), text.strip_prefix("libfabric:")) {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl FromStr for FabricKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<FabricKind, String> {
+        match (text, text.strip_prefix("libfabric:")) {
             ("tcp", _) => Ok(FabricKind::Tcp),
             ("shm", _) => Ok(FabricKind::Shm),
             ("libfabric", _) => Ok(FabricKind::Libfabric(Provider::Automatic)),
-            (_, Some(provider)) => provider.parse().map(FabricKind::Libfabric).map_err(D::Error::custom),
-            _ => Err(D::Error::custom(format!(
+            (_, Some(provider)) => provider.parse().map(FabricKind::Libfabric).map_err(|error| format!("{error}")),
+            _ => Err(format!(
                 "{text:?} is no fabric: it must be tcp, shm, libfabric, or libfabric: with a provider (auto, verbs, efa, tcp, shm)"
-            ))),
+            )),
+        }
+    }
+}
+
+impl Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FabricKind::Tcp => f.write_str("tcp"),
+            FabricKind::Shm => f.write_str("shm"),
+            FabricKind::Libfabric(provider) => write!(f, "libfabric:{provider}"),
         }
     }
 }
 
 /// Which fabric the rings of native clients are on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingsOn {
-    /// Shared memory, for clients on this host.
-    #[default]
-    Shm,
-    /// TCP, for clients anywhere.
-    Tcp,
+    /// This one: shared memory for clients on this host, others for clients anywhere.
+    Fabric(FabricKind),
     /// There are none.
     Off,
+}
+
+impl<'de> Deserialize<'de> for RingsOn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RingsOn, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "off" => Ok(RingsOn::Off),
+            fabric => fabric.parse().map(RingsOn::Fabric).map_err(|error| D::Error::custom(format!("{error}; or off"))),
+        }
+    }
 }
 
 /// Settings of one node. Every field can be given in the file by its name.
@@ -137,7 +160,7 @@ impl Default for NodeConfig {
             fabric_listen: None,
             advertise_host: None,
             fabric: FabricKind::Tcp,
-            rings: RingsOn::Shm,
+            rings: RingsOn::Fabric(FabricKind::Shm),
             ring_bytes: 256 << 10,
             ring_spin_us: None,
             coordinator: SocketAddr::from(([127, 0, 0, 1], 7779)),

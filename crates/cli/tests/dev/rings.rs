@@ -85,13 +85,16 @@ fn rings_give_what_tcp_gives() {
 
 #[test]
 fn whoever_sleeps_is_woken() {
-    // Clients that never spin, and those that spin for ever; nodes likewise; over both fabrics.
-    for (settings, spin) in [
+    // Clients that never spin, and those that spin for ever; nodes likewise; over each fabric.
+    let libfabric = std::env::var_os("LEEWARD_TEST_LIBFABRIC")
+        .map(|_| (["--set", "ring_spin_us=0", "--set", "rings=libfabric:tcp"], Duration::ZERO));
+    let others = [
         (["--set", "ring_spin_us=0", "--set", "rings=shm"], Duration::ZERO),
         (["--set", "ring_spin_us=0", "--set", "rings=tcp"], Duration::from_secs(60)),
         (["--set", "ring_spin_us=100000", "--set", "rings=shm"], Duration::ZERO),
         (["--set", "ring_spin_us=50", "--set", "rings=tcp"], Duration::from_micros(50)),
-    ] {
+    ];
+    for (settings, spin) in others.into_iter().chain(libfabric) {
         let dev = Dev::start(1, &settings);
         let over_tcp = Client::connect(&[address(&dev, "", 1)], options()).expect("a node answers");
         let client = through_rings(&dev, ClientOptions { ring_spin: spin, ..options() });

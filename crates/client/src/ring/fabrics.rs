@@ -1,27 +1,30 @@
 //! The fabric that a connection's rings are on, as the node names it.
 
-use leeward_fabric::{Admission, Fabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric};
 use leeward_format::ring::CLIENT_ADDRESS;
 use leeward_platform::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Attaches to the fabric `name` as `me`, for whom [`Fabric::admit`] names; over TCP at the address `local`, which reaches the node.
+/// Attaches to the fabric `name` as `me`, for whom [`Fabric::admit`] names; but for shared memory at the address `local`, which reaches the node.
 ///
 /// # Errors
 /// In words: the fabric is not known, or the system refuses it.
 pub(crate) fn bind(name: &str, me: PeerId, local: IpAddr, sink: Sink) -> Result<Arc<dyn Fabric>, String> {
     let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
+    let anywhere = SocketAddr::new(local, 0).to_string();
     let bound = match name {
         "shm" => {
             let address = format!("{CLIENT_ADDRESS}{:016x}", Rng::from_entropy().u64());
             ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>)
         }
-        "tcp" => {
-            let address = SocketAddr::new(local, 0).to_string();
-            TcpFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>)
+        "tcp" => TcpFabric::bind(me, &anywhere, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
+        _ => {
+            let provider = name.strip_prefix("libfabric:").and_then(|provider| provider.parse::<Provider>().ok());
+            let unknown = || format!("the node has them on fabric {name:?}, which this client does not know");
+            let provider = provider.ok_or_else(unknown)?;
+            LibfabricFabric::bind(me, &anywhere, provider, options, sink).map(|fabric| fabric as Arc<dyn Fabric>)
         }
-        _ => return Err(format!("the node has them on fabric {name:?}, which this client does not know")),
     };
     bound.map_err(|error| format!("this process cannot attach to the fabric: {error}"))
 }

@@ -113,8 +113,8 @@ pub struct RingLimits {
 pub struct RingFabric {
     /// It.
     pub fabric: Arc<dyn Fabric>,
-    /// What the handshake calls it: `shm`, `tcp`.
-    pub name: &'static str,
+    /// What the handshake calls it: `shm`, `tcp`, `libfabric:` with a provider.
+    pub name: String,
     /// Where clients find it.
     pub address: String,
     /// This node's number on it.
@@ -124,7 +124,7 @@ pub struct RingFabric {
 /// The rings of all clients of a node.
 pub struct Rings {
     fabric: Arc<dyn Fabric>,
-    name: &'static str,
+    name: String,
     address: String,
     node: PeerId,
     mail: Arc<Mail>,
@@ -199,7 +199,7 @@ impl Rings {
             None => self.new_client(connection)?,
         };
         Ok(Reply::RingOffer {
-            fabric: self.name.into(),
+            fabric: self.name.clone(),
             node: self.node.0,
             client: client.0,
             address: self.address.clone(),
@@ -268,7 +268,7 @@ impl Rings {
         if address.len() > MAX_NAME_BYTES {
             return Err("an address that is none".into());
         }
-        if self.name != "tcp" {
+        if self.name == "shm" {
             return if address.starts_with(CLIENT_ADDRESS) {
                 Ok(address.into())
             } else {

@@ -48,7 +48,7 @@ impl Server {
         let wake = Arc::clone(&is_woken);
         let mail = Mail::new(move || wake.store(true, Ordering::Relaxed));
         let fabric = network.node(NODE, mail.sink());
-        let on = RingFabric { fabric, name: "sim", address: "@node".into(), node: NODE };
+        let on = RingFabric { fabric, name: "shm".into(), address: "@node".into(), node: NODE };
         let budget = Budget::new(64 << 20);
         let lease = budget.lease(Purpose::Rings);
         let limits = RingLimits { clients: 5, each_bytes, total_bytes };

@@ -303,21 +303,32 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
 fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Result<Arc<dyn Fabric>, StartError> {
     let doorbell = doorbell.clone();
     let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(link::server(peer), event)));
-    let (me, address) = (PeerId(server.0), config.fabric_listen());
-    let options = LinkOptions::default();
-    let fabric = match config.fabric {
-        FabricKind::Tcp => TcpFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
-        FabricKind::Shm => ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
-        FabricKind::Libfabric(provider) => LibfabricFabric::bind(me, &address, provider, options, sink).map(|fabric| {
-            tracing::info!(provider = fabric.provider_name(), "nodes reach each other by libfabric");
-            fabric as Arc<dyn Fabric>
-        }),
-    };
-    fabric.map_err(|source| StartError::Listen {
+    let address = config.fabric_listen();
+    attach(config.fabric, server, &address, LinkOptions::default(), sink).map_err(|source| StartError::Listen {
         purpose: "other nodes",
         address,
         advice: advice("fabric_listen", &source),
         source,
+    })
+}
+
+/// Attaches this node to a fabric.
+fn attach(
+    kind: FabricKind,
+    server: ServerId,
+    address: &str,
+    options: LinkOptions,
+    sink: Sink,
+) -> io::Result<Arc<dyn Fabric>> {
+    let me = PeerId(server.0);
+    Ok(match kind {
+        FabricKind::Tcp => TcpFabric::bind(me, address, options, sink)?,
+        FabricKind::Shm => ShmFabric::bind(me, address, options, sink)?,
+        FabricKind::Libfabric(provider) => {
+            let fabric = LibfabricFabric::bind(me, address, provider, options, sink)?;
+            tracing::info!(provider = fabric.provider_name(), "attached to libfabric");
+            fabric
+        }
     })
 }
 
@@ -331,18 +342,16 @@ fn bind_rings(
     let mut entropy = Rng::from_entropy();
     let doorbell = doorbell.clone();
     let mail = Mail::new(move || doorbell.send(Event::Rings));
-    let (node, sink) = (PeerId(server.0), mail.sink());
     let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
-    let native: SocketAddr = config.native_listen().parse().expect("it was bound");
-    let (name, address) = match config.rings {
-        RingsOn::Off => return Ok(None),
-        RingsOn::Shm => ("shm", format!("@leeward-rings-{:016x}", entropy.u64())),
-        RingsOn::Tcp => ("tcp", SocketAddr::new(native.ip(), 0).to_string()),
+    let RingsOn::Fabric(kind) = config.rings else { return Ok(None) };
+    let address = match kind {
+        FabricKind::Shm => format!("@leeward-rings-{:016x}", entropy.u64()),
+        FabricKind::Tcp | FabricKind::Libfabric(_) => {
+            let native: SocketAddr = config.native_listen().parse().expect("it was bound");
+            SocketAddr::new(native.ip(), 0).to_string()
+        }
     };
-    let fabric = match config.rings {
-        RingsOn::Tcp => TcpFabric::bind(node, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
-        _ => ShmFabric::bind(node, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>),
-    };
+    let fabric = attach(kind, server, &address, options, mail.sink());
     let purpose = "rings of native clients";
     let fabric = fabric.map_err(|source| {
         let advice = "\nClients can do without: set rings = \"off\".".into();
@@ -356,7 +365,7 @@ fn bind_rings(
         each_bytes: config.ring_bytes as usize,
         total_bytes: usize::try_from(memory.share(Purpose::Rings)).unwrap_or(usize::MAX),
     };
-    let on = RingFabric { fabric, name, address, node };
+    let on = RingFabric { fabric, name: kind.to_string(), address, node: PeerId(server.0) };
     Ok(Some(Rings::new(on, mail, limits, memory.lease(Purpose::Rings), entropy)))
 }
 
