@@ -45,6 +45,8 @@ pub struct LinkOptions {
     pub peer_timeout: Duration,
     /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
     pub out_buffer_bytes: usize,
+    /// What the names of the threads begin with. Default `fabric`.
+    pub threads: &'static str,
 }
 
 impl Default for LinkOptions {
@@ -55,6 +57,7 @@ impl Default for LinkOptions {
             ping_interval: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(5),
             out_buffer_bytes: 64 << 20,
+            threads: "fabric",
         }
     }
 }
@@ -102,7 +105,8 @@ impl<X: Extension> StreamFabric<X> {
         let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owners)?);
         let accepting = Arc::clone(&incoming);
         let accept = move || accepting.accept(&listener);
-        let thread = thread::Builder::new().name("fabric-accept".into()).spawn(accept)?;
+        let name = format!("{}-accept", shared.options.threads);
+        let thread = thread::Builder::new().name(name).spawn(accept)?;
         let links = Arc::default();
         Ok(StreamFabric { shared, context, links, incoming, address, threads: Mutex::new(vec![thread]) })
     }
@@ -126,8 +130,8 @@ impl<X: Extension> StreamFabric<X> {
         let spawn = || {
             let link = Arc::new(Link::new(Arc::clone(&self.shared), Arc::clone(&self.context), peer, address)?);
             let pumped = Arc::clone(&link);
-            let thread =
-                thread::Builder::new().name(format!("fabric-out-{peer}")).spawn(move || pump::run(&*pumped))?;
+            let name = format!("{}-out-{peer}", self.shared.options.threads);
+            let thread = thread::Builder::new().name(name).spawn(move || pump::run(&*pumped))?;
             Ok::<_, io::Error>((link, thread))
         };
         match spawn() {

@@ -22,6 +22,7 @@ use leeward_format::manifest::Shipped;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::mirror::TailView;
 use leeward_replication::primary::{Ops, Primary};
@@ -171,12 +172,12 @@ impl Serving {
 
     pub(super) fn spawn(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
-        self.new_jobs.push(Job::new(JobClass::Foreground, self.id, work));
+        self.new_jobs.push(Job::new(JobClass::Foreground, Activity::Engine.of_primary(), self.id, work));
     }
 
-    pub(super) fn spawn_in_background(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+    pub(super) fn spawn_in_background(&mut self, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
-        self.new_jobs.push(Job::new(JobClass::Background, self.id, work));
+        self.new_jobs.push(Job::new(JobClass::Background, account, self.id, work));
     }
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
@@ -206,6 +207,7 @@ impl Serving {
 
     fn post(&mut self, last: Lsn, ops: &mut Ops) {
         if self.primary.peers().next().is_some() {
+            let _at = cpu::at(Activity::Mirroring.of_primary());
             let views: Vec<TailView> = LogKind::APPENDED.into_iter().flat_map(|log| self.tail_views(log)).collect();
             self.primary.post(&views, last, ops);
         }
@@ -381,7 +383,7 @@ impl Serving {
 
     fn step(&mut self, mut compaction: Box<Compaction>) {
         self.compacting = Compacting::Busy;
-        self.spawn_in_background(move || {
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
             let step = compaction.step();
             Outcome::Stepped { compaction, step }
         });
@@ -412,7 +414,8 @@ impl Serving {
 
     pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
         let Some(pin) = self.pins.get(&server).cloned() else { return };
-        self.spawn_in_background(move || Outcome::Loaded { server, session, result: load(&pin, id) });
+        let load = move || Outcome::Loaded { server, session, result: load(&pin, id) };
+        self.spawn_in_background(Activity::Shipping.of_primary(), load);
     }
 
     /// A job of this region ended; operations that it was done for are answered elsewhere.
@@ -496,7 +499,7 @@ impl Serving {
     fn install(&mut self, done: Arc<CompactionDone>) {
         self.compacting = Compacting::Busy;
         let region = self.region.clone();
-        self.spawn_in_background(move || {
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
             let result = region.install(&done);
             Outcome::Installed { done, result }
         });

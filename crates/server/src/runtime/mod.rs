@@ -16,9 +16,10 @@ mod connection;
 mod event_loop;
 mod pool;
 mod ringing;
+pub(crate) mod spending;
 
 use crate::NodeConfig;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Asking};
 use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, FabricKind, RingsOn};
 use crate::metrics::Metrics;
@@ -36,6 +37,7 @@ use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
 use ringing::Ringing;
+use spending::Spending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -93,6 +95,7 @@ pub enum StartError {
 pub struct Server {
     info: ServerInfo,
     doorbell: Doorbell,
+    asking: Asking,
     event_loop: Option<JoinHandle<()>>,
     admin: Option<Admin>,
     _lock: DiskLock,
@@ -140,7 +143,9 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
-    let admin = Admin::start(listeners.admin, doorbell.clone(), metrics).map_err(system("admin thread"))?;
+    let spending = Arc::new(Spending::default());
+    let asking = Asking { doorbell: doorbell.clone(), spending: spending.clone() };
+    let admin = Admin::start(listeners.admin, asking.clone(), metrics).map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
@@ -150,9 +155,10 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
         node: Node::new(BootClock.now(), parts),
-        pool: Pool::start(config.job_threads, &doorbell).map_err(system("job pool"))?,
+        pool: Pool::start(config.job_threads, &doorbell, &spending).map_err(system("job pool"))?,
         shared,
         ringing: Ringing::new(rings, config.ring_spin()),
+        spending,
         limits: Limits {
             connections: config.max_connections as usize,
             output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
@@ -167,7 +173,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
         native = info.native_address, admin = info.admin_address, "the node is up"
     );
-    Ok(Server { info, doorbell, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
+    Ok(Server { info, doorbell, asking, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
 }
 
 impl Server {
@@ -178,7 +184,7 @@ impl Server {
 
     /// The node's figures and its region map; `None` if it does not answer within two seconds.
     pub fn snapshot(&self) -> Option<admin::Snapshot> {
-        admin::ask_blocking(&self.doorbell)
+        self.asking.ask_blocking()
     }
 
     /// Stops the node and waits until it has let go of its ports and its data directory. Acknowledged writes are safe
@@ -313,7 +319,8 @@ fn bind_rings(
     let mut entropy = Rng::from_entropy();
     let doorbell = doorbell.clone();
     let mail = Mail::new(move || doorbell.send(Event::Rings));
-    let (node, options, sink) = (PeerId(server.0), LinkOptions::default(), mail.sink());
+    let options = LinkOptions { threads: "rings", ..LinkOptions::default() };
+    let (node, sink) = (PeerId(server.0), mail.sink());
     let native: SocketAddr = config.native_listen().parse().expect("it was bound");
     let (name, address) = match config.rings {
         RingsOn::Off => return Ok(None),

@@ -1,0 +1,259 @@
+//! What a process spends its CPU time on: accounts by activity and role, and the clock that fills them.
+//!
+//! A thread that is measured opens a [`Ledger`]; from then on its time goes to the account it is [at](at), until it says that it is
+//! at another. Code that does the work only says what it is at. Where nobody measures, as in the simulator, that
+//! changes nothing and reads no clock; nothing ever depends on what was measured.
+//!
+//! To read the clock is a system call of some 200 ns. So a thread with many small turns opens its ledger in every n-th of them and
+//! has each count n times ([`Ledger::open`]).
+//!
+//! I/O that a measured thread [has done by another](crate::disk::background) is charged to the account that the thread was at.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[cfg(test)]
+#[path = "cpu_tests.rs"]
+mod tests;
+
+/// What CPU time is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Activity {
+    /// Waiting for requests, reading and decoding them.
+    Receive,
+    /// Encoding answers and sending them.
+    Send,
+    /// Operations: L0, look-ups, scans, the logs of this node.
+    Engine,
+    /// Log records on their way to backups, and a backup's keeping of them.
+    Mirroring,
+    /// Merging.
+    Compaction,
+    /// What was merged, on its way to backups.
+    Shipping,
+    /// What was shipped: its pointers, its way to the volume, its installation.
+    Rewriting,
+    /// All else.
+    Other,
+}
+
+/// For whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// For the node as a whole.
+    Node,
+    /// For regions that it serves.
+    Primary,
+    /// For regions that it holds copies of.
+    Backup,
+}
+
+/// Where time is booked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// What is done.
+    pub activity: Activity,
+    /// For whom.
+    pub role: Role,
+}
+
+impl Activity {
+    /// Every activity.
+    pub const ALL: [Activity; 8] = [
+        Activity::Receive,
+        Activity::Send,
+        Activity::Engine,
+        Activity::Mirroring,
+        Activity::Compaction,
+        Activity::Shipping,
+        Activity::Rewriting,
+        Activity::Other,
+    ];
+
+    /// Its name in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activity::Receive => "receive",
+            Activity::Send => "send",
+            Activity::Engine => "engine",
+            Activity::Mirroring => "mirroring",
+            Activity::Compaction => "compaction",
+            Activity::Shipping => "shipping",
+            Activity::Rewriting => "rewriting",
+            Activity::Other => "other",
+        }
+    }
+
+    /// For the node as a whole.
+    pub const fn of_node(self) -> Account {
+        Account { activity: self, role: Role::Node }
+    }
+    /// For regions that are served.
+    pub const fn of_primary(self) -> Account {
+        Account { activity: self, role: Role::Primary }
+    }
+    /// For copies.
+    pub const fn of_backup(self) -> Account {
+        Account { activity: self, role: Role::Backup }
+    }
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 3] = [Role::Node, Role::Primary, Role::Backup];
+
+    /// Its name in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Node => "node",
+            Role::Primary => "primary",
+            Role::Backup => "backup",
+        }
+    }
+}
+
+/// Time spent, by account. Any thread may add and read.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    nanos: [[AtomicU64; Role::ALL.len()]; Activity::ALL.len()],
+}
+
+/// A thread's open ledger.
+struct Open {
+    ledger: Arc<Ledger>,
+    weight: u64,
+    account: Account,
+    /// The thread's clock when it came to the account.
+    since: u64,
+}
+
+thread_local! {
+    static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
+}
+
+impl Ledger {
+    /// Nanoseconds of `account` so far.
+    pub fn nanos(&self, account: Account) -> u64 {
+        self.cell(account).load(Relaxed)
+    }
+
+    /// Books time that was measured otherwise.
+    pub fn add(&self, account: Account, nanos: u64) {
+        self.cell(account).fetch_add(nanos, Relaxed);
+    }
+
+    /// Measures this thread until the answer is dropped, beginning at `account`; each nanosecond counts `weight` times. A ledger
+    /// that it had open before is taken up again then.
+    pub fn open(self: &Arc<Ledger>, account: Account, weight: u64) -> Measured {
+        let open = Open { ledger: Arc::clone(self), weight, account, since: thread_nanos() };
+        let before = OPEN.with_borrow_mut(|current| {
+            book(current);
+            current.replace(open)
+        });
+        Measured { before, _of_this_thread: PhantomData }
+    }
+
+    fn cell(&self, account: Account) -> &AtomicU64 {
+        &self.nanos[account.activity as usize][account.role as usize]
+    }
+}
+
+/// A thread that is measured, until this is dropped.
+#[must_use]
+pub struct Measured {
+    before: Option<Open>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        OPEN.with_borrow_mut(|current| {
+            book(current);
+            *current = self.before.take();
+            if let Some(open) = current {
+                open.since = thread_nanos();
+            }
+        });
+    }
+}
+
+/// A thread that is at an account, until this is dropped.
+#[must_use]
+pub struct At {
+    before: Option<Account>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+/// This thread is at `account` until the answer is dropped, and then again at what it was at before.
+pub fn at(account: Account) -> At {
+    go(|_| account)
+}
+
+/// As [`at`], in the role that the thread is in.
+pub fn at_activity(activity: Activity) -> At {
+    go(|before| Account { activity, ..before })
+}
+
+fn go(to: impl FnOnce(Account) -> Account) -> At {
+    let before = OPEN.with_borrow_mut(|current| {
+        book(current);
+        current.as_mut().map(|open| {
+            let to = to(open.account);
+            mem::replace(&mut open.account, to)
+        })
+    });
+    At { before, _of_this_thread: PhantomData }
+}
+
+impl Drop for At {
+    fn drop(&mut self) {
+        let Some(before) = self.before else { return };
+        OPEN.with_borrow_mut(|current| {
+            book(current);
+            if let Some(open) = current {
+                open.account = before;
+            }
+        });
+    }
+}
+
+/// Books the time since the last booking.
+fn book(current: &mut Option<Open>) {
+    if let Some(Open { ledger, weight, account, since }) = current {
+        let now = thread_nanos();
+        ledger.add(*account, *weight * (now - mem::replace(since, now)));
+    }
+}
+
+/// What this thread is measured by, for work that it gives to another.
+pub(crate) struct Charge(Option<(Arc<Ledger>, Account, u64)>);
+
+impl Charge {
+    pub(crate) fn of_this_thread() -> Charge {
+        Charge(OPEN.with_borrow(|open| open.as_ref().map(|open| (Arc::clone(&open.ledger), open.account, open.weight))))
+    }
+
+    /// Does `work` at the cost of whoever wanted it.
+    pub(crate) fn bear<T>(self, work: impl FnOnce() -> T) -> T {
+        let _measured = self.0.map(|(ledger, account, weight)| ledger.open(account, weight));
+        work()
+    }
+}
+
+/// CPU time of this thread.
+fn thread_nanos() -> u64 {
+    nanos(rustix::time::ClockId::ThreadCPUTime)
+}
+
+/// CPU time of this process, all of its threads together.
+pub fn process_nanos() -> u64 {
+    nanos(rustix::time::ClockId::ProcessCPUTime)
+}
+
+fn nanos(clock: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

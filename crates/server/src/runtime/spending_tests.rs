@@ -1,0 +1,58 @@
+use super::*;
+
+fn of(status: &CpuStatus, account: Account) -> u64 {
+    let is_of = |spent: &&CpuSpent| spent.activity == account.activity.name() && spent.role == account.role.name();
+    status.spent.iter().find(is_of).map_or(0, |spent| spent.nanos)
+}
+
+fn work_for(millis: u64) {
+    let until = process_nanos() + millis * 1_000_000;
+    while process_nanos() < until {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn what_no_thread_accounts_for_is_other() {
+    let spending = Spending::default();
+    {
+        let _measured = spending.measure(Activity::Compaction.of_backup());
+        work_for(20);
+    }
+    work_for(20);
+    let status = spending.status();
+    let compaction = of(&status, Activity::Compaction.of_backup());
+    assert!(compaction > 0 && compaction < status.process_ns);
+    let sum: u64 = status.spent.iter().map(|spent| spent.nanos).sum();
+    assert_eq!(sum, status.process_ns);
+    assert!(of(&status, Activity::Other.of_node()) > 0);
+}
+
+#[test]
+fn one_turn_in_so_many_is_measured() {
+    let spending = Spending::default();
+    let measured = (0..SAMPLED * 3).filter(|turn| spending.sample(*turn, Activity::Receive.of_node()).is_some());
+    assert_eq!(measured.count(), 3);
+}
+
+#[test]
+fn the_kernel_tells_what_carriers_spend() {
+    let tasks = tempfile::tempdir().expect("a directory");
+    let (mut carriers, ledger) = (HashMap::new(), Ledger::default());
+    let mut task = |id: &str, name: &str, nanos: u64| {
+        let task = tasks.path().join(id);
+        fs::create_dir_all(&task).expect("a directory");
+        fs::write(task.join("comm"), format!("{name}\n")).expect("a file");
+        fs::write(task.join("schedstat"), format!("{nanos} 7 9\n")).expect("a file");
+        look_at_threads(tasks.path(), &mut carriers, &ledger);
+    };
+    task("11", "fabric-in", 500);
+    task("12", "fabric-out-2", 70);
+    task("13", "job-1", 9);
+    task("11", "fabric-in", 800);
+    assert_eq!(ledger.nanos(Activity::Mirroring.of_backup()), 800);
+    assert_eq!(ledger.nanos(Activity::Mirroring.of_primary()), 70);
+    task("11", "rings-out-3", 100);
+    assert_eq!(ledger.nanos(Activity::Send.of_node()), 100);
+    assert_eq!(ledger.nanos(Activity::Mirroring.of_backup()), 800);
+}
