@@ -9,10 +9,12 @@ use std::path::PathBuf;
 
 mod operators;
 mod pairs;
+mod replication;
 mod table;
 pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
-pub(crate) use table::{CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
+pub(crate) use replication::ReplicationArgs;
+pub(crate) use table::{CreateTableArgs, DescribeTableArgs, Preset, TableCommand, TableCommands};
 
 #[cfg(test)]
 #[path = "args_tests.rs"]
@@ -359,6 +361,8 @@ pub(crate) enum Benchmark {
     Ycsb(Box<YcsbArgs>),
     /// What a cluster spends while nobody asks anything of it
     Idle(IdleArgs),
+    /// How backups come by their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
+    Replication(ReplicationArgs),
 }
 
 #[derive(Args, Debug)]

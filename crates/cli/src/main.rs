@@ -16,6 +16,7 @@ mod dev;
 mod ingest;
 mod inspect;
 mod ports;
+mod replication;
 mod serve;
 mod signals;
 mod status;

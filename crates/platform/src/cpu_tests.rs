@@ -1,3 +1,5 @@
+//! Time goes to the account that a thread is at, with real threads and their real clocks.
+
 use super::*;
 
 const COMPACTING: Account = Activity::Compaction.of_backup();

@@ -1,3 +1,5 @@
+//! What is told of CPU time adds up to the process's, and carriers are told apart by their names.
+
 use super::*;
 
 fn of(status: &CpuStatus, account: Account) -> u64 {
