@@ -4,7 +4,7 @@
 //! at another. Code that does the work only says what it is at. Where nobody measures, as in the simulator, that
 //! changes nothing and reads no clock; nothing ever depends on what was measured.
 //!
-//! To read the clock is a system call of some 200 ns. So a thread with many small turns opens its ledger in every n-th of them and
+//! To read the clock is a system call of some 200 ns, which is measured once and not booked. So a thread with many small turns opens its ledger in every n-th of them and
 //! has each count n times ([`Ledger::open`]).
 //!
 //! I/O that a measured thread [has done by another](crate::disk::background) is charged to the account that the thread was at.
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(test)]
 #[path = "cpu_tests.rs"]
 mod tests;
+
+/// How often the clock is read to find out what that costs.
+const READINGS: u32 = 64;
 
 /// What CPU time is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,8 +119,10 @@ impl Role {
 }
 
 /// Time spent, by account. Any thread may add and read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
+    /// What it costs to read the clock.
+    reading: u64,
     nanos: [[AtomicU64; Role::ALL.len()]; Activity::ALL.len()],
 }
 
@@ -132,6 +137,16 @@ struct Open {
 
 thread_local! {
     static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        let readings = (0..READINGS).map(|_| {
+            let before = thread_nanos();
+            thread_nanos() - before
+        });
+        Ledger { reading: readings.min().unwrap_or(0), nanos: Default::default() }
+    }
 }
 
 impl Ledger {
@@ -224,7 +239,8 @@ impl Drop for At {
 fn book(current: &mut Option<Open>) {
     if let Some(Open { ledger, weight, account, since }) = current {
         let now = thread_nanos();
-        ledger.add(*account, *weight * (now - mem::replace(since, now)));
+        let spent = now - mem::replace(since, now);
+        ledger.add(*account, *weight * spent.saturating_sub(ledger.reading));
     }
 }
 

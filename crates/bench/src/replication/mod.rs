@@ -51,7 +51,7 @@ pub struct Options {
     pub rounds: u32,
     /// Records that Load inserts, whatever the mix; `None`: as many as its sizes want.
     pub records: Option<u64>,
-    /// Operations of Run A; `None`: half of the records.
+    /// Operations of Run A; `None`: as many as there are records.
     pub ops: Option<u64>,
     /// Size at which an L0 freezes.
     pub l0_kib: u64,
@@ -208,7 +208,7 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         workloads: vec![Workload::Load, Workload::A],
         mix: setup.mix,
         records,
-        ops: options.ops.unwrap_or(records / 2),
+        ops: options.ops.unwrap_or(records),
         threads: options.threads,
         depth: options.depth,
         ..ycsb::Options::default()

@@ -28,7 +28,7 @@ pub(crate) struct ReplicationArgs {
     /// Records that load inserts [default: 250,000 to 1,200,000, by the mix]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: Option<u64>,
-    /// Operations of run A [default: half of the records]
+    /// Operations of run A [default: as many as there are records]
     #[arg(long)]
     pub(crate) ops: Option<u64>,
     /// Size at which an L0 freezes, in KiB; build-index-reduced-l0 has its part for each replica
