@@ -99,7 +99,6 @@ static TARGETS: [Target; 10] = [
         bound: AtMost(0.0),
         best: None,
         papers: "none (all)",
-        ..GAIN
     },
     Target {
         figure: Figure::IoAmplification,
