@@ -4,10 +4,11 @@
 //! at another. Code that does the work only says what it is at. Where nobody measures, as in the simulator, that
 //! changes nothing and reads no clock; nothing ever depends on what was measured.
 //!
-//! To read the clock is a system call of some 200 ns, which is measured once and not booked. So a thread with many small turns opens its ledger in every n-th of them and
-//! has each count n times ([`Ledger::open`]).
+//! To read the clock is a system call of some 200 ns, which is measured once and not booked. A thread with many small turns reads it in
+//! some of them only ([`How::Sampled`]); what its samples say is [spread](Ledger::spread) over the time that the kernel knows it has had. What is
+//! rare and long there is measured [apart](apart), or samples would miss most of it.
 //!
-//! I/O that a measured thread [has done by another](crate::disk::background) is charged to the account that the thread was at.
+//! I/O that a measured thread [has done by another](crate::disk) is charged to the account that the thread was at.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -118,18 +119,37 @@ impl Role {
     }
 }
 
+/// How a thread is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Whatever it does.
+    Whole,
+    /// Now, as a sample of what it does at other times.
+    Sampled,
+    /// Not now: it is one of those other times.
+    Not,
+}
+
+type Table = [[AtomicU64; Role::ALL.len()]; Activity::ALL.len()];
+
 /// Time spent, by account. Any thread may add and read.
 #[derive(Debug)]
 pub struct Ledger {
     /// What it costs to read the clock.
     reading: u64,
-    nanos: [[AtomicU64; Role::ALL.len()]; Activity::ALL.len()],
+    nanos: Table,
+    /// Of samples, until they are spread.
+    sampled: Table,
+    /// What threads that are sampled did apart, until that is spread.
+    apart: AtomicU64,
 }
 
 /// A thread's open ledger.
 struct Open {
     ledger: Arc<Ledger>,
-    weight: u64,
+    how: How,
+    /// It is sampled, and this is not part of it.
+    is_apart: bool,
     account: Account,
     /// The thread's clock when it came to the account.
     since: u64,
@@ -145,34 +165,68 @@ impl Default for Ledger {
             let before = thread_nanos();
             thread_nanos() - before
         });
-        Ledger { reading: readings.min().unwrap_or(0), nanos: Default::default() }
+        let reading = readings.min().unwrap_or(0);
+        Ledger { reading, nanos: Table::default(), sampled: Table::default(), apart: AtomicU64::new(0) }
     }
 }
 
 impl Ledger {
-    /// Nanoseconds of `account` so far.
+    /// Nanoseconds of `account` so far; without samples that are not spread.
     pub fn nanos(&self, account: Account) -> u64 {
-        self.cell(account).load(Relaxed)
+        cell(&self.nanos, account).load(Relaxed)
     }
 
     /// Books time that was measured otherwise.
     pub fn add(&self, account: Account, nanos: u64) {
-        self.cell(account).fetch_add(nanos, Relaxed);
+        cell(&self.nanos, account).fetch_add(nanos, Relaxed);
     }
 
-    /// Measures this thread until the answer is dropped, beginning at `account`; each nanosecond counts `weight` times. A ledger
-    /// that it had open before is taken up again then.
-    pub fn open(self: &Arc<Ledger>, account: Account, weight: u64) -> Measured {
-        let open = Open { ledger: Arc::clone(self), weight, account, since: thread_nanos() };
-        let before = OPEN.with_borrow_mut(|current| {
-            book(current);
-            current.replace(open)
-        });
-        Measured { before, _of_this_thread: PhantomData }
+    /// Books `nanos`, all that the one thread that is sampled has had since this was last done, as its samples say; answers
+    /// whether there were any.
+    pub fn spread(&self, nanos: u64) -> bool {
+        let samples: u64 = self.sampled.iter().flatten().map(|cell| cell.load(Relaxed)).sum();
+        if samples == 0 {
+            return false;
+        }
+        let left = nanos.saturating_sub(self.apart.swap(0, Relaxed));
+        for (cell, sampled) in self.nanos.iter().flatten().zip(self.sampled.iter().flatten()) {
+            let share = u128::from(left) * u128::from(sampled.swap(0, Relaxed)) / u128::from(samples);
+            cell.fetch_add(u64::try_from(share).unwrap_or(u64::MAX), Relaxed);
+        }
+        true
     }
 
-    fn cell(&self, account: Account) -> &AtomicU64 {
-        &self.nanos[account.activity as usize][account.role as usize]
+    /// Measures this thread until the answer is dropped, beginning at `account`. A ledger that it had open before is taken up again
+    /// then.
+    pub fn open(self: &Arc<Ledger>, account: Account, how: How) -> Measured {
+        enter(Open { ledger: Arc::clone(self), how, is_apart: false, account, since: 0 })
+    }
+}
+
+fn cell(table: &Table, account: Account) -> &AtomicU64 {
+    &table[account.activity as usize][account.role as usize]
+}
+
+fn enter(mut open: Open) -> Measured {
+    let before = OPEN.with_borrow_mut(|current| {
+        book(current);
+        open.begin();
+        current.replace(open)
+    });
+    Measured { before, _of_this_thread: PhantomData }
+}
+
+/// Measures this thread at `account` until the answer is dropped, whole, even if it is sampled otherwise.
+pub fn apart(account: Account) -> Measured {
+    let open = OPEN.with_borrow(|current| {
+        current.as_ref().map(|open| {
+            let is_apart = open.is_apart || open.how != How::Whole;
+            Open { ledger: Arc::clone(&open.ledger), how: How::Whole, is_apart, account, since: 0 }
+        })
+    });
+    match open {
+        Some(open) => enter(open),
+        None => Measured { before: None, _of_this_thread: PhantomData },
     }
 }
 
@@ -189,7 +243,7 @@ impl Drop for Measured {
             book(current);
             *current = self.before.take();
             if let Some(open) = current {
-                open.since = thread_nanos();
+                open.begin();
             }
         });
     }
@@ -235,26 +289,44 @@ impl Drop for At {
     }
 }
 
+impl Open {
+    fn begin(&mut self) {
+        if self.how != How::Not {
+            self.since = thread_nanos();
+        }
+    }
+}
+
 /// Books the time since the last booking.
 fn book(current: &mut Option<Open>) {
-    if let Some(Open { ledger, weight, account, since }) = current {
-        let now = thread_nanos();
-        let spent = now - mem::replace(since, now);
-        ledger.add(*account, *weight * spent.saturating_sub(ledger.reading));
+    let Some(Open { ledger, how, is_apart, account, since }) = current else { return };
+    if *how == How::Not {
+        return;
+    }
+    let now = thread_nanos();
+    let spent = (now - mem::replace(since, now)).saturating_sub(ledger.reading);
+    let table = if *how == How::Sampled { &ledger.sampled } else { &ledger.nanos };
+    cell(table, *account).fetch_add(spent, Relaxed);
+    if *is_apart {
+        ledger.apart.fetch_add(spent, Relaxed);
     }
 }
 
 /// What this thread is measured by, for work that it gives to another.
-pub(crate) struct Charge(Option<(Arc<Ledger>, Account, u64)>);
+pub(crate) struct Charge(Option<(Arc<Ledger>, Account)>);
 
 impl Charge {
+    /// Of a thread that is measured whole: one that is sampled gives no work away.
     pub(crate) fn of_this_thread() -> Charge {
-        Charge(OPEN.with_borrow(|open| open.as_ref().map(|open| (Arc::clone(&open.ledger), open.account, open.weight))))
+        Charge(OPEN.with_borrow(|open| {
+            let open = open.as_ref().filter(|open| open.how == How::Whole);
+            open.map(|open| (Arc::clone(&open.ledger), open.account))
+        }))
     }
 
     /// Does `work` at the cost of whoever wanted it.
     pub(crate) fn bear<T>(self, work: impl FnOnce() -> T) -> T {
-        let _measured = self.0.map(|(ledger, account, weight)| ledger.open(account, weight));
+        let _measured = self.0.map(|(ledger, account)| ledger.open(account, How::Whole));
         work()
     }
 }

@@ -389,7 +389,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             });
         }
         PeerAction::Slot(write) => {
-            let _at = cpu::at(Activity::Shipping.of_primary());
+            let _apart = cpu::apart(Activity::Shipping.of_primary());
             let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
             context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
         }

@@ -37,7 +37,7 @@ use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
 use ringing::Ringing;
-use spending::Spending;
+use spending::{SAMPLED_THREAD, Spending};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -166,7 +166,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         },
     });
     let event_loop = event_loop.map_err(system("event loop"))?;
-    let thread = std::thread::Builder::new().name("node".into());
+    let thread = std::thread::Builder::new().name(SAMPLED_THREAD.into());
     let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop)));
     let event_loop = event_loop.map_err(system("event loop"))?;
     tracing::info!(

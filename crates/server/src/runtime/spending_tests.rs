@@ -31,22 +31,15 @@ fn what_no_thread_accounts_for_is_other() {
 }
 
 #[test]
-fn one_turn_in_so_many_is_measured() {
-    let spending = Spending::default();
-    let measured = (0..SAMPLED * 3).filter(|turn| spending.sample(*turn, Activity::Receive.of_node()).is_some());
-    assert_eq!(measured.count(), 3);
-}
-
-#[test]
-fn the_kernel_tells_what_carriers_spend() {
+fn the_kernel_tells_what_threads_spend_that_do_not_tell_themselves() {
     let tasks = tempfile::tempdir().expect("a directory");
-    let (mut carriers, ledger) = (HashMap::new(), Ledger::default());
+    let (mut threads, ledger) = (HashMap::new(), Arc::new(Ledger::default()));
     let mut task = |id: &str, name: &str, nanos: u64| {
         let task = tasks.path().join(id);
         fs::create_dir_all(&task).expect("a directory");
         fs::write(task.join("comm"), format!("{name}\n")).expect("a file");
         fs::write(task.join("schedstat"), format!("{nanos} 7 9\n")).expect("a file");
-        look_at_threads(tasks.path(), &mut carriers, &ledger);
+        look_at_threads(tasks.path(), &mut threads, &ledger);
     };
     task("11", "fabric-in", 500);
     task("12", "fabric-out-2", 70);
@@ -57,4 +50,11 @@ fn the_kernel_tells_what_carriers_spend() {
     task("11", "rings-out-3", 100);
     assert_eq!(ledger.nanos(Activity::Send.of_node()), 100);
     assert_eq!(ledger.nanos(Activity::Mirroring.of_backup()), 800);
+    task("14", SAMPLED_THREAD, 300);
+    {
+        let _sampled = ledger.open(Activity::Receive.of_node(), How::Sampled);
+        work_for(1);
+    }
+    task("14", SAMPLED_THREAD, 1000);
+    assert_eq!(ledger.nanos(Activity::Receive.of_node()), 1000, "what came before there was a sample is not lost");
 }
