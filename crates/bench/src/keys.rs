@@ -40,10 +40,14 @@ pub enum Mix {
     MD,
     /// Large dominated: 20-20-60.
     LD,
+    /// As small dominated, with 40 % small pairs: 40-30-30.
+    S40,
+    /// With 80 % small pairs: 80-10-10.
+    S80,
 }
 
 impl Mix {
-    /// Every mix, in the papers' order.
+    /// The papers' mixes, in their order.
     pub const ALL: [Mix; 6] = [Mix::S, Mix::M, Mix::L, Mix::SD, Mix::MD, Mix::LD];
 
     /// Percentages of small, medium and large pairs.
@@ -55,6 +59,8 @@ impl Mix {
             Mix::SD => [60, 20, 20],
             Mix::MD => [20, 60, 20],
             Mix::LD => [20, 20, 60],
+            Mix::S40 => [40, 30, 30],
+            Mix::S80 => [80, 10, 10],
         }
     }
 
@@ -83,6 +89,8 @@ impl fmt::Display for Mix {
             Mix::SD => "sd",
             Mix::MD => "md",
             Mix::LD => "ld",
+            Mix::S40 => "s40",
+            Mix::S80 => "s80",
         })
     }
 }
@@ -90,10 +98,10 @@ impl fmt::Display for Mix {
 impl FromStr for Mix {
     type Err = String;
     fn from_str(text: &str) -> Result<Mix, String> {
-        Mix::ALL
-            .into_iter()
+        let all = Mix::ALL.into_iter().chain([Mix::S40, Mix::S80]);
+        all.into_iter()
             .find(|mix| mix.to_string() == text.to_ascii_lowercase())
-            .ok_or_else(|| format!("unknown mix {text:?}: it is one of s, m, l, sd, md, ld"))
+            .ok_or_else(|| format!("unknown mix {text:?}: it is one of s, m, l, sd, md, ld, s40, s80"))
     }
 }
 

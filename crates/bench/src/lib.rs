@@ -15,15 +15,19 @@
 //! workloads on embedded engines.
 #![forbid(unsafe_code)]
 
+mod figures;
 mod generators;
 mod idle;
 mod keys;
 mod kills;
 mod ledger;
+mod machine;
 mod meter;
 mod phase;
+mod plot;
 mod process;
 mod records;
+pub mod replication;
 mod report;
 mod status;
 mod table;
@@ -31,13 +35,17 @@ mod verify;
 mod worker;
 pub mod ycsb;
 
+pub use figures::{median, number};
 pub use generators::{Chooser, Zipfian};
 pub use idle::{IdleProcess, IdleReport, idle};
 pub use keys::{KEY_BYTES, Mix, even_split_points, fill_value, key_bytes, mix64, sequence_of};
+pub use machine::Machine;
+pub use plot::{Panel, Point, Series, draw, plot_file};
 pub use process::{ProcessSpent, seconds};
 pub use records::Records;
 pub use report::{
-    Backups, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures, new_histogram,
+    Backups, CpuSeconds, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures,
+    new_histogram,
 };
 pub use status::{NodeStatus, RegionStatus, fetch_status};
 pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};

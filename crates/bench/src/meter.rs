@@ -5,9 +5,9 @@
 //! moments of a process that is killed are those of the sample that its killer takes just before.
 
 use crate::process::{Amount, ProcessSpent};
-use crate::status::{NodeStatus, RegionCounters, fetch_status};
+use crate::status::{CpuSpent, NodeStatus, RegionCounters, fetch_status};
 use leeward_format::RegionId;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -52,7 +52,12 @@ pub(crate) struct Totals {
     pub(crate) backups: RoleSpent,
     /// Levels of the deepest region.
     pub(crate) levels: u32,
+    /// Most memory that the L0s of all replicas of all regions had together.
+    pub(crate) l0_bytes: Amount,
 }
+
+/// CPU time in nanoseconds by activity and role; `None` where some node does not tell.
+pub(crate) type CpuTime = Option<BTreeMap<(String, String), u64>>;
 
 /// Samples the servers now and then and sums what they spent.
 #[derive(Debug)]
@@ -62,18 +67,21 @@ pub(crate) struct Meter {
     seen: HashMap<(u32, u32), Sample>,
     primed: bool,
     totals: Totals,
+    cpu: CpuTime,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Sample {
     spent: Spent,
+    cpu: CpuTime,
     regions: HashMap<RegionId, RoleSpent>,
 }
 
 impl Meter {
     /// Of the nodes with these admin addresses; what they spent before the first sample does not count.
     pub(crate) fn new(addresses: Vec<String>) -> Meter {
-        let mut meter = Meter { addresses, seen: HashMap::new(), primed: false, totals: zero() };
+        let mut meter =
+            Meter { addresses, seen: HashMap::new(), primed: false, totals: zero(), cpu: Some(BTreeMap::new()) };
         meter.sample();
         meter.primed = true;
         meter
@@ -81,17 +89,25 @@ impl Meter {
 
     /// Adds what was spent since the last sample. A node that does not answer is taken up by the next sample.
     pub(crate) fn sample(&mut self) {
+        let mut l0_bytes = Some(0);
         for address in self.addresses.clone() {
             let Ok(status) = fetch_status(&address, PATIENCE) else { continue };
+            l0_bytes = plus(l0_bytes, status.regions.iter().map(|region| region.l0_bytes).sum());
             let pid = status.pid.filter(|_| is_local(&address));
             let spent = pid.map_or_else(Spent::default, process_spent);
             self.take(&status, spent);
         }
+        self.totals.l0_bytes = self.totals.l0_bytes.max(l0_bytes);
     }
 
     /// What was spent since this was last asked.
     pub(crate) fn take_totals(&mut self) -> Totals {
         std::mem::replace(&mut self.totals, zero())
+    }
+
+    /// CPU time since this was last asked.
+    pub(crate) fn take_cpu(&mut self) -> CpuTime {
+        self.cpu.replace(BTreeMap::new())
     }
 
     /// What was spent since [`Meter::take_totals`] was last asked, as of the last sample.
@@ -107,16 +123,18 @@ impl Meter {
             ..process
         };
         let regions = status.regions.iter().map(|region| (region.region, RoleSpent::from(region.counters)));
-        let now = Sample { spent, regions: regions.collect() };
+        let cpu = status.cpu.as_ref().map(|cpu| cpu.spent.iter().map(cpu_time).collect());
+        let now = Sample { spent, cpu, regions: regions.collect() };
         let deepest = status.regions.iter().flat_map(|region| &region.levels).map(|level| level.level).max();
         self.totals.levels = self.totals.levels.max(deepest.unwrap_or(0));
         let life = (status.server, status.pid.unwrap_or(0));
         let before = match self.seen.insert(life, now.clone()) {
             Some(before) => before,
             // A process that started during the run has spent nothing before it; one from before has, without us.
-            None if self.primed => Sample { spent: zero().all, regions: HashMap::new() },
+            None if self.primed => Sample { spent: zero().all, cpu: Some(BTreeMap::new()), regions: HashMap::new() },
             None => now.clone(),
         };
+        self.cpu = add_cpu(self.cpu.take(), now.cpu, &before.cpu);
         self.totals.all = self.totals.all.plus(now.spent.minus(before.spent));
         for region in &status.regions {
             let counters = now.regions[&region.region];
@@ -130,7 +148,21 @@ impl Meter {
 fn zero() -> Totals {
     let nothing = Spent::default().map(Spent::default(), |_, _| Some(0));
     let none = RoleSpent::default().map(RoleSpent::default(), |_, _| Some(0));
-    Totals { all: nothing, primaries: none, backups: none, levels: 0 }
+    Totals { all: nothing, primaries: none, backups: none, levels: 0, l0_bytes: None }
+}
+
+fn cpu_time(spent: &CpuSpent) -> ((String, String), u64) {
+    ((spent.activity.clone(), spent.role.clone()), spent.nanos)
+}
+
+/// `sum`, and what is more in `now` than `before`.
+fn add_cpu(sum: CpuTime, now: CpuTime, before: &CpuTime) -> CpuTime {
+    let (mut sum, before) = (sum?, before.as_ref()?);
+    for (account, nanos) in now? {
+        let past = before.get(&account).copied().unwrap_or(0);
+        *sum.entry(account).or_default() += nanos.saturating_sub(past);
+    }
+    Some(sum)
 }
 
 fn plus(a: Amount, b: Amount) -> Amount {

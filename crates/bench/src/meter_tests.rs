@@ -77,6 +77,22 @@ fn counters_are_summed_by_role_whether_or_not_they_begin_anew_with_it() {
 }
 
 #[test]
+fn cpu_time_is_summed_by_activity_and_role_or_absent() {
+    let node = |server: u32, nanos: u64| {
+        let spent = format!(r#"{{"activity":"compaction","role":"backup","nanos":{nanos}}}"#);
+        status(&format!(r#"{{"server":{server},"pid":10,"cpu":{{"spent":[{spent}]}}}}"#))
+    };
+    let mut meter = meter();
+    for (server, nanos) in [(1, 100), (1, 250), (2, 30)] {
+        meter.take(&node(server, nanos), Spent::default());
+    }
+    let sum = meter.take_cpu().expect("all of them tell");
+    assert_eq!(sum[&("compaction".to_owned(), "backup".to_owned())], 280);
+    meter.take(&status(r#"{"server":3,"pid":10}"#), Spent::default());
+    assert_eq!(meter.take_cpu(), None, "a sum with a hole is no sum");
+}
+
+#[test]
 fn this_process_can_be_measured() {
     let spent = process_spent(std::process::id());
     assert!(spent.user_ticks.is_some() && spent.system_ticks.is_some(), "{spent:?}");

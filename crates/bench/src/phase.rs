@@ -1,7 +1,7 @@
 //! One phase: its threads, its progress bar, the meter beside it, and what comes of it.
 
 use crate::kills::Kills;
-use crate::meter::{Meter, Totals};
+use crate::meter::{CpuTime, Meter, Totals};
 use crate::records::Records;
 use crate::report::PhaseReport;
 use crate::worker::{Measured, Shared, Worker};
@@ -52,6 +52,7 @@ pub(crate) fn run(
         let mut meter = meter.lock();
         meter.sample();
         meter.take_totals();
+        meter.take_cpu();
     }
     let shared = Shared {
         workload,
@@ -99,8 +100,8 @@ pub(crate) fn run(
         }
     })?;
     bar.finish_and_clear();
-    let (totals, settle_seconds) = settle(meter);
-    let report = PhaseReport::new(workload, &measured, seconds, settle_seconds, &totals);
+    let settled = settle(meter);
+    let report = PhaseReport::new(workload, &measured, seconds, &settled);
     Ok(Outcome { report, records: shared.records.limit() })
 }
 
@@ -143,10 +144,20 @@ fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: im
     Watched::Over
 }
 
+/// What a phase cost, and how long the servers went on.
+pub(crate) struct Settled {
+    pub(crate) totals: Totals,
+    pub(crate) cpu: CpuTime,
+    /// Seconds until that was certain.
+    pub(crate) waited: f64,
+    /// Seconds until the last compaction or shipment was over.
+    pub(crate) worked: f64,
+}
+
 /// Waits until compactions and shipments that the phase caused are over; answers what it all cost.
-fn settle(meter: &Mutex<Meter>) -> (Totals, f64) {
+fn settle(meter: &Mutex<Meter>) -> Settled {
     let started = Instant::now();
-    let mut alike = 0;
+    let (mut alike, mut worked) = (0, 0.0);
     let mut meter = meter.lock();
     meter.sample();
     while alike < 3 && started.elapsed() < SETTLE_AT_MOST {
@@ -158,8 +169,12 @@ fn settle(meter: &Mutex<Meter>) -> (Totals, f64) {
         let quiet = written.is_none_or(|(now, before)| now - before <= SETTLE_BYTES);
         let still = now.primaries == before.primaries && now.backups == before.backups;
         alike = if quiet && still { alike + 1 } else { 0 };
+        // Each compaction counts when it is over. Tails that are saved a while after the last write are no debt.
+        if !still {
+            worked = started.elapsed().as_secs_f64();
+        }
     }
-    (meter.take_totals(), started.elapsed().as_secs_f64())
+    Settled { totals: meter.take_totals(), cpu: meter.take_cpu(), waited: started.elapsed().as_secs_f64(), worked }
 }
 
 fn progress_bar(workload: Workload, ops: u64) -> ProgressBar {

@@ -3,7 +3,8 @@
 //! Names in the JSON never change; new ones may be added. What could not be measured, or did not occur, is `null`,
 //! never zero.
 
-use crate::meter::{RoleSpent, Totals};
+use crate::meter::RoleSpent;
+use crate::phase::Settled;
 use crate::process::{Amount, seconds};
 use crate::verify::Verified;
 use crate::worker::Measured;
@@ -66,14 +67,20 @@ pub struct PhaseReport {
     pub settle_seconds: f64,
     /// Operations a second.
     pub ops_per_second: f64,
+    /// The same until the servers were at rest: what they still owe counts as well.
+    pub settled_ops_per_second: f64,
     /// Latency by kind of operation.
     pub latency_us: LatencyByOperation,
+    /// Latency of all operations together.
+    pub latency_us_of_all: Option<Latency>,
     /// User and system time of all server processes.
     pub server_cpu_seconds_per_million_ops: Option<f64>,
     /// Of it, user time.
     pub server_user_cpu_seconds: Option<f64>,
     /// Of it, system time.
     pub server_system_cpu_seconds: Option<f64>,
+    /// Where it went.
+    pub server_cpu: Option<Vec<CpuSeconds>>,
     /// Bytes of keys and values written, read and scanned.
     pub user_bytes: u64,
     /// Device bytes, by the processes' own I/O accounting.
@@ -92,6 +99,19 @@ pub struct PhaseReport {
     pub backups: Backups,
     /// Levels of the deepest region.
     pub levels: u32,
+    /// Most memory that the L0s of all replicas had together, of the samples taken each second.
+    pub l0_bytes: Option<u64>,
+}
+
+/// CPU time of all servers that went into one thing.
+#[derive(Clone, Debug, Serialize)]
+pub struct CpuSeconds {
+    /// What was done.
+    pub activity: String,
+    /// For whom: `primary`, `backup` or `node`.
+    pub role: String,
+    /// Seconds.
+    pub seconds: f64,
 }
 
 /// Latencies of the kinds of operation; `null` for a kind that did not occur.
@@ -259,13 +279,8 @@ impl Report {
 }
 
 impl PhaseReport {
-    pub(crate) fn new(
-        workload: Workload,
-        measured: &Measured,
-        seconds_taken: f64,
-        settle_seconds: f64,
-        totals: &Totals,
-    ) -> PhaseReport {
+    pub(crate) fn new(workload: Workload, measured: &Measured, seconds_taken: f64, settled: &Settled) -> PhaseReport {
+        let totals = &settled.totals;
         let user = totals.all.user_ticks.map(seconds);
         let system = totals.all.system_ticks.map(seconds);
         let cpu = user.zip(system).and_then(|(user, system)| per_million(user + system, measured.ops));
@@ -284,12 +299,15 @@ impl PhaseReport {
             errors: measured.errors + measured.misses,
             first_error: measured.first_error.clone().or(missed),
             seconds: seconds_taken,
-            settle_seconds,
+            settle_seconds: settled.waited,
             ops_per_second: measured.ops as f64 / seconds_taken.max(1e-9),
+            settled_ops_per_second: measured.ops as f64 / (seconds_taken + settled.worked).max(1e-9),
             latency_us: LatencyByOperation::new(measured),
+            latency_us_of_all: of_all(measured),
             server_cpu_seconds_per_million_ops: cpu,
             server_user_cpu_seconds: user,
             server_system_cpu_seconds: system,
+            server_cpu: settled.cpu.as_ref().map(|cpu| cpu.iter().map(CpuSeconds::new).collect()),
             user_bytes: measured.user_bytes,
             device_bytes: DeviceBytes { read: totals.all.read_bytes, write: totals.all.written_bytes },
             engine_device_bytes: DeviceBytes {
@@ -311,8 +329,23 @@ impl PhaseReport {
                 index_bytes_rewritten: totals.backups.index_bytes_rewritten,
             },
             levels: totals.levels,
+            l0_bytes: totals.l0_bytes,
         }
     }
+}
+
+impl CpuSeconds {
+    fn new(((activity, role), nanos): (&(String, String), &u64)) -> CpuSeconds {
+        CpuSeconds { activity: activity.clone(), role: role.clone(), seconds: *nanos as f64 / 1e9 }
+    }
+}
+
+fn of_all(measured: &Measured) -> Option<Latency> {
+    let mut sum = new_histogram();
+    for histogram in measured.latency.values() {
+        sum.add(histogram).expect("all histograms have the same bounds");
+    }
+    (!sum.is_empty()).then(|| Latency::new(&sum))
 }
 
 impl LatencyByOperation {

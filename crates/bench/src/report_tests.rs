@@ -2,6 +2,7 @@
 
 use super::{Backups, PhaseReport, Report};
 use crate::meter::Totals;
+use crate::phase::Settled;
 use crate::verify::Verified;
 use crate::worker::Measured;
 use crate::ycsb::{Kind, Options, Workload};
@@ -40,9 +41,15 @@ pub(crate) fn totals() -> Totals {
     totals
 }
 
+/// Servers that were at rest after `waited` seconds and spent a CPU-second on merging for backups.
+pub(crate) fn settled(totals: Totals, waited: f64) -> Settled {
+    let cpu = [(("compaction".to_owned(), "backup".to_owned()), 1_000_000_000)];
+    Settled { totals, cpu: Some(cpu.into()), waited, worked: waited }
+}
+
 pub(crate) fn report() -> Report {
     let mut report = Report::new(&Options::default());
-    report.add_phase(PhaseReport::new(Workload::A, &measured(), 2.0, 0.5, &totals()));
+    report.add_phase(PhaseReport::new(Workload::A, &measured(), 2.0, &settled(totals(), 0.5)));
     report
 }
 
@@ -62,6 +69,10 @@ fn the_json_has_the_names_that_scripts_rely_on() {
     assert_eq!(phase["ops"], 1000);
     assert_eq!(phase["errors"], 0);
     assert_eq!(phase["ops_per_second"], 500.0);
+    assert_eq!(phase["settled_ops_per_second"], 400.0);
+    assert_eq!(phase["server_cpu"][0]["activity"], "compaction");
+    assert_eq!(phase["server_cpu"][0]["role"], "backup");
+    assert_eq!(phase["server_cpu"][0]["seconds"], 1.0);
     for (kind, us) in [("read", 100.0), ("update", 200.0)] {
         for percentile in ["p50", "p99", "p999", "max"] {
             let found = phase["latency_us"][kind][percentile].as_f64().expect(percentile);
@@ -86,7 +97,7 @@ fn the_json_has_the_names_that_scripts_rely_on() {
 #[test]
 fn what_was_not_measured_is_null() {
     let mut report = Report::new(&Options::default());
-    report.add_phase(PhaseReport::new(Workload::C, &measured(), 2.0, 0.0, &Totals::default()));
+    report.add_phase(PhaseReport::new(Workload::C, &measured(), 2.0, &settled(Totals::default(), 0.0)));
     let json = json(&report);
     assert_eq!(json["lost_writes"], Value::Null);
     let phase = &json["phases"][0];
@@ -103,7 +114,7 @@ fn what_was_not_measured_is_null() {
 fn sums_weigh_phases_by_their_size() {
     let mut report = report();
     let large = Measured { ops: 9000, user_bytes: 9_000_000, ..Measured::new() };
-    report.add_phase(PhaseReport::new(Workload::B, &large, 2.0, 0.5, &totals()));
+    report.add_phase(PhaseReport::new(Workload::B, &large, 2.0, &settled(totals(), 0.5)));
     assert_eq!(report.server_cpu_seconds_per_million_ops, Some(400.0));
     assert_eq!(report.io_amplification.write, Some(1.2));
     let Backups { index_bytes_shipped, .. } = report.backups;
@@ -117,7 +128,7 @@ fn failures_are_errors_wherever_they_happen() {
     let mut bad = measured();
     bad.misses = 2;
     bad.errors = 1;
-    report.add_phase(PhaseReport::new(Workload::B, &bad, 1.0, 0.0, &totals()));
+    report.add_phase(PhaseReport::new(Workload::B, &bad, 1.0, &settled(totals(), 0.0)));
     assert_eq!(report.errors, 3);
     report.set_verified(&Verified { records: 9, lost: 1, errors: 4, details: vec!["record 7 is gone".into()] });
     assert_eq!((report.errors, report.lost_writes), (7, Some(1)));

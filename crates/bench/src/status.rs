@@ -42,6 +42,27 @@ pub struct NodeStatus {
     /// Its regions, in key order.
     #[serde(default)]
     pub regions: Vec<RegionStatus>,
+    /// What its CPU time is spent on.
+    #[serde(default)]
+    pub cpu: Option<CpuStatus>,
+}
+
+/// CPU time of a node's process, user and system time together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CpuStatus {
+    /// Where it went.
+    pub spent: Vec<CpuSpent>,
+}
+
+/// CPU time that went into one thing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CpuSpent {
+    /// What was done.
+    pub activity: String,
+    /// For whom: `primary`, `backup` or `node`.
+    pub role: String,
+    /// Nanoseconds.
+    pub nanos: u64,
 }
 
 /// Bytes moved to and from the volume.

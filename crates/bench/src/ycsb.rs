@@ -7,7 +7,7 @@ use crate::kills::Kills;
 use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::phase;
-use crate::report::Report;
+use crate::report::{PhaseReport, Report};
 use crate::verify;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session, TableName};
 use parking_lot::Mutex;
@@ -228,6 +228,27 @@ pub enum BenchError {
         /// What an operation met.
         error: String,
     },
+    /// A cluster of the benchmark's own could not be started.
+    #[error("{0}")]
+    Start(String),
+    /// The data has too few levels for a run to prove anything.
+    #[error(
+        "refused: the data has {levels} levels, L0 included, of at least {least}: give more --records or a smaller --l0-kib"
+    )]
+    Shallow {
+        /// Those there are.
+        levels: u32,
+        /// Those there must be.
+        least: u32,
+    },
+    /// Operations failed, so figures would say nothing.
+    #[error("{errors} operations failed; the first: {error}")]
+    Failed {
+        /// How many.
+        errors: u64,
+        /// What the first met.
+        error: String,
+    },
     /// A killed node did not come back.
     #[error("after kill {number}, of node {server}, the groups were not in sync again within {after:?}")]
     NotInSync {
@@ -294,6 +315,18 @@ impl Options {
 /// Bad options, a cluster that cannot be reached, or a killed node that does not come back. Operations that fail are
 /// counted in the report.
 pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Report, BenchError> {
+    measure(options, cluster, &mut |phase| {
+        print!("{phase}");
+        Ok(())
+    })
+}
+
+/// As [`run`], with what is to be done with each phase, which may end the run.
+pub(crate) fn measure(
+    options: &Options,
+    cluster: Option<Box<dyn DevCluster>>,
+    each: &mut dyn FnMut(&PhaseReport) -> Result<(), BenchError>,
+) -> Result<Report, BenchError> {
     options.check(cluster.is_some())?;
     let client_options = client_options(options);
     let mut session = Session::connect(&options.seeds, client_options)?;
@@ -313,7 +346,7 @@ pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Re
         let killer = kills.as_mut().filter(|_| workload != Workload::Load);
         let outcome = phase::run(&bench, workload, records, killer)?;
         records = outcome.records;
-        print!("{}", outcome.report);
+        each(&outcome.report)?;
         report.add_phase(outcome.report);
     }
     if let Some(kills) = kills {

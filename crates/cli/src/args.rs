@@ -9,10 +9,12 @@ use std::path::PathBuf;
 
 mod operators;
 mod pairs;
+mod replication;
 mod table;
 pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
-pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, TableCommand, TableCommands};
+pub(crate) use replication::ReplicationArgs;
+pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, Preset, TableCommand, TableCommands};
 
 #[cfg(test)]
 #[path = "args_tests.rs"]
@@ -380,6 +382,8 @@ pub(crate) enum Benchmark {
     Ycsb(Box<YcsbArgs>),
     /// What a cluster spends while nobody asks anything of it
     Idle(IdleArgs),
+    /// How backups come by their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
+    Replication(ReplicationArgs),
 }
 
 #[derive(Args, Debug)]
@@ -417,7 +421,8 @@ Examples:
 
 Workloads: load inserts; a 50 % reads, 50 % updates; b 95-5; c reads; d 95 % reads of the latest, 5 % inserts; e 95 %
 scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Records that are missing are loaded first.
-Mixes (key and value together; keys have 24 B): s 33 B, m 123 B, l 1023 B; sd 60-20-20 %, md 20-60-20 %, ld 20-20-60 %.
+Mixes (key and value together; keys have 24 B): s 33 B, m 123 B, l 1023 B; sd 60-20-20 %, md 20-60-20 %, ld 20-20-60 %,
+s40 40-30-30 %, s80 80-10-10 %.
 Exit code 1: there were errors or lost writes.")]
 pub(crate) struct YcsbArgs {
     #[command(flatten)]

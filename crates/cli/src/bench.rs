@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::args::{BenchArgs, Benchmark, Fabric, IdleArgs, TableArgs, YcsbArgs};
 use crate::ports::Ports;
+use crate::replication;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
 use leeward_bench::{DevCluster, Options, even_split_points, idle, ycsb};
@@ -19,6 +20,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     match &args.benchmark {
         Benchmark::Ycsb(args) => run_ycsb(args),
         Benchmark::Idle(args) => run_idle(args),
+        Benchmark::Replication(args) => replication::run(args),
     }
 }
 
@@ -49,12 +51,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
         return Err("options of the table need --dev: the cluster that runs has its table already".into());
     }
     if let Some(path) = &args.json {
-        // Better now than after hours of measuring.
-        fs::File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(|error| format!("--json {}: {error}", path.display()))?;
+        check_file(path)?;
     }
     // Holds the directory until the cluster in it has stopped.
     let mut temporary = None;
@@ -77,6 +74,12 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     print!("{report}");
     write_json(args.json.as_deref(), &report)?;
     Ok(report.is_clean())
+}
+
+/// Whether results can be written here: better asked now than after hours of measuring.
+pub(crate) fn check_file(path: &Path) -> Result<(), String> {
+    let opened = fs::File::options().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| format!("--json {}: {error}", path.display()))
 }
 
 fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
@@ -135,7 +138,7 @@ fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) 
 }
 
 /// Ends the process at Ctrl-C. The nodes stop with it, since their standard inputs end.
-fn end_with_signal(events: Receiver<Event>, temporary: Option<PathBuf>) -> Result<(), std::io::Error> {
+pub(crate) fn end_with_signal(events: Receiver<Event>, temporary: Option<PathBuf>) -> Result<(), std::io::Error> {
     let wait = move || {
         if events.iter().any(|event| event == Event::Stop) {
             eprintln!("interrupted");

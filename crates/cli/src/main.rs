@@ -17,6 +17,7 @@ mod ingest;
 mod inspect;
 mod ports;
 mod replicas;
+mod replication;
 mod serve;
 mod signals;
 mod status;

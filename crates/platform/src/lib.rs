@@ -1,9 +1,11 @@
-//! The only door to the machine: disk, clock and randomness, real and simulated; and memory that goes back to it.
+//! The only door to the machine: disk, clock and randomness, real and simulated; what CPU time is spent on; and memory that
+//! goes back to it.
 //!
 //! Everything above asks these traits, so that the same code runs on a device and in the simulator. Nothing here
 //! knows of keys or regions. All of it may be called from any thread.
 #![deny(unsafe_code)]
 
+pub mod cpu;
 pub mod disk;
 #[expect(unsafe_code, reason = "memory that is the system's, and no allocator's")]
 pub mod memory;

@@ -4,6 +4,7 @@ use crate::engine::EngineName;
 use crate::measurement::{DeviceBytes, Measurement};
 use crate::rounds::Sample;
 use crate::work::Work;
+use leeward_bench::median;
 use serde::Serialize;
 
 /// One cell. A figure is `null` where nothing of the kind occurred.
@@ -124,15 +125,3 @@ impl Group<'_> {
         self.samples.iter().map(|sample| figure(&sample.measurement)).collect()
     }
 }
-
-/// The middle one, or the mean of the two in the middle; `None` of nothing.
-pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
-    figures.sort_by(f64::total_cmp);
-    let upper = figures.get(figures.len() / 2)?;
-    let lower = figures[(figures.len() - 1) / 2];
-    Some((lower + upper) / 2.0)
-}
-
-#[cfg(test)]
-#[path = "cells_tests.rs"]
-mod tests;

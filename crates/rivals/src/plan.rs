@@ -43,7 +43,7 @@ impl Plan {
         let MemoryArgs { cache_mib, l0_kib, threads } = sizes.memory;
         let records = sizes.records.unwrap_or(match mix {
             Mix::S | Mix::M => 4_000_000,
-            Mix::L | Mix::SD | Mix::MD | Mix::LD => 2_000_000,
+            Mix::L | Mix::SD | Mix::MD | Mix::LD | Mix::S40 | Mix::S80 => 2_000_000,
         });
         let ops = sizes.ops.unwrap_or(records / 2);
         let data_bytes = pair_bytes(mix, 0..records);

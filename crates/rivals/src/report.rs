@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::args::CompareArgs;
-use crate::cells::{Cell, Group, groups, median};
+use crate::cells::{Cell, Group, groups};
 use crate::engine::EngineName;
 use crate::measurement::DeviceBytes;
 use crate::plan::Plan;
@@ -10,10 +10,11 @@ use crate::plot;
 use crate::rounds::{self, Failed, Results, Sample};
 use crate::run::in_order;
 use crate::targets::{Figure, Loss, MIXES, Verdict, figures, losses, verdicts};
+use leeward_bench::{Machine, median, number, plot_file};
 use serde::Serialize;
 use std::fmt::{Result as Written, Write};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The engine's own count of device bytes and the kernel's must agree within this share.
 const AGREE_WITHIN: f64 = 0.05;
@@ -37,7 +38,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<bool, Failure> {
     let plans = args.mix.iter().map(|mix| Plan::new(*mix, &args.sizes)).collect::<Result<Vec<_>, _>>()?;
     let works = in_order(&args.workloads.workloads);
     let results = rounds::run(&plans, &works, &args.rounds)?;
-    let machine = Machine::new();
+    let machine = Machine::here();
     let groups = groups(&results.samples, &args.rounds.engines);
     let json = Json {
         machine: &machine,
@@ -58,39 +59,12 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<bool, Failure> {
     Ok(results.failures.is_empty())
 }
 
-/// Where the plot called `name` goes, beside the results in `json`.
-pub(crate) fn plot_file(json: &Path, name: &str) -> PathBuf {
-    let stem = json.file_stem().unwrap_or_default().to_string_lossy();
-    json.with_file_name(format!("{stem}-{name}.svg"))
-}
-
 /// Writes a file whole.
 ///
 /// # Errors
 /// It cannot be written; the message names it.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
-}
-
-/// What it ran on.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Machine {
-    processor: String,
-    cores: usize,
-    kernel: String,
-}
-
-impl Machine {
-    pub(crate) fn new() -> Machine {
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        Machine {
-            processor: model.map_or_else(|| "unknown processor".into(), |(_, model)| model.to_owned()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: kernel.trim().to_owned(),
-        }
-    }
 }
 
 fn markdown(
@@ -199,15 +173,6 @@ fn table(out: &mut String, groups: &[Group<'_>], figure: impl Fn(&Group<'_>) -> 
         writeln!(out)?;
     }
     writeln!(out)
-}
-
-/// Three significant digits.
-fn number(value: f64) -> String {
-    match value {
-        value if value >= 99.95 => format!("{value:.0}"),
-        value if value >= 9.995 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
 }
 
 fn counters(out: &mut String, groups: &[Group<'_>]) -> Written {

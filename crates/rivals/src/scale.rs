@@ -3,15 +3,15 @@
 
 use crate::Failure;
 use crate::args::{ScaleArgs, SizeArgs};
-use crate::cells::{Cell, Group, groups, median};
+use crate::cells::{Cell, Group, groups};
 use crate::engine::EngineName;
 use crate::plan::Plan;
-use crate::plot::{self, Panel, Point};
-use crate::report::{Machine, plot_file, write};
+use crate::plot::series;
+use crate::report::write;
 use crate::rounds::{self, Failed, Sample};
 use crate::targets::{Figure, figures};
 use crate::work::Work;
-use leeward_bench::{Mix, Workload};
+use leeward_bench::{Machine, Mix, Panel, Point, Workload, draw as draw_panels, median, plot_file};
 use serde::Serialize;
 use std::fmt::{Result as Written, Write};
 
@@ -49,7 +49,7 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<bool, Failure> {
     let groups = groups(&results.samples, &args.rounds.engines);
     let falls = falls(&groups, &args.rounds.engines);
     let json = Json {
-        machine: Machine::new(),
+        machine: Machine::here(),
         cells: groups.iter().map(Group::cell).collect(),
         falls: &falls,
         failures: &results.failures,
@@ -135,10 +135,10 @@ fn draw(args: &ScaleArgs, groups: &[Group<'_>]) -> Result<(), Failure> {
                 .filter(|group| group.mix == mix.to_string())
                 .filter_map(|group| {
                     let place = args.record_counts.iter().position(|count| *count == group.records)?;
-                    Some(Point { engine: group.engine, place, values: figures(group, Figure::Throughput) })
+                    Some(Point { series: series(group.engine), place, values: figures(group, Figure::Throughput) })
                 })
                 .collect(),
         })
         .collect();
-    plot::draw(&plot_file(&args.rounds.json, "load"), &panels)
+    draw_panels(&plot_file(&args.rounds.json, "load"), &panels)
 }

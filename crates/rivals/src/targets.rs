@@ -1,11 +1,12 @@
 //! Leeward against RocksDB: what it is to reach, whether it does, and where any rival is ahead. Ratios of medians of one
 //! comparison; rows that are missed are there like the others.
 
-use crate::cells::{Group, median};
+use crate::cells::Group;
 use crate::engine::EngineName;
 use crate::measurement::Measurement;
 use crate::work::Work;
 use leeward_bench::Workload::{self, A, B, C, D, E, F};
+use leeward_bench::median;
 use serde::Serialize;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! present: an absent series cannot be told from a zero.
 
 use crate::commands::{self, Class};
-use crate::node::status::{MemoryStatus, NodeStatus, RegionStatus, Role};
+use crate::node::status::{CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -285,6 +285,12 @@ struct RoleReason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SpentLabel {
+    activity: String,
+    role: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PurposeLabel {
     purpose: &'static str,
 }
@@ -323,6 +329,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     );
     gauge(registry, "memory_budget_bytes", "Bytes of memory that its regions may have", status.memory.budget);
     register_memory(registry, &status.memory);
+    register_cpu(registry, &status.cpu);
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
@@ -332,6 +339,15 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     if let Some(capacity) = status.device.capacity_bytes {
         gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);
     }
+}
+
+fn register_cpu(registry: &mut Registry, cpu: &CpuStatus) {
+    let family = Family::<SpentLabel, Seconds>::default();
+    for CpuSpent { activity, role, nanos } in &cpu.spent {
+        let label = SpentLabel { activity: activity.clone(), role: role.clone() };
+        family.get_or_create(&label).inc_by(*nanos as f64 / 1e9);
+    }
+    registry.register_with_unit("cpu", "CPU time of the process, by what it went into", Unit::Seconds, family);
 }
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {

@@ -23,6 +23,8 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         ..NodeStatus::default()
     };
     status.device.bytes_written = 77;
+    let spent = |role: &str, nanos| CpuSpent { activity: "compaction".into(), role: role.into(), nanos };
+    status.cpu.spent = vec![spent("primary", 2_500_000_000), spent("backup", 0)];
     (status.memory.budget, status.memory.l0s) = (1000, 50);
     status.regions[0].peers.push(PeerStatus { server: ServerId(3), lag_bytes: 12, ..PeerStatus::default() });
     let text = Metrics::default().encode(&status);
@@ -39,6 +41,8 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         "leeward_replication_lag_bytes{region=\"4\",peer=\"3\"} 12",
         "leeward_device_written_bytes_total 77",
         "leeward_memory_budget_bytes 1000",
+        "leeward_cpu_seconds_total{activity=\"compaction\",role=\"primary\"} 2.5",
+        "leeward_cpu_seconds_total{activity=\"compaction\",role=\"backup\"} 0.0",
         "leeward_memory_bytes{purpose=\"l0s\"} 50",
         "leeward_memory_bytes{purpose=\"cache\"} 0",
         "leeward_regions{role=\"backup\"} 1",

@@ -40,7 +40,7 @@ pub(crate) enum Preset {
 
 impl Preset {
     /// The one place that says what a preset is.
-    fn options(self) -> TableOptions {
+    pub(crate) fn options(self) -> TableOptions {
         let default = TableOptions::default();
         match self {
             Preset::Default => default,

@@ -1,6 +1,7 @@
 //! `leeward dev` with real processes: writes over RESP survive the `kill -9` of a node, the node comes back in sync, and
 //! nothing is left running.
 
+mod comparison;
 mod copies;
 mod many;
 mod rings;
@@ -204,6 +205,8 @@ fn bad_arguments_and_settings_are_refused() {
         (&["serve", "--set", "resp_listen=0.0.0.0:1"], "loopback"),
         (&["get", "x", "--connect", "nowhere"], "host:port"),
         (&["bench", "ycsb", "--records", "0"], "--records"),
+        (&["bench", "replication", "--only", "colour"], "--only colour"),
+        (&["bench", "replication", "--l0-kib", "64"], "l0_bytes is 32768"),
         (&["dev", "--log", "=,="], "--log"),
     ] {
         let text = refused(args);

@@ -13,6 +13,7 @@ use crate::volume::Segment;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
+use leeward_platform::cpu::{Activity, at_activity};
 use leeward_platform::{Bug, planted};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -97,6 +98,7 @@ impl Follower {
 
     /// Takes what can be taken.
     fn apply(&mut self) -> Result<()> {
+        let _at = at_activity(Activity::Engine);
         loop {
             let (records, after) = self.next();
             let taken = if records.is_empty() { 0 } else { self.region.apply(&records)? };

@@ -153,7 +153,7 @@ impl Incoming {
             let _finish = Finish(&incoming, &served);
             incoming.serve(&served);
         };
-        match thread::Builder::new().name("fabric-in".into()).spawn(serve) {
+        match thread::Builder::new().name(format!("{}-in", self.shared.options.threads)).spawn(serve) {
             Ok(thread) => {
                 table.open.push(connection);
                 table.threads.push(thread);

@@ -59,6 +59,8 @@ pub struct LinkOptions {
     pub out_buffer_bytes: usize,
     /// Who may connect. Default anybody.
     pub admission: Admission,
+    /// What the names of the threads begin with. Default `fabric`.
+    pub threads: &'static str,
 }
 
 impl Default for LinkOptions {
@@ -70,6 +72,7 @@ impl Default for LinkOptions {
             peer_timeout: Duration::from_secs(5),
             out_buffer_bytes: 64 << 20,
             admission: Admission::Anybody,
+            threads: "fabric",
         }
     }
 }
@@ -117,7 +120,8 @@ impl<X: Extension> StreamFabric<X> {
         let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owners)?);
         let accepting = Arc::clone(&incoming);
         let accept = move || accepting.accept(&listener);
-        let thread = thread::Builder::new().name("fabric-accept".into()).spawn(accept)?;
+        let name = format!("{}-accept", shared.options.threads);
+        let thread = thread::Builder::new().name(name).spawn(accept)?;
         let links = Arc::default();
         Ok(StreamFabric { shared, context, links, incoming, address, threads: Mutex::new(vec![thread]) })
     }
@@ -141,8 +145,8 @@ impl<X: Extension> StreamFabric<X> {
         let spawn = || {
             let link = Arc::new(Link::new(Arc::clone(&self.shared), Arc::clone(&self.context), peer, address)?);
             let pumped = Arc::clone(&link);
-            let thread =
-                thread::Builder::new().name(format!("fabric-out-{peer}")).spawn(move || pump::run(&*pumped))?;
+            let name = format!("{}-out-{peer}", self.shared.options.threads);
+            let thread = thread::Builder::new().name(name).spawn(move || pump::run(&*pumped))?;
             Ok::<_, io::Error>((link, thread))
         };
         match spawn() {

@@ -5,6 +5,7 @@
 //! it; dropping waits, because what the bytes belong to may be given to somebody else then.
 
 use crate::Block;
+use crate::cpu::Charge;
 use parking_lot::Mutex;
 use std::io;
 use std::mem;
@@ -76,9 +77,10 @@ impl Background {
     /// Begins `io`.
     pub(super) fn begin(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
         let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
+        let charge = Charge::of_this_thread();
         let job = move || {
             // There is room for it; if it is not awaited it was given up.
-            let _ = answer.send(io());
+            let _ = answer.send(charge.bear(io));
         };
         match self.0.send(Box::new(job)) {
             Ok(()) => Pending(State::Begun(pending)),

@@ -6,6 +6,7 @@ use leeward_fabric::Fabric;
 use leeward_format::cluster::{BackupMode, TableOptions};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
 use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
+use leeward_platform::cpu::{Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
@@ -102,6 +103,22 @@ pub enum Done {
 }
 
 impl Work {
+    /// What the CPU time of this piece is spent on.
+    pub fn account(&self) -> Account {
+        match self {
+            Work::Join { .. }
+            | Work::OpenTail { .. }
+            | Work::Flush { .. }
+            | Work::Commit(_)
+            | Work::SaveTails { .. } => Activity::Mirroring.of_backup(),
+            Work::BeginBase(_)
+            | Work::Store { .. }
+            | Work::InstallBase { .. }
+            | Work::Install(_)
+            | Work::Discard(_) => Activity::Rewriting.of_backup(),
+        }
+    }
+
     /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the office that the work belongs to, or of the one before for
     /// [`Work::Join`].
     ///

@@ -18,6 +18,7 @@ mod view;
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use crate::runtime::channel::{Doorbell, Event};
+use crate::runtime::spending::Spending;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -53,15 +54,22 @@ pub(crate) struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Whom a node is asked through.
+#[derive(Clone)]
+pub(crate) struct Asking {
+    pub(crate) doorbell: Doorbell,
+    pub(crate) spending: Arc<Spending>,
+}
+
 #[derive(Clone)]
 struct Shared {
-    doorbell: Doorbell,
+    asking: Asking,
     metrics: Arc<Metrics>,
 }
 
 impl Admin {
     /// Serves `listener`, which must be non-blocking.
-    pub(crate) fn start(listener: TcpListener, doorbell: Doorbell, metrics: Arc<Metrics>) -> io::Result<Admin> {
+    pub(crate) fn start(listener: TcpListener, asking: Asking, metrics: Arc<Metrics>) -> io::Result<Admin> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _entered = runtime.enter();
@@ -73,7 +81,7 @@ impl Admin {
             .route("/metrics", get(metrics_text))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .with_state(Shared { doorbell, metrics });
+            .with_state(Shared { asking, metrics });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             let server = axum::serve(Door::new(listener, GUEST_PATIENCE), router);
@@ -102,17 +110,21 @@ impl Drop for Admin {
     }
 }
 
-/// Asks the event loop; `None` if it does not answer in time.
-async fn ask(doorbell: &Doorbell) -> Option<Snapshot> {
-    let (reply, answer) = oneshot::channel();
-    doorbell.send(Event::Snapshot(reply));
-    tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
-}
+impl Asking {
+    /// Asks the event loop, and adds what the process spends; `None` if the loop does not answer in time.
+    async fn ask(&self) -> Option<Snapshot> {
+        let (reply, answer) = oneshot::channel();
+        self.doorbell.send(Event::Snapshot(reply));
+        let mut snapshot = tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()?;
+        snapshot.status.cpu = self.spending.status();
+        Some(snapshot)
+    }
 
-/// As [`ask`], for callers without an async runtime.
-pub(crate) fn ask_blocking(doorbell: &Doorbell) -> Option<Snapshot> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
-    runtime.block_on(ask(doorbell))
+    /// The same for callers without an async runtime.
+    pub(crate) fn ask_blocking(&self) -> Option<Snapshot> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+        runtime.block_on(self.ask())
+    }
 }
 
 fn unanswered() -> Response {
@@ -120,14 +132,14 @@ fn unanswered() -> Response {
 }
 
 async fn home(State(shared): State<Shared>) -> Response {
-    match ask(&shared.doorbell).await {
+    match shared.asking.ask().await {
         Some(snapshot) => Html(page::render(&snapshot)).into_response(),
         None => unanswered(),
     }
 }
 
 async fn status(State(shared): State<Shared>) -> Response {
-    match ask(&shared.doorbell).await {
+    match shared.asking.ask().await {
         Some(snapshot) => ([(header::CONTENT_TYPE, "application/json")], view::json(&snapshot)).into_response(),
         None => unanswered(),
     }
@@ -135,7 +147,7 @@ async fn status(State(shared): State<Shared>) -> Response {
 
 async fn metrics_text(State(shared): State<Shared>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match ask(&shared.doorbell).await {
+    match shared.asking.ask().await {
         Some(snapshot) => {
             ([(header::CONTENT_TYPE, OPEN_METRICS)], shared.metrics.encode(&snapshot.status)).into_response()
         }
@@ -144,14 +156,14 @@ async fn metrics_text(State(shared): State<Shared>) -> Response {
 }
 
 async fn livez(State(shared): State<Shared>) -> Response {
-    match ask(&shared.doorbell).await {
+    match shared.asking.ask().await {
         Some(_) => "ok\n".into_response(),
         None => unanswered(),
     }
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {
-    match ask(&shared.doorbell).await.map(|snapshot| view::not_ready(&snapshot)) {
+    match shared.asking.ask().await.map(|snapshot| view::not_ready(&snapshot)) {
         Some(None) => "ok\n".into_response(),
         Some(Some(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
         None => unanswered(),

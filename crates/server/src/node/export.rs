@@ -7,6 +7,7 @@ use super::serving::{ReplyTo, Serving};
 use leeward_engine::{Error, Export};
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::{Lsn, RegionId, VolumeId};
+use leeward_platform::cpu::Activity;
 use leeward_platform::{Disk, Nanos};
 use std::io;
 use std::sync::Arc;
@@ -99,9 +100,11 @@ impl Serving {
         let last = pinned.base.last_lsn;
         self.exporting.insert(name.into(), Exporting { path: path.clone(), last, left: Ok(1), at: now });
         let (id, at, name) = (self.id, path.clone(), name.to_owned());
-        self.spawn_in_background(move || match Export::begin(pinned, id, volume, &*disk, &at) {
-            Ok(export) => Outcome::Exported { name, left: Ok(1), export: Some(Box::new((export, disk))) },
-            Err(error) => Outcome::Exported { name, left: Err(error), export: None },
+        self.spawn_in_background(Activity::Engine.of_primary(), move || {
+            match Export::begin(pinned, id, volume, &*disk, &at) {
+                Ok(export) => Outcome::Exported { name, left: Ok(1), export: Some(Box::new((export, disk))) },
+                Err(error) => Outcome::Exported { name, left: Err(error), export: None },
+            }
         });
         Ok(path)
     }
@@ -118,7 +121,7 @@ impl Serving {
         (exporting.left, exporting.at) = (left.map(|left| left as u64), now);
         let Some(mut export) = export.filter(|_| !matches!(exporting.left, Ok(0))) else { return };
         let at = exporting.path.clone();
-        self.spawn_in_background(move || match export.0.step() {
+        self.spawn_in_background(Activity::Engine.of_primary(), move || match export.0.step() {
             Ok(left) => Outcome::Exported { name, left: Ok(left), export: Some(export) },
             Err(error) => {
                 let (copy, disk) = *export;

@@ -9,6 +9,7 @@ use leeward_format::op::OpResult;
 use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
 use leeward_platform::Disk;
+use leeward_platform::cpu::{self, Account, Activity};
 use leeward_replication::backup::Done;
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub struct Job {
     /// How soon it should run.
     pub class: JobClass,
+    /// What its CPU time is spent on.
+    pub account: Account,
     work: Box<dyn FnOnce() -> JobDone + Send>,
 }
 
@@ -30,8 +33,13 @@ pub enum JobClass {
 }
 
 impl Job {
-    pub(super) fn new(class: JobClass, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) -> Job {
-        Job { class, work: Box::new(move || JobDone { region, outcome: work() }) }
+    pub(super) fn new(
+        class: JobClass,
+        account: Account,
+        region: RegionId,
+        work: impl FnOnce() -> Outcome + Send + 'static,
+    ) -> Job {
+        Job { class, account, work: Box::new(move || JobDone { region, account, outcome: work() }) }
     }
 
     /// Does it; takes as long as the device does.
@@ -43,6 +51,8 @@ impl Job {
 /// What a job answers: which region it was for, and what came of it.
 pub struct JobDone {
     pub(super) region: RegionId,
+    /// That of the job: what follows from it is of the same kind.
+    pub(crate) account: Account,
     pub(super) outcome: Outcome,
 }
 
@@ -57,6 +67,7 @@ pub(super) enum Stepped {
 impl Stepped {
     /// Packs what a step has built, if it goes `over` a wire.
     pub(super) fn of(step: Step, over: Option<Codec>) -> Stepped {
+        let _at = cpu::at(Activity::Shipping.of_primary());
         match step {
             Step::Finished(done) => Stepped::Finished(done),
             Step::Segment(built) => Stepped::Segment(

@@ -49,6 +49,7 @@ use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Activity};
 use leeward_replication::Timing;
 use leeward_replication::backup::Office;
 use leeward_replication::lease::Grants;
@@ -311,6 +312,7 @@ impl Node {
         for (id, op) in self.context.agent.take_ops() {
             self.coordinator.submit(id, op);
         }
+        let _at = cpu::at(Activity::Mirroring.of_primary());
         self.context.fabric.flush();
         out.jobs.append(&mut self.context.jobs);
     }
@@ -452,11 +454,13 @@ impl Node {
                 }
             }
             Control::ToBackup { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_backup());
                 let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
                 let office = Office { primary: from, term, session };
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }
             Control::ToPrimary { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_primary());
                 self.context.joining.heard(now, from);
                 self.touched.insert(region);
                 if let Some(slot) = self.slots.get_mut(&region) {

@@ -7,6 +7,7 @@ use super::serving::ReplyTo;
 use leeward_engine::{Error, Volume};
 use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_platform::cpu::Activity;
 
 /// Segments that one question is answered with, at most.
 const MOST: usize = 8;
@@ -23,7 +24,7 @@ impl Node {
             return self.answers.push((to, OpResult::Error(error)));
         }
         let volume = self.context.volume.clone();
-        self.context.spawn_in_background(region, move || {
+        self.context.spawn_in_background(region, Activity::Other.of_node(), move || {
             let result = carry_out(&volume, region, op);
             Outcome::Proved {
                 to,

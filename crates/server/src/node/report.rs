@@ -4,7 +4,7 @@ use super::Node;
 use super::serving::Serving;
 use super::slot::{Holding, Slot};
 use super::status::{
-    CacheStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
+    CacheStatus, CpuStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
     RegionStatus, Role,
 };
 use leeward_engine::MemoryStats;
@@ -41,6 +41,7 @@ impl Node {
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
+            cpu: CpuStatus::default(),
         }
     }
 }

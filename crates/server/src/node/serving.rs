@@ -21,6 +21,7 @@ use leeward_engine::{Error, PinnedBase, Region};
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::mirror::TailView;
 use leeward_replication::primary::{Ops, Primary};
@@ -173,12 +174,12 @@ impl Serving {
 
     pub(super) fn spawn(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
-        self.new_jobs.push(Job::new(JobClass::Foreground, self.id, work));
+        self.new_jobs.push(Job::new(JobClass::Foreground, Activity::Engine.of_primary(), self.id, work));
     }
 
-    pub(super) fn spawn_in_background(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+    pub(super) fn spawn_in_background(&mut self, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
         self.jobs += 1;
-        self.new_jobs.push(Job::new(JobClass::Background, self.id, work));
+        self.new_jobs.push(Job::new(JobClass::Background, account, self.id, work));
     }
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
@@ -209,6 +210,7 @@ impl Serving {
 
     fn post(&mut self, last: Lsn, ops: &mut Ops) {
         if self.primary.peers().next().is_some() {
+            let _at = cpu::at(Activity::Mirroring.of_primary());
             let views: Vec<TailView> = LogKind::APPENDED.into_iter().flat_map(|log| self.tail_views(log)).collect();
             self.primary.post(&views, last, ops);
         }
@@ -386,7 +388,7 @@ impl Serving {
         self.compacting = Compacting::Busy;
         // Peers join between compactions, so that a parcel is made if any needs one.
         let wire = self.primary.is_shipping().then_some(self.primary.options().wire);
-        self.spawn_in_background(move || {
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
             let step = compaction.step().map(|step| Stepped::of(step, wire));
             Outcome::Stepped { compaction, step }
         });
@@ -418,7 +420,8 @@ impl Serving {
 
     pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
         let Some(pin) = self.pins.get(&server).cloned() else { return };
-        self.spawn_in_background(move || Outcome::Loaded { server, session, result: load(&pin, id) });
+        let load = move || Outcome::Loaded { server, session, result: load(&pin, id) };
+        self.spawn_in_background(Activity::Shipping.of_primary(), load);
     }
 
     /// Length of a segment of the base that is pinned for a server.
@@ -517,7 +520,7 @@ impl Serving {
     fn install(&mut self, done: Arc<CompactionDone>) {
         self.compacting = Compacting::Busy;
         let region = self.region.clone();
-        self.spawn_in_background(move || {
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
             let result = region.install(&done);
             Outcome::Installed { done, result }
         });

@@ -19,6 +19,7 @@ use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, ToBackup, ToPrimary};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Account, Activity};
 use leeward_replication::backup::{Backup, BackupAction, Office, Work};
 use leeward_replication::peer::PeerAction;
 use leeward_replication::primary::{Primary, PrimaryAction};
@@ -127,7 +128,7 @@ impl Slot {
         let mounted = self.backup.retire();
         (self.work, self.building) = (None, None);
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
-        context.spawn(self.id, move || {
+        context.spawn(self.id, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Error> {
                 let mut copy = match copy {
                     Some(copy) => *copy,
@@ -188,7 +189,8 @@ impl Slot {
             unreachable!("just seen");
         };
         let region = serving.region;
-        context.spawn(self.id, move || Outcome::Retired(region.into_replica().map(Box::new)));
+        let retire = move || Outcome::Retired(region.into_replica().map(Box::new));
+        context.spawn(self.id, Activity::Engine.of_primary(), retire);
     }
 
     // ---- a backup's side -----------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ impl Slot {
         let work = self.work.take().expect("just seen");
         let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
         let (id, volume) = (self.id, context.volume.clone());
-        context.spawn(self.id, move || {
+        context.spawn(self.id, work.account(), move || {
             let result = work.run(&volume, id, &mut replica, mounted.as_deref(), fabric.as_ref());
             Outcome::Followed { replica, result }
         });
@@ -259,7 +261,8 @@ impl Slot {
         let Some(region) = self.building.clone() else { return };
         let Some(compaction) = region.next_compaction(context.wall.now()) else { return };
         self.is_building = true;
-        context.spawn_in_background(self.id, move || Outcome::Built(compact(&region, compaction)));
+        let build = move || Outcome::Built(compact(&region, compaction));
+        context.spawn_in_background(self.id, Activity::Compaction.of_backup(), build);
     }
 
     fn built(&mut self, result: Result<Box<CompactionDone>, Error>) {
@@ -382,6 +385,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             context.send(server, &message);
         }
         PeerAction::Mirror(write) => {
+            let _at = cpu::at(Activity::Mirroring.of_primary());
             let Some(buffer) = peer.and_then(|peer| peer.buffer(write.buffer())) else { return };
             let to = link::descriptor(buffer);
             let tail = serving.region.tails(write.log).into_iter().find(|tail| tail.index() == write.index);
@@ -392,6 +396,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             });
         }
         PeerAction::Slot(write) => {
+            let _apart = cpu::apart(Activity::Shipping.of_primary());
             let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
             context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
         }
@@ -415,13 +420,22 @@ fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone
 
 impl Context {
     /// Adds a job of a region that nobody waits for.
-    /// [`Context::spawn`], behind what somebody waits for.
-    pub(super) fn spawn_in_background(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
-        self.jobs.push(Job::new(JobClass::Background, region, work));
+    pub(super) fn spawn_in_background(
+        &mut self,
+        region: RegionId,
+        account: Account,
+        work: impl FnOnce() -> Outcome + Send + 'static,
+    ) {
+        self.jobs.push(Job::new(JobClass::Background, account, region, work));
     }
 
     /// Adds a job of a region.
-    pub(super) fn spawn(&mut self, region: RegionId, work: impl FnOnce() -> Outcome + Send + 'static) {
-        self.jobs.push(Job::new(JobClass::Foreground, region, work));
+    pub(super) fn spawn(
+        &mut self,
+        region: RegionId,
+        account: Account,
+        work: impl FnOnce() -> Outcome + Send + 'static,
+    ) {
+        self.jobs.push(Job::new(JobClass::Foreground, account, region, work));
     }
 }

@@ -39,6 +39,29 @@ pub struct NodeStatus {
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
     pub forwarded: u64,
+    /// What its CPU time is spent on.
+    #[serde(default)]
+    pub cpu: CpuStatus,
+}
+
+/// CPU time of a node's process. Nothing where nobody measures, as in the simulator.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CpuStatus {
+    /// User and system time of all of its threads, in nanoseconds.
+    pub process_ns: u64,
+    /// Where it went.
+    pub spent: Vec<CpuSpent>,
+}
+
+/// CPU time that went into one thing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CpuSpent {
+    /// What was done: a name of [`leeward_platform::cpu::Activity`].
+    pub activity: String,
+    /// For whom: a name of [`leeward_platform::cpu::Role`].
+    pub role: String,
+    /// Nanoseconds.
+    pub nanos: u64,
 }
 
 /// Bytes moved to and from the volume.

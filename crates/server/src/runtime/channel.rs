@@ -5,6 +5,7 @@ use crate::node::JobDone;
 use leeward_cluster::CoordinatorEvent;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
+use leeward_platform::cpu::{Account, Activity};
 use mio::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,6 +25,19 @@ pub(crate) enum Event {
     Rings,
     /// The server is to stop.
     Stop,
+}
+
+impl Event {
+    /// What the CPU time is spent on that it takes to follow it.
+    pub(super) fn account(&self) -> Account {
+        match self {
+            Event::Link(_, LinkEvent::Completed { .. } | LinkEvent::Refused { .. }) => Activity::Mirroring.of_primary(),
+            Event::Link(..) => Activity::Mirroring.of_node(),
+            Event::Job(done) => done.account,
+            Event::Rings => Activity::Receive.of_node(),
+            Event::Coordinator(_) | Event::Snapshot(_) | Event::Stop => Activity::Other.of_node(),
+        }
+    }
 }
 
 /// The sending end; any thread may use it, it never blocks.

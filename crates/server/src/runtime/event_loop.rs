@@ -13,6 +13,7 @@ use super::channel::{Event, Events};
 use super::connection::{Connection, Kind, refuse};
 use super::pool::Pool;
 use super::ringing::Ringing;
+use super::spending::Spending;
 use crate::admin::Snapshot;
 use crate::commands::{Context, Shared};
 use crate::conversation::Submission;
@@ -20,11 +21,13 @@ use crate::metrics::{Dropped, Metrics};
 use crate::node::{Input, Node, Outbox};
 use crate::{commands, native};
 use leeward_format::UnixMs;
+use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 /// Poll token of the waker.
 pub(super) const WAKER: mio::Token = mio::Token(0);
@@ -61,6 +64,7 @@ pub(super) struct Parts {
     pub(super) pool: Pool,
     pub(super) shared: Shared,
     pub(super) ringing: Ringing,
+    pub(super) spending: Arc<Spending>,
     pub(super) limits: Limits,
 }
 
@@ -77,6 +81,7 @@ pub(super) struct EventLoop {
     pub(super) node: Node,
     pool: Pool,
     pub(super) shared: Shared,
+    spending: Arc<Spending>,
     limits: Limits,
     pub(super) clock: BootClock,
     pub(super) connections: HashMap<u64, Connection>,
@@ -108,6 +113,7 @@ impl EventLoop {
             node: parts.node,
             pool: parts.pool,
             shared: parts.shared,
+            spending: parts.spending,
             limits: parts.limits,
             clock: BootClock,
             connections: HashMap::new(),
@@ -130,7 +136,11 @@ impl EventLoop {
         let mut ready = mio::Events::with_capacity(1024);
         // Replies may have let conversations submit more; their batch must not wait for the poll.
         let mut has_unfinished = false;
+        let spending = self.spending.clone();
+        let mut turns = 0;
         while !self.is_stopping {
+            turns += 1;
+            let _sampled = spending.sample(turns, Activity::Receive.of_node());
             let wait = self.prepare(has_unfinished);
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -150,9 +160,11 @@ impl EventLoop {
             self.read_rings(now);
             self.read_clients(now);
             self.pass_time(now);
+            let at_engine = cpu::at(Activity::Engine.of_primary());
             // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
             self.node.finish_batch(self.clock.now(), &mut self.outbox);
             self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
+            drop(at_engine);
             has_unfinished = self.answer_clients();
         }
         Ok(())
@@ -185,6 +197,7 @@ impl EventLoop {
 
     fn take_events(&mut self) {
         for event in self.events.drain() {
+            let _at = cpu::at(event.account());
             let input = match event {
                 Event::Link(server, event) => Input::Link(server, event),
                 Event::Coordinator(event) => Input::Coordinator(event),
@@ -221,6 +234,7 @@ impl EventLoop {
 
     /// Hands the operations of connection `id` to the node; answers whether there were any.
     pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
+        let _at = cpu::at(Activity::Engine.of_primary());
         let is_any = !self.submissions.is_empty();
         let connection = self.connections.get_mut(&id);
         let Some(connection) = connection else {
@@ -238,6 +252,7 @@ impl EventLoop {
         if now < self.next_tick {
             return;
         }
+        let _at = cpu::at(Activity::Other.of_node());
         self.next_tick = now + TICK;
         self.node.handle(now, Input::Tick);
         self.pass_time_for_rings(now);
@@ -268,6 +283,7 @@ impl EventLoop {
     /// Passes the node's answers on and sends what is to be sent; answers whether operations were submitted that the
     /// next turn must not keep waiting.
     fn answer_clients(&mut self) -> bool {
+        let _at = cpu::at(Activity::Send.of_node());
         let now = self.clock.now();
         let map = self.node.region_map();
         for (token, result) in std::mem::take(&mut self.outbox.replies) {

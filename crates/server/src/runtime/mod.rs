@@ -17,9 +17,10 @@ mod connection;
 mod event_loop;
 mod pool;
 mod ringing;
+pub(crate) mod spending;
 
 use crate::NodeConfig;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Asking};
 use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, FabricKind, RingsOn};
 use crate::metrics::Metrics;
@@ -37,6 +38,7 @@ use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
 use ringing::Ringing;
+use spending::{SAMPLED_THREAD, Spending};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,6 +96,7 @@ pub enum StartError {
 pub struct Server {
     info: ServerInfo,
     doorbell: Doorbell,
+    asking: Asking,
     event_loop: Option<JoinHandle<()>>,
     admin: Option<Admin>,
     _lock: DiskLock,
@@ -141,7 +144,9 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
-    let admin = Admin::start(listeners.admin, doorbell.clone(), metrics).map_err(system("admin thread"))?;
+    let spending = Arc::new(Spending::default());
+    let asking = Asking { doorbell: doorbell.clone(), spending: spending.clone() };
+    let admin = Admin::start(listeners.admin, asking.clone(), metrics).map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
@@ -151,9 +156,10 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
         node: Node::new(BootClock.now(), parts),
-        pool: Pool::start(config.job_threads, &doorbell).map_err(system("job pool"))?,
+        pool: Pool::start(config.job_threads, &doorbell, &spending).map_err(system("job pool"))?,
         shared,
         ringing: Ringing::new(rings, config.ring_spin()),
+        spending,
         limits: Limits {
             connections: config.max_connections as usize,
             output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
@@ -161,14 +167,14 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         },
     });
     let event_loop = event_loop.map_err(system("event loop"))?;
-    let thread = std::thread::Builder::new().name("node".into());
+    let thread = std::thread::Builder::new().name(SAMPLED_THREAD.into());
     let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop)));
     let event_loop = event_loop.map_err(system("event loop"))?;
     tracing::info!(
         server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
         native = info.native_address, admin = info.admin_address, "the node is up"
     );
-    Ok(Server { info, doorbell, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
+    Ok(Server { info, doorbell, asking, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
 }
 
 impl Server {
@@ -179,7 +185,7 @@ impl Server {
 
     /// The node's figures and its region map; `None` if it does not answer within two seconds.
     pub fn snapshot(&self) -> Option<admin::Snapshot> {
-        admin::ask_blocking(&self.doorbell)
+        self.asking.ask_blocking()
     }
 
     /// Stops the node and waits until it has let go of its ports and its data directory. Acknowledged writes are safe
@@ -342,7 +348,7 @@ fn bind_rings(
     let mut entropy = Rng::from_entropy();
     let doorbell = doorbell.clone();
     let mail = Mail::new(move || doorbell.send(Event::Rings));
-    let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
+    let options = LinkOptions { admission: Admission::Guests, threads: "rings", ..LinkOptions::default() };
     let RingsOn::Fabric(kind) = config.rings else { return Ok(None) };
     let address = match kind {
         FabricKind::Shm => format!("@leeward-rings-{:016x}", entropy.u64()),

@@ -2,6 +2,7 @@
 
 use super::channel::{Doorbell, Event};
 use super::die_of_panic;
+use super::spending::Spending;
 use crate::node::{Job, JobClass};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -34,15 +35,15 @@ struct State {
 }
 
 impl Pool {
-    /// Starts `threads` threads, whose results go to `doorbell`.
-    pub(super) fn start(threads: u32, doorbell: &Doorbell) -> io::Result<Pool> {
+    /// Starts `threads` threads, whose results go to `doorbell` and whose time to `spending`.
+    pub(super) fn start(threads: u32, doorbell: &Doorbell, spending: &Arc<Spending>) -> io::Result<Pool> {
         let most_background = (threads as usize).saturating_sub(1).max(1);
         let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), most_background });
         let mut pool = Pool { queue, threads: Vec::new() };
         for number in 1..=threads {
-            let (queue, doorbell) = (pool.queue.clone(), doorbell.clone());
+            let (queue, doorbell, spending) = (pool.queue.clone(), doorbell.clone(), spending.clone());
             let thread = std::thread::Builder::new().name(format!("job-{number}"));
-            pool.threads.push(thread.spawn(move || die_of_panic("a job", || queue.run(&doorbell)))?);
+            pool.threads.push(thread.spawn(move || die_of_panic("a job", || queue.run(&doorbell, &spending)))?);
         }
         Ok(pool)
     }
@@ -70,10 +71,12 @@ impl Pool {
 }
 
 impl Queue {
-    fn run(&self, doorbell: &Doorbell) {
+    fn run(&self, doorbell: &Doorbell, spending: &Spending) {
         while let Some(job) = self.next() {
             let class = job.class;
+            let measured = spending.measure(job.account);
             doorbell.send(Event::Job(job.run()));
+            drop(measured);
             if class == JobClass::Background {
                 self.state.lock().running -= 1;
                 self.changed.notify_one();

@@ -84,6 +84,24 @@ fn the_mode_of_a_table_changes_while_it_serves() {
     wait_until(&cluster, "the last mode is followed", |regions| is_whole(regions) && regions.iter().all(is_sent));
 }
 
+/// What backups do for an index of their own is theirs, and told as such.
+fn cpu_time_is_told_by_role(cluster: &Cluster, primary: usize) {
+    let told = |server: &Server, activity: &str, role: &str| {
+        let cpu = server.snapshot().expect("the node answers").status.cpu;
+        assert!(cpu.process_ns > 0);
+        let spent = cpu.spent.into_iter().find(|spent| spent.activity == activity && spent.role == role);
+        spent.expect("every account is told").nanos
+    };
+    for (place, server) in cluster.servers.iter().enumerate() {
+        let role = if place == primary { "primary" } else { "backup" };
+        assert!(told(server, "compaction", role) > 0, "it has merged as a {role}");
+        assert!(told(server, "engine", role) > 0, "it has filled L0s as a {role}");
+        assert!(place == primary || told(server, "rewriting", "backup") > 0, "a base was installed");
+        let metrics = http(&server.info().admin_address, "/metrics").1;
+        assert!(metrics.contains("leeward_cpu_seconds_total{activity=\"other\",role=\"node\"}"), "{metrics}");
+    }
+}
+
 #[test]
 fn a_backup_that_builds_its_index_takes_over() {
     let mut cluster = Cluster::start(3);
@@ -101,6 +119,7 @@ fn a_backup_that_builds_its_index_takes_over() {
         assert_eq!((region.counters.index_bytes_shipped, region.counters.installs), (0, 0), "{region:#?}");
     }
     let primary = found.iter().position(|region| region.role == Role::Primary).expect("one serves");
+    cpu_time_is_told_by_role(&cluster, primary);
     drop(client);
     cluster.servers.remove(primary).stop();
     let mut client = select(&cluster);

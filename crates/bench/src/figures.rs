@@ -1,0 +1,22 @@
+//! Figures over rounds, and how they are written. Plain functions; any thread.
+
+#[cfg(test)]
+#[path = "figures_tests.rs"]
+mod tests;
+
+/// The middle one, or the mean of the two in the middle; `None` of nothing.
+pub fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let upper = figures.get(figures.len() / 2)?;
+    let lower = figures[(figures.len() - 1) / 2];
+    Some((lower + upper) / 2.0)
+}
+
+/// Three significant digits.
+pub fn number(value: f64) -> String {
+    match value {
+        value if value >= 99.95 => format!("{value:.0}"),
+        value if value >= 9.995 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}

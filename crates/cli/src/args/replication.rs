@@ -1,0 +1,58 @@
+//! The command line of `leeward bench replication`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward bench replication --quick --json replication.json
+  leeward bench replication --rounds 3 --out results
+  leeward bench replication --only modes,send-index,build-index,sd,s --rounds 3
+
+Each cell is a cluster of three nodes of its own: Load A, then Run A (YCSB), on variants that differ in one thing. Cells that
+are compared run one after the other in each round. Experiments: modes, growth, small-share, presets, links. Variants: none,
+build-index, build-index-reduced-l0, send-index, tebis, send-index-tcp, none-rings. A run whose data has fewer than three
+levels is refused. The report says of each target whether it is met; docs/replication-bench.md says how to read it.
+Exit code 1: a cell could not be measured.")]
+pub(crate) struct ReplicationArgs {
+    /// Only the mixes sd and s, unless --only names others, with two replicas, in one round unless --rounds says otherwise
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only these experiments, variants and mixes; of a kind that none is named of, all are run
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) only: Vec<String>,
+    /// Rounds; figures are medians over them [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: Option<u32>,
+    /// Records that load inserts [default: 250,000 to 1,200,000, by the mix]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: Option<u64>,
+    /// Operations of run A [default: as many as there are records]
+    #[arg(long)]
+    pub(crate) ops: Option<u64>,
+    /// Size at which an L0 freezes, in KiB; build-index-reduced-l0 has its part for each replica
+    #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    pub(crate) l0_kib: u64,
+    /// Memory of each node, in MiB
+    #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) memory_mib: u64,
+    /// Number of regions, of the same size
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) regions: u32,
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+    /// Operations that each thread keeps under way
+    #[arg(long, default_value_t = 32, value_name = "OPS")]
+    pub(crate) depth: usize,
+    /// Directory in which each cell makes one of its own [default: that for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the results here as JSON; the names in it are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the report and its plots into this directory, which is made
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
