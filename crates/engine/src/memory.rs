@@ -171,7 +171,7 @@ impl Memory {
     }
 
     /// Where blocks come from, for whatever is large or many.
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
+    pub fn pool(&self) -> &Arc<Pool> {
         self.accounts.pool()
     }
 

@@ -8,7 +8,6 @@
 use crate::manifest::{SegmentKind, Shipped};
 use crate::packed::{Codec, compress, decompress};
 use crate::{DecodeError, MAX_SEGMENT_BYTES, SegmentId, SegmentNo};
-use std::borrow::Cow;
 
 const WHAT: &str = "shipped segment";
 
@@ -31,21 +30,21 @@ pub fn checksum(plain: &[u8]) -> u32 {
     crc32c::crc32c(plain)
 }
 
-/// The segment that came as `bytes`, all of it checked.
+/// The segment that came as `bytes`, all of it checked; `None`: it is `bytes` themselves.
 ///
 /// # Errors
 /// They are not what was told of.
-pub fn unpack<'b>(shipped: &Shipped, bytes: &'b [u8]) -> Result<Cow<'b, [u8]>, DecodeError> {
+pub fn unpack(shipped: &Shipped, bytes: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
     let wanted = shipped.bytes as usize;
     if wanted == 0 || wanted > MAX_SEGMENT_BYTES {
         return Err(DecodeError::invalid(WHAT, format!("segment {} of {wanted} bytes", shipped.id)));
     }
     let plain = match shipped.codec {
-        Codec::None if bytes.len() == wanted => Cow::Borrowed(bytes),
+        Codec::None if bytes.len() == wanted => None,
         Codec::None => return Err(DecodeError::Short { what: WHAT, needed: wanted, available: bytes.len() }),
-        codec => Cow::Owned(decompress(codec, bytes, wanted)?),
+        codec => Some(decompress(codec, bytes, wanted)?),
     };
-    match checksum(&plain) {
+    match checksum(plain.as_deref().unwrap_or(bytes)) {
         found if found == shipped.crc => Ok(plain),
         found => Err(DecodeError::Checksum { what: WHAT, found, expected: shipped.crc }),
     }

@@ -4,7 +4,8 @@
 //! once.
 
 use crate::keys::Mix;
-use leeward_format::cluster::{BackupMode, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, TableOptions};
+use leeward_format::packed::Codec;
 use serde::Serialize;
 use std::fmt;
 
@@ -69,15 +70,26 @@ const SEND: Variant = Variant {
 };
 
 /// Every variant. Whatever a table or a node can be told becomes one by a line here.
-pub static VARIANTS: [Variant; 7] = [
+pub static VARIANTS: [Variant; 10] = [
     NONE,
     BUILD,
     Variant { name: "build-index-reduced-l0", change: reduced_l0, color: (230, 159, 0), ..BUILD },
     SEND,
+    Variant { name: "send-index-logical", addressing: Some("logical"), change: logical, color: (0, 60, 120), ..SEND },
+    Variant { name: "send-index-lz4", change: |table| table.wire = Codec::Lz4, color: (148, 103, 189), ..SEND },
+    Variant { name: "send-index-last-flush", change: last_flush, color: (140, 86, 75), ..SEND },
     Variant { name: "tebis", preset: "tebis", color: (204, 121, 167), ..SEND },
     Variant { name: "send-index-tcp", link: Link::Tcp, color: (86, 180, 233), ..SEND },
     Variant { name: "none-rings", link: Link::Rings, color: (0, 158, 115), ..NONE },
 ];
+
+fn logical(table: &mut TableOptions) {
+    table.addressing = Addressing::Logical;
+}
+
+fn last_flush(table: &mut TableOptions) {
+    table.acknowledge = Acknowledge::LastFlush;
+}
 
 /// As much memory for the L0s of all replicas as sent indexes need for the primary's alone.
 fn reduced_l0(table: &mut TableOptions) {
@@ -105,7 +117,7 @@ pub struct Experiment {
 }
 
 /// Every experiment, in the order of the report.
-pub static EXPERIMENTS: [Experiment; 5] = [
+pub static EXPERIMENTS: [Experiment; 7] = [
     Experiment {
         name: "modes",
         title: "Replication by itself",
@@ -116,9 +128,28 @@ pub static EXPERIMENTS: [Experiment; 5] = [
                  1.13 to 1.45 and 1.23 to 1.81 (Tebis); network 1.32 to 3.76 times as much (Anthus). Against build-index with a \
                  reduced L0: throughput 1.06 to 2.9, CPU 1.21 to 2.78, I/O 1.7 to 3.27 (Anthus); 1.2 to 1.32, 1.17 to 1.53, \
                  1.95 to 5.48 (Tebis).",
-        variants: &["none", "build-index", "build-index-reduced-l0", "send-index"],
+        variants: &["none", "build-index", "build-index-reduced-l0", "send-index", "send-index-logical"],
         mixes: &Mix::ALL,
         replicas: &[2, 3],
+        growth_factors: &[8],
+    },
+    Experiment {
+        name: "wire",
+        title: "Segments compressed on the wire, by LZ4",
+        papers: "Not measured there: Talos 3.5 and Anthus 4.3.5 name the network as the price of sent indexes, 1.32 to 3.76 times as much.",
+        variants: &["build-index", "send-index", "send-index-lz4"],
+        mixes: &Mix::ALL,
+        replicas: &[2],
+        growth_factors: &[8],
+    },
+    Experiment {
+        name: "acknowledge",
+        title: "Acknowledged at the last write (`send-index`) against the last flush",
+        papers: "Anthus 4.3.3 (figure 4.4), Load A and Run A of the mixes of several sizes: last-write has 1 to 1.14 times less throughput, 1.05 to \
+                 1.15 times less CPU efficiency.",
+        variants: &["send-index", "send-index-last-flush"],
+        mixes: &[Mix::S, Mix::SD, Mix::MD, Mix::LD],
+        replicas: &[2],
         growth_factors: &[8],
     },
     Experiment {

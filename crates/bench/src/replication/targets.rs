@@ -64,7 +64,7 @@ const GAIN: Target = Target {
 const SAVED: Target = Target { of: "build-index", over: Some("send-index"), best: None, ..GAIN };
 
 /// Every target. A mode, an acknowledgement or an addressing that tables get is one line more.
-static TARGETS: [Target; 10] = [
+static TARGETS: [Target; 13] = [
     GAIN,
     Target {
         figure: Figure::Cpu,
@@ -89,6 +89,34 @@ static TARGETS: [Target; 10] = [
         bound: AtLeast(10.0),
         papers: "1.8 to 4 (Anthus, all of a backup), 10 (Talos)",
         ..SAVED
+    },
+    Target {
+        figure: Figure::BackupIndexCpu,
+        over: Some("send-index-logical"),
+        workloads: BOTH,
+        mixes: &Mix::ALL,
+        bound: AtLeast(20.0),
+        papers: "1.8 to 4 (Anthus, all of a backup), 10 (Talos)",
+        ..SAVED
+    },
+    Target {
+        figure: Figure::NetworkAmplification,
+        of: "send-index-lz4",
+        mixes: SD,
+        bound: AtMost(1.5),
+        best: None,
+        papers: "1.32 to 3.76 (Anthus), not compressed",
+        ..GAIN
+    },
+    Target {
+        of: "send-index-last-flush",
+        over: Some("send-index"),
+        mixes: &[Mix::S, Mix::SD, Mix::LD],
+        workloads: BOTH,
+        bound: AtMost(1.10),
+        best: None,
+        papers: "1 to 1.15 (Anthus)",
+        ..GAIN
     },
     Target {
         figure: Figure::BackupIndexRead,

@@ -68,9 +68,9 @@ impl Export {
     pub fn step(&mut self) -> Result<usize> {
         if let Some(id) = self.missing.pop_front() {
             let found = self.pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
-            let bytes = self.pinned.read_segment(id)?;
+            let mut bytes = self.pinned.read_segment(id)?;
             let (shipped, _) = wire::pack((id, found.kind, found.primary), &bytes, Codec::None);
-            self.copy.store(&shipped, &bytes)?;
+            self.copy.store(&shipped, &mut bytes)?;
         }
         if self.missing.is_empty() {
             self.copy.install_base()?;

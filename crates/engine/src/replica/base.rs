@@ -82,15 +82,16 @@ impl Replica {
         }
     }
 
-    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf or index segment with its pointers translated. Not
+    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf
+    /// or index segment with its pointers translated, in `bytes`. From memory that is aligned for the device nothing is copied. Not
     /// synced.
     ///
     /// # Errors
     /// [`Error::Protocol`] for bytes that are no such segment, or point to segments that this copy lacks.
-    pub fn store(&mut self, shipped: &Shipped, bytes: &[u8]) -> Result<Stored> {
-        let unpacked =
-            wire::unpack(shipped, bytes).map_err(|error| Error::protocol(self.region(), error.to_string()))?;
-        let bytes = &unpacked[..];
+    pub fn store(&mut self, shipped: &Shipped, bytes: &mut [u8]) -> Result<Stored> {
+        let unpacked = wire::unpack(shipped, bytes);
+        let mut unpacked = unpacked.map_err(|error| Error::protocol(self.region(), error.to_string()))?;
+        let bytes = unpacked.as_deref_mut().unwrap_or(bytes);
         if bytes.len() > self.volume.segment_bytes() {
             return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
         }
@@ -120,19 +121,18 @@ impl Replica {
     }
 
     /// Writes the bytes; answers how many of them were rewritten.
-    fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &[u8]) -> Result<u64> {
+    fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &mut [u8]) -> Result<u64> {
         if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
             self.volume.write(segment.no(), 0, bytes)?;
             return Ok(0);
         }
-        let mut translated = bytes.to_vec();
         let address = Address { region: self.region(), segment: shipped.id, offset: 0 };
-        leaf_segment::translate(shipped.kind, address, &mut translated, &mut |primary| {
+        leaf_segment::translate(shipped.kind, address, bytes, &mut |primary| {
             self.map.get(primary.no()).map(SegmentNo::name)
         })
         .map_err(|error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id)))?;
-        self.volume.write(segment.no(), 0, &translated)?;
-        Ok(translated.len() as u64)
+        self.volume.write(segment.no(), 0, bytes)?;
+        Ok(bytes.len() as u64)
     }
 
     /// Makes the base the region's state, atomically and, if it holds anything, durably; drops every segment that is not part of it. Tails

@@ -72,7 +72,7 @@ impl Backup {
     /// Takes a segment, of which all is rewritten or nothing.
     fn store(&mut self, primary: &Region, of: (SegmentId, SegmentKind, SegmentNo), bytes: &[u8]) -> Result<(), Error> {
         let (shipped, packed) = wire::pack(of, bytes, primary.options().wire);
-        let stored = self.replica.store(&shipped, packed.as_deref().unwrap_or(bytes))?;
+        let stored = self.replica.store(&shipped, &mut packed.unwrap_or_else(|| bytes.to_vec()))?;
         let is_rewritten = shipped.kind.is_index() && primary.options().addressing == Addressing::Physical;
         assert_eq!(stored.bytes_rewritten, if is_rewritten { bytes.len() as u64 } else { 0 });
         Ok(())
@@ -528,9 +528,9 @@ fn messages_that_make_no_sense_are_refused() {
     refused(replica.seal_tail(log, id, 64, Lsn(1)));
     let kind = SegmentKind::Leaf;
     let (shipped, _) = wire::pack((SegmentId(77), kind, SegmentNo(9)), &[3; 8192], Codec::None);
-    refused(replica.store(&shipped, &[3; 8192]).map(drop));
-    refused(replica.store(&Shipped { bytes: 0, ..shipped }, &[]).map(drop));
-    refused(replica.store(&shipped, &[4; 8192]).map(drop));
+    refused(replica.store(&shipped, &mut [3; 8192]).map(drop));
+    refused(replica.store(&Shipped { bytes: 0, ..shipped }, &mut []).map(drop));
+    refused(replica.store(&shipped, &mut [4; 8192]).map(drop));
     refused(replica.install(&InstallEdit { added: vec![(shipped.id, kind)], ..InstallEdit::default() }));
     let root = Some(Pointer::new(SegmentName(900), 0));
     let level = LevelState { root, ..LevelState::default() };

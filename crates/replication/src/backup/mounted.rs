@@ -216,14 +216,15 @@ impl Mounted {
         &self,
         slot: u32,
         bytes: u32,
-        store: impl FnOnce(&[u8]) -> Result<T, String>,
+        store: impl FnOnce(&mut [u8]) -> Result<T, String>,
     ) -> Result<T, String> {
         let which = BUFFERS + slot as usize;
         let source = self.memories.get(which).ok_or_else(|| format!("no ship slot {slot}"))?;
-        let mut content = vec![0; (bytes as usize).min(source.len())];
+        // Aligned, so that it goes to the device from there.
+        let mut content = self.budget.pool().take((bytes as usize).min(source.len()));
         let _copy = self.budget.take(Purpose::Mirrors, content.len());
         source.read(0, &mut content);
-        let stored = store(&content)?;
+        let stored = store(&mut content)?;
         self.end(which);
         Ok(stored)
     }

@@ -159,7 +159,7 @@ impl Work {
                 Ok(Done::Flushed { log, index })
             }
             Work::Store { slot, shipped, bytes } => {
-                let store = |content: &[u8]| replica.store(&shipped, content).map_err(failed);
+                let store = |content: &mut [u8]| replica.store(&shipped, content).map_err(failed);
                 let stored = memory()?.take_slot(slot, bytes, store)?;
                 let index_bytes = if shipped.kind.is_index() { u64::from(bytes) } else { 0 };
                 Ok(Done::Stored { slot, index_bytes, rewritten: stored.bytes_rewritten })
