@@ -164,9 +164,9 @@ impl Mounted {
         let mut look = FIRST_LOOK;
         while self.has_more(tail.buffer, tail.saved) {
             let room = buffer.len() - tail.saved;
-            let mut content = vec![0; room.min(look)];
+            let mut content = self.budget.pool().take(room.min(look));
             buffer.read(tail.saved, &mut content);
-            let written = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let written = written_bytes(&content);
             self.hold(tail.buffer, tail.saved + written);
             let valid = valid_bytes(replica.region(), id, tail.log, &content, tail.saved == 0);
             if valid > 0 {
@@ -193,7 +193,7 @@ impl Mounted {
         let end = (bytes as usize).min(buffer.len());
         let saved = self.open.lock().get(&id).map_or(0, |tail| tail.saved.min(end));
         self.hold(which, end);
-        let mut content = vec![0; end - saved];
+        let mut content = self.budget.pool().take(end - saved);
         buffer.read(saved, &mut content);
         replica.persist_tail(log, id, saved as u32, &content)?;
         replica.seal_tail(log, id, bytes, last_lsn)?;
@@ -280,6 +280,15 @@ fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], ha
         end += record.bytes();
     }
     end
+}
+
+/// Length of `content` without the zeroes at its end.
+fn written_bytes(content: &[u8]) -> usize {
+    let is_empty = |chunk: &&[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
+    // Many at a time: buffers are mostly empty.
+    let zeroes: usize = content.rchunks(64).take_while(is_empty).map(<[u8]>::len).sum();
+    let rest = &content[..content.len() - zeroes];
+    rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]

@@ -85,3 +85,16 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     assert_eq!(replica.position(), (Epoch(1), Lsn(120)));
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }
+
+#[test]
+fn zeroes_at_the_end_are_no_records() {
+    for length in [0, 1, 63, 64, 65, 200, 4096] {
+        let mut content = vec![0; length];
+        assert_eq!(written_bytes(&content), 0);
+        for at in (0..length).step_by(7) {
+            content[at] = 9;
+            assert_eq!(written_bytes(&content), at + 1, "{length}");
+            assert_eq!(written_bytes(&content[..=at]), at + 1);
+        }
+    }
+}

@@ -6,7 +6,7 @@ use leeward_fabric::Fabric;
 use leeward_format::cluster::{BackupMode, TableOptions};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
 use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
-use leeward_platform::cpu::{Account, Activity};
+use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
@@ -173,6 +173,7 @@ impl Work {
             }
             Work::Install(edit) => {
                 if !edit.logs.is_empty() && !planted(Bug::InstallBeforeLogDurable) {
+                    let _at = cpu::at_activity(Activity::Mirroring);
                     memory()?.save(replica, false).map_err(failed)?;
                 }
                 replica.install(&edit).map(|()| Done::Installed).map_err(failed)
