@@ -1,12 +1,12 @@
 //! What a process spends its CPU time on: accounts by activity and role, and the clock that fills them.
 //!
-//! A thread that is measured opens a [`Ledger`]; from then on its time goes to the account it is [at](at), until it says that it is
+//! A thread that is measured opens a [`Ledger`]; from then on its time goes to the account it is [`at`], until it says that it is
 //! at another. Code that does the work only says what it is at. Where nobody measures, as in the simulator, that
 //! changes nothing and reads no clock; nothing ever depends on what was measured.
 //!
 //! To read the clock is a system call of some 200 ns, which is measured once and not booked. A thread with many small turns reads it in
 //! some of them only ([`How::Sampled`]); what its samples say is [spread](Ledger::spread) over the time that the kernel knows it has had. What is
-//! rare and long there is measured [apart](apart), or samples would miss most of it.
+//! rare and long there is measured [`apart`], or samples would miss most of it.
 //!
 //! I/O that a measured thread [has done by another](crate::disk) is charged to the account that the thread was at.
 

@@ -15,7 +15,7 @@ impl Session {
     /// Asks a node for its region map now. An older map than the one already known is not taken.
     ///
     /// # Errors
-    /// No node answers within [`ClientOptions::deadline`].
+    /// No node answers within [`crate::ClientOptions::deadline`].
     pub fn fetch_map(&mut self) -> Result<Arc<RegionMap>, ClientError> {
         self.fetch_map_until(Instant::now() + self.options.deadline)
     }
