@@ -32,6 +32,11 @@ impl Pinned {
         Address { region: self.state.region, segment: id, offset: 0 }
     }
 
+    /// A segment, of which these are the bytes here, as every replica of the region knows it.
+    fn canonical(&self, segment: &SegmentState, bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
+        self.renamed(segment, bytes, |of| (of.no.name(), of.id.name()))
+    }
+
     /// `bytes` with each name of a segment replaced by what `naming` makes of one that it knows.
     fn renamed(
         &self,
@@ -69,9 +74,9 @@ impl Volume {
     fn digest(&self, pinned: &Pinned, segment: &SegmentState) -> SegmentDigest {
         let (id, kind, bytes) = (segment.id, segment.kind, segment.bytes.unwrap_or(0));
         let found = self.read_whole(segment).map_err(|error| error.to_string()).and_then(|content| {
-            self.check_whole(pinned, segment, &content)?;
-            let canonical = pinned.renamed(segment, content, |of| (of.no.name(), of.id.name()));
-            canonical.map_err(|error| error.to_string())
+            let content = Bytes::from(content);
+            self.check_whole(pinned, segment, content.clone())?;
+            pinned.canonical(segment, content.into()).map_err(|error| error.to_string())
         });
         match found {
             Ok(content) => SegmentDigest { id, kind, bytes, crc: wire::checksum(&content), damage: None },
@@ -86,10 +91,10 @@ impl Volume {
     }
 
     /// What is wrong with a segment that is `content`.
-    fn check_whole(&self, pinned: &Pinned, segment: &SegmentState, content: &[u8]) -> Result<(), String> {
-        let of = (segment.id, pinned.state.region, pinned.state.options.addressing);
+    fn check_whole(&self, pinned: &Pinned, segment: &SegmentState, content: Bytes) -> Result<(), String> {
+        let of = (pinned.state.region, pinned.state.options.addressing);
         let start = self.file_offset(segment.no, 0);
-        let damage = walk_bytes((of.1, of.2), segment, start, Bytes::copy_from_slice(content), &mut |_| {}).damage;
+        let damage = walk_bytes(of, segment, start, content, &mut |_| {}).damage;
         match damage.into_iter().next() {
             Some(damage) => Err(format!("at byte {} of the volume: {}", damage.offset, damage.detail)),
             None => Ok(()),
@@ -104,9 +109,8 @@ impl Volume {
         let pinned = self.pinned(region)?;
         let segment = whole_segment(&pinned, id)?;
         let content = self.read_whole(segment)?;
-        let no = segment.no;
-        let canonical = pinned.renamed(segment, content, |of| (of.no.name(), of.id.name()));
-        canonical.map_err(|error| Error::damaged(self.name(), self.file_offset(no, 0), &error))
+        let canonical = pinned.canonical(segment, content);
+        canonical.map_err(|error| Error::damaged(self.name(), self.file_offset(segment.no, 0), &error))
     }
 
     /// Writes `content`, a segment as another replica's [`Volume::content`] has it, over a damaged one, durably. Answers false if
@@ -126,8 +130,8 @@ impl Volume {
             return Err(refused(format!("it has {wanted} bytes, and {found} came")));
         }
         let local = pinned.renamed(segment, content.to_vec(), |of| (of.id.name(), of.no.name()));
-        let local = local.map_err(|error| refused(error.to_string()))?;
-        self.check_whole(&pinned, segment, &local).map_err(refused)?;
+        let local = Bytes::from(local.map_err(|error| refused(error.to_string()))?);
+        self.check_whole(&pinned, segment, local.clone()).map_err(refused)?;
         tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is written anew");
         self.write(segment.no, 0, &local)?;
         self.sync()?;

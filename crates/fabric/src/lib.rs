@@ -130,6 +130,18 @@ pub trait Memory: Send + Sync {
     }
     /// Copies `bytes.len()` bytes from `offset` out of the memory.
     fn read(&self, offset: usize, bytes: &mut [u8]);
+    /// [`Memory::read`] of whole words at an offset that is a multiple of 8, in which the system is asked nothing if they are few: of more
+    /// it is worth asking which pages there are.
+    fn read_words(&self, offset: usize, bytes: &mut [u8]) {
+        const FEW_BYTES: usize = 8 << 10;
+        if bytes.len() > FEW_BYTES {
+            return self.read(offset, bytes);
+        }
+        let (words, _) = bytes.as_chunks_mut::<8>();
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.load_u64(offset + index * 8).to_le_bytes();
+        }
+    }
     /// Copies `bytes` into the memory at `offset`.
     fn write(&self, offset: usize, bytes: &[u8]);
     /// The little-endian word at `offset` (a multiple of 8), with acquire ordering: bytes whose write was completed

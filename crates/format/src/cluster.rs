@@ -167,6 +167,35 @@ impl fmt::Display for CompactionMode {
     }
 }
 
+/// An option that is one of two: both of them, and their names, as people write them.
+macro_rules! either {
+    ($type:ident, $what:literal, $one:ident = $its_name:literal, $other:ident = $other_name:literal) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: [$type; 2] = [$type::$one, $type::$other];
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self {
+                    $type::$one => $its_name,
+                    $type::$other => $other_name,
+                })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+            fn from_str(name: &str) -> Result<$type, String> {
+                let known = $type::ALL.into_iter().find(|one| one.to_string() == name);
+                known.ok_or_else(|| {
+                    format!(concat!("{:?} is ", $what, ": it is ", $its_name, " or ", $other_name), name)
+                })
+            }
+        }
+    };
+}
+
 /// What pointers of a region say. It is set when the table is made: every leaf is full of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Addressing {
@@ -180,9 +209,6 @@ pub enum Addressing {
 }
 
 impl Addressing {
-    /// All of them.
-    pub const ALL: [Addressing; 2] = [Addressing::Physical, Addressing::Logical];
-
     /// What pointers call the segment `id` that lies at `no`.
     #[inline]
     pub fn name(self, id: SegmentId, no: SegmentNo) -> SegmentName {
@@ -193,22 +219,7 @@ impl Addressing {
     }
 }
 
-impl fmt::Display for Addressing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Addressing::Physical => "physical",
-            Addressing::Logical => "logical",
-        })
-    }
-}
-
-impl FromStr for Addressing {
-    type Err = String;
-    fn from_str(name: &str) -> Result<Addressing, String> {
-        let known = Addressing::ALL.into_iter().find(|addressing| addressing.to_string() == name);
-        known.ok_or_else(|| format!("{name:?} is no addressing: it is physical or logical"))
-    }
-}
+either!(Addressing, "no addressing", Physical = "physical", Logical = "logical");
 
 /// When a write is acknowledged, by what its backups have of it (Tebis 3.2, Anthus 3.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,27 +232,7 @@ pub enum Acknowledge {
     LastFlush,
 }
 
-impl Acknowledge {
-    /// All of them.
-    pub const ALL: [Acknowledge; 2] = [Acknowledge::LastWrite, Acknowledge::LastFlush];
-}
-
-impl fmt::Display for Acknowledge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Acknowledge::LastWrite => "last-write",
-            Acknowledge::LastFlush => "last-flush",
-        })
-    }
-}
-
-impl FromStr for Acknowledge {
-    type Err = String;
-    fn from_str(name: &str) -> Result<Acknowledge, String> {
-        let known = Acknowledge::ALL.into_iter().find(|when| when.to_string() == name);
-        known.ok_or_else(|| format!("{name:?} is no time to acknowledge a write: it is last-write or last-flush"))
-    }
-}
+either!(Acknowledge, "no time to acknowledge a write", LastWrite = "last-write", LastFlush = "last-flush");
 
 /// How backups keep their copies of a table's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,27 +246,7 @@ pub enum BackupMode {
     BuildIndex,
 }
 
-impl BackupMode {
-    /// All of them.
-    pub const ALL: [BackupMode; 2] = [BackupMode::SendIndex, BackupMode::BuildIndex];
-}
-
-impl fmt::Display for BackupMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            BackupMode::SendIndex => "send-index",
-            BackupMode::BuildIndex => "build-index",
-        })
-    }
-}
-
-impl FromStr for BackupMode {
-    type Err = String;
-    fn from_str(name: &str) -> Result<BackupMode, String> {
-        let known = BackupMode::ALL.into_iter().find(|mode| mode.to_string() == name);
-        known.ok_or_else(|| format!("{name:?} is no way to keep a backup: it is send-index or build-index"))
-    }
-}
+either!(BackupMode, "no way to keep a backup", SendIndex = "send-index", BuildIndex = "build-index");
 
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

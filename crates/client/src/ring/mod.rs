@@ -38,8 +38,6 @@ use std::sync::Arc;
 
 /// The number of a write of the word that says that this end sleeps; others have that of their message.
 const SLEEP_OP: u64 = u64::MAX;
-/// Up to so many bytes an answer is read word by word: a longer one is worth asking the system which pages it has.
-const BY_WORD_BYTES: usize = 8 << 10;
 
 /// What the node granted.
 pub(crate) struct Grant {
@@ -229,7 +227,7 @@ impl Ends {
                 continue;
             }
             self.buffer.resize(bytes, 0);
-            copy_out(&*self.memory, slot.at as usize, &mut self.buffer);
+            self.memory.read_words(slot.at as usize, &mut self.buffer);
             let Some(message) = read_message(identity, &self.buffer)? else { continue };
             match message.kind {
                 RingKind::Frames => answers(message.payload),
@@ -333,16 +331,5 @@ impl Ends {
             self.fabric.write(self.node, &grant.request, self.request_bytes as u64, &word, SLEEP_OP);
             self.is_posted = true;
         }
-    }
-}
-
-/// Copies out of a ring without asking the system anything, if the bytes are few.
-fn copy_out(memory: &dyn Memory, from: usize, bytes: &mut [u8]) {
-    if bytes.len() > BY_WORD_BYTES {
-        return memory.read(from, bytes);
-    }
-    let (words, _) = bytes.as_chunks_mut::<8>();
-    for (index, word) in words.iter_mut().enumerate() {
-        *word = memory.load_u64(from + index * 8).to_le_bytes();
     }
 }

@@ -46,16 +46,23 @@ impl std::fmt::Debug for PinnedBase {
 }
 
 impl PinnedBase {
+    /// One of its segments.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a segment that is not part of it.
+    pub fn segment(&self, id: SegmentId) -> Result<&BaseSegment> {
+        let segments = &self.base.segments;
+        let found = segments.binary_search_by_key(&id, |segment| segment.id);
+        let missing = |_| Error::Invalid(format!("segment {id} is not part of the base"));
+        found.map(|at| &segments[at]).map_err(missing)
+    }
+
     /// Bytes of one of its segments that count, for shipping.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Invalid`] for a segment that is not part of it.
     pub fn read_segment(&self, id: SegmentId) -> Result<Vec<u8>> {
-        let segments = &self.base.segments;
-        let found = segments.binary_search_by_key(&id, |segment| segment.id).ok();
-        let Some(segment) = found.map(|at| &segments[at]) else {
-            return Err(Error::Invalid(format!("segment {id} is not part of the base")));
-        };
+        let segment = self.segment(id)?;
         if let Some(tail) = self.tails.get(&id) {
             return Ok(tail.with_bytes(0..segment.bytes, <[u8]>::to_vec));
         }

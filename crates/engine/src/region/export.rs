@@ -67,7 +67,7 @@ impl Export {
     /// Those of reading here and of writing there.
     pub fn step(&mut self) -> Result<usize> {
         if let Some(id) = self.missing.pop_front() {
-            let found = self.pinned.base.segments.iter().find(|segment| segment.id == id).expect("it is of the base");
+            let found = self.pinned.segment(id)?;
             let mut bytes = self.pinned.read_segment(id)?;
             let (shipped, _) = wire::pack((id, found.kind, found.primary), &bytes, Codec::None);
             self.copy.store(&shipped, &mut bytes)?;

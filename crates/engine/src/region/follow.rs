@@ -4,7 +4,7 @@
 //! It has no tails and gives out no LSN. An L0 is compacted once all of it is committed, as everywhere: what a change of the
 //! primary may cut from the logs is in L0s, which are thrown away with the region and made again by a replay.
 
-use super::open::{insert, names, replay};
+use super::open::{ids_from, insert, replay};
 use super::{AppendError, Region};
 use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordKind};
 use leeward_format::{Lsn, MAX_BUILDER, SegmentId, ServerId};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 impl Region {
     /// Opens the copy `state` up to `last`, on the backup of `builder`. Answers where the records of each log segment end that it
@@ -84,15 +84,8 @@ fn built_ids(state: &RegionState, builder: ServerId) -> Result<SegmentIds> {
     let term = state.term;
     let of_mine = |id: &SegmentId| id.builder().filter(|(server, _)| id.term() == term && *server == builder);
     let last = state.needed_segments().filter_map(|segment| of_mine(&segment.id)).map(|(_, number)| number).max();
-    let next = AtomicU64::new(last.map_or(0, |last| last + 1));
-    let taken = names(state);
-    Ok(Arc::new(move || {
-        loop {
-            let id = SegmentId::built_by(term, builder, next.fetch_add(1, Ordering::Relaxed));
-            let id = id.expect("a term ends before 256 TiB of index were built in it");
-            if !taken.contains(&id.name()) {
-                return id;
-            }
-        }
+    Ok(ids_from(state, last.map_or(0, |last| last + 1), move |number| {
+        let id = SegmentId::built_by(term, builder, number);
+        id.expect("a term ends before 256 TiB of index were built in it")
     }))
 }

@@ -110,21 +110,26 @@ pub(super) fn value_reader(
 
 /// Ids of the segments that the primary of `term` makes, in order, but for those whose names others have.
 fn segment_ids(term: Epoch, state: &RegionState) -> SegmentIds {
-    let next = AtomicU64::new(0);
-    let taken = names(state);
+    ids_from(state, 0, move |number| SegmentId::new(term, number))
+}
+
+/// The ids that `make` makes of the numbers from `first` on, but for those whose names segments of `state` have, or would have, with
+/// logical addressing.
+pub(super) fn ids_from(
+    state: &RegionState,
+    first: u64,
+    make: impl Fn(u64) -> SegmentId + Send + Sync + 'static,
+) -> SegmentIds {
+    let taken: HashSet<SegmentName> = state.needed_segments().map(|segment| segment.id.name()).collect();
+    let next = AtomicU64::new(first);
     Arc::new(move || {
         loop {
-            let id = SegmentId::new(term, next.fetch_add(1, Ordering::Relaxed));
+            let id = make(next.fetch_add(1, Ordering::Relaxed));
             if !taken.contains(&id.name()) {
                 return id;
             }
         }
     })
-}
-
-/// Names that the segments of `state` have, or would have, with logical addressing.
-pub(super) fn names(state: &RegionState) -> HashSet<SegmentName> {
-    state.needed_segments().map(|segment| segment.id.name()).collect()
 }
 
 pub(super) fn open_view(

@@ -426,8 +426,8 @@ impl Serving {
 
     /// Length of a segment of the base that is pinned for a server.
     pub(super) fn bytes_of(&self, server: ServerId, id: SegmentId) -> u64 {
-        let segments = self.pins.get(&server).map_or(&[][..], |pin| &pin.base.segments);
-        segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.bytes.into())
+        let segment = self.pins.get(&server).and_then(|pin| pin.segment(id).ok());
+        segment.map_or(0, |segment| segment.bytes.into())
     }
 
     /// A job of this region ended; operations that it was done for are answered elsewhere.
@@ -536,8 +536,7 @@ pub(super) fn lost_answer(region: RegionId, is_write: bool, why: &str) -> OpResu
 }
 
 fn load(pin: &PinnedBase, id: SegmentId) -> Result<Parcel, Error> {
-    let segment = pin.base.segments.iter().find(|segment| segment.id == id);
-    let segment = segment.ok_or_else(|| Error::Invalid(format!("segment {id} is not part of the base")))?;
+    let segment = pin.segment(id)?;
     let bytes = Bytes::from(pin.read_segment(id)?);
     Ok(Parcel::pack((id, segment.kind, segment.primary), bytes, pin.base.options.wire))
 }

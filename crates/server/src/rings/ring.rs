@@ -19,8 +19,6 @@ const KEPT_BYTES: usize = 4 << 20;
 const PAUSE_BYTES: usize = 4 << 20;
 /// Memory for an answer that is kept for the next one, in bytes.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// Up to so many bytes a message is read word by word: a longer one is worth asking the system which pages it has.
-const BY_WORD_BYTES: usize = 8 << 10;
 
 /// Which slot answers which message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +139,7 @@ impl Ring {
             }
             let memory = &*self.memory;
             let word = |at| memory.load_u64(at);
-            let copy = |at, bytes: &mut [u8]| copy_out(memory, at, bytes);
+            let copy = |at, bytes: &mut [u8]| memory.read_words(at, bytes);
             let (sequence, message) = match self.cursor.take(word, copy, buffer)? {
                 Next::Nothing => return Ok(received),
                 Next::Message(sequence, message) => (sequence, message),
@@ -278,16 +276,5 @@ impl Ring {
             effects.push(Effect::Tell(connection, Reply::RingBell { sleep }));
         }
         has_posted
-    }
-}
-
-/// Copies out of a ring without asking the system anything, if the bytes are few.
-fn copy_out(memory: &dyn Memory, from: usize, bytes: &mut [u8]) {
-    if bytes.len() > BY_WORD_BYTES {
-        return memory.read(from, bytes);
-    }
-    let (words, _) = bytes.as_chunks_mut::<8>();
-    for (index, word) in words.iter_mut().enumerate() {
-        *word = memory.load_u64(from + index * 8).to_le_bytes();
     }
 }
