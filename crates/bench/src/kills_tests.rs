@@ -22,6 +22,7 @@ fn group(id: u32, start: &'static str, end: Option<&'static str>, primary: u32, 
         backups: backups.to_vec(),
         learners: Vec::new(),
         former: Vec::new(),
+        must_hear: 0,
     }
 }
 

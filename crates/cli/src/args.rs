@@ -233,13 +233,17 @@ pub(crate) struct TableArgs {
     /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     pub(crate) max_unacked_kib: Option<u64>,
+    /// Copies, the primary's included, of which so many must have a write before it is acknowledged: a slow or dead backup holds
+    /// up no write. Set for good [default: all that are in sync]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub(crate) quorum: Option<u32>,
 }
 
 impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
         let collection = [self.garbage_percent, self.garbage_mib_per_second, self.max_space_percent];
-        let numbers = [self.growth_factor, self.l1_runs].into_iter().chain(collection);
+        let numbers = [self.growth_factor, self.l1_runs, self.quorum].into_iter().chain(collection);
         let codecs = [self.compression, self.last_level_compression, self.wire];
         self.placement.is_some()
             || self.l0_kib.is_some()
@@ -279,6 +283,7 @@ impl TableArgs {
             wire: self.wire.unwrap_or(base.wire),
             acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
             max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
+            quorum: self.quorum.or(base.quorum),
             ..base
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::args::InspectArgs;
+use crate::table::acknowledge_text;
 use crate::text::{bytes, table};
 use leeward_engine::VOLUME_NAME;
 use leeward_engine::error::RESTORE;
@@ -152,7 +153,10 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     writeln!(
         out,
         "backups {}, {} addressing, wire {}, acknowledged at {}",
-        options.backups, options.addressing, options.wire, options.acknowledge
+        options.backups,
+        options.addressing,
+        options.wire,
+        acknowledge_text(options)
     )?;
     if region.segments.is_empty() {
         return writeln!(out, "it is empty");

@@ -80,6 +80,7 @@ fn regions_are_listed_with_members_and_lag() {
         backups: vec![member(2), member(3)],
         learners: Vec::new(),
         former: Vec::new(),
+        must_hear: 0,
     };
     let regions = vec![group(1, Some(1)), group(2, None)];
     let mut map =

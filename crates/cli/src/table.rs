@@ -11,6 +11,7 @@ use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -188,11 +189,15 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
 }
 
 /// When writes are acknowledged.
-fn acknowledge_text(options: &TableOptions) -> String {
-    match options.acknowledge {
-        Acknowledge::LastWrite => options.acknowledge.to_string(),
-        Acknowledge::LastFlush => format!("{}, {} at most", options.acknowledge, bytes(options.max_unacked_bytes)),
+pub(crate) fn acknowledge_text(options: &TableOptions) -> String {
+    let mut text = options.acknowledge.to_string();
+    if let Some(quorum) = options.quorum {
+        write!(text, " of {quorum}").expect("writing to memory");
     }
+    if options.acknowledge == Acknowledge::LastFlush {
+        write!(text, ", {} at most", bytes(options.max_unacked_bytes)).expect("writing to memory");
+    }
+    text
 }
 
 fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, Content>) -> String {

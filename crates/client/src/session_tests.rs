@@ -22,6 +22,7 @@ fn region(id: u32, start: &'static str, end: Option<&'static str>, primary: Opti
         backups: Vec::new(),
         learners: Vec::new(),
         former: Vec::new(),
+        must_hear: 0,
     }
 }
 

@@ -210,7 +210,9 @@ impl Agent {
             new.region == old.region && new.epoch == old.epoch.next(),
             "a proposal is the next epoch of its region"
         );
-        assert!(new.primary == old.primary && new.term == old.term, "a primary does not propose another");
+        let hands_over = old.must_hear > 0 && new.term == new.epoch;
+        let keeps_office = new.primary == old.primary && new.term == old.term;
+        assert!(keeps_office || hands_over, "a primary does not propose another");
         self.carry(now, old, new)
     }
 

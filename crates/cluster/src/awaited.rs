@@ -7,6 +7,8 @@
 //! gone, and without it nothing is lost that was promised. Only if the primary's volume itself was given up is every
 //! backup's volume needed.
 //!
+//! A primary that must hear of others before it serves ([`GroupConfig::must_hear`]) waits for them, or for every volume.
+//!
 //! Pure functions of a configuration and the live servers; any thread.
 
 use leeward_format::cluster::{Former, GroupConfig, Member};
@@ -44,19 +46,27 @@ impl Awaited {
 /// The volumes that the region of `config` waits for, where `live` answers who runs as a server; none if it has a live
 /// primary or somebody can take office now, or if it never had a primary.
 pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) -> Vec<Awaited> {
-    if config.in_sync().any(|member| live(member.server) == Some(member)) {
+    let lives = |member: &Member| live(member.server) == Some(*member);
+    let must_all_be_back = config.must_hear > 0 && config.in_sync().any(|member| lives(&member));
+    let lived_on = config.heirs().filter(|heir| lives(heir) && config.lived_on(*heir)).count();
+    let is_enough =
+        if must_all_be_back { lived_on >= config.must_hear as usize } else { config.in_sync().any(|m| lives(&m)) };
+    if is_enough {
         return Vec::new();
     }
-    let mut missing = Vec::new();
+    let mut missing: Vec<Awaited> = Vec::new();
     let mut look_for = |member: Member, is_needed_if_replaced: bool| {
         let found = live(member.server);
-        if found.is_some_and(|found| is_back(&found, &member)) || (found.is_some() && !is_needed_if_replaced) {
+        let is_back = found.is_some_and(|found| is_back(&found, &member));
+        let is_known = missing.iter().any(|other| other.member.has_volume_of(&member));
+        if is_back || is_known || (found.is_some() && !is_needed_if_replaced) {
             return;
         }
         missing.push(Awaited { member, found: found.map(|found| found.volume) });
     };
     config.primary.into_iter().for_each(|primary| look_for(primary, true));
-    config.backups.iter().for_each(|backup| look_for(*backup, config.primary.is_none()));
+    let is_needed = must_all_be_back || config.primary.is_none();
+    config.backups.iter().for_each(|backup| look_for(*backup, is_needed));
     config.former.iter().for_each(|Former { member, .. }| look_for(*member, true));
     missing
 }

@@ -26,6 +26,7 @@ fn group() -> GroupConfig {
         backups: vec![member(2, 2), member(3, 3)],
         learners: Vec::new(),
         former: vec![Former { member: member(4, 4), term: Epoch(4) }],
+        must_hear: 0,
     }
 }
 
@@ -65,6 +66,17 @@ fn once_the_primarys_volume_is_given_up_every_backups_is_needed() {
     let config = group().without_volume(&member(1, 1)).without_volume(&member(4, 4));
     assert_eq!(servers(&config, &[member(2, 20), restarted(member(3, 3))]), [(2, Some(20))]);
     assert_eq!(servers(&config, &[restarted(member(2, 2)), restarted(member(3, 3))]), []);
+}
+
+#[test]
+fn a_primary_that_must_hear_of_others_waits_for_enough_or_for_all_volumes() {
+    let config = GroupConfig { must_hear: 2, ..group() };
+    assert_eq!(servers(&config, &[member(1, 1), member(3, 3)]), []);
+    assert_eq!(servers(&config, &[member(1, 1), member(4, 4)]), [], "a former member that lives counts");
+    let alone = [member(1, 1), restarted(member(2, 2)), member(3, 30)];
+    assert_eq!(servers(&config, &alone), [(3, Some(30)), (4, None)]);
+    let all = [2, 3, 4].map(|server| restarted(member(server, server.into())));
+    assert_eq!(servers(&config, &[&all[..], &[member(1, 1)]].concat()), []);
 }
 
 #[test]

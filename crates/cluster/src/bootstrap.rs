@@ -30,6 +30,7 @@ pub fn bootstrap_op(table: &TableOptions, first: RegionId, splits: &[Bytes]) -> 
             backups: Vec::new(),
             learners: Vec::new(),
             former: Vec::new(),
+            must_hear: 0,
         };
         ops.push(create(ClusterPath::Region(region), encode_value(&config)));
     }

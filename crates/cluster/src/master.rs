@@ -8,13 +8,15 @@
 //!   with the highest (term, LSN) wins. So `kill -9` of every process, in any order, loses no acknowledged write: the last
 //!   primary that acknowledged one has it in its files. And a server that lost its files never passes for the one that
 //!   had them.
+//! - Of a table with a quorum one member in sync is not enough: who takes office must hear of so many that one of them has all that
+//!   was committed, [`GroupConfig::must_hear`], and serves only then.
 //! - A new primary begins a new term; the epoch rises with every change.
 //!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use crate::View;
 use crate::awaited::{awaited, is_back};
-use leeward_format::cluster::{Former, GroupConfig, Member};
+use leeward_format::cluster::{Former, GroupConfig, Member, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
 use std::cmp::Reverse;
@@ -43,7 +45,7 @@ pub(crate) fn decide(view: &View, pending: &BTreeMap<RegionId, GroupConfig>, ass
     let mut decided = Vec::new();
     for config in view.regions().filter(|config| !pending.contains_key(&config.region)) {
         let Some(table) = view.table(&config.table) else { continue };
-        let mut group = Group { view, loads: &mut loads, replicas: table.replicas as usize, config };
+        let mut group = Group { view, loads: &mut loads, table, config };
         decided.extend(group.next(assign));
     }
     decided
@@ -78,7 +80,7 @@ impl Loads {
 struct Group<'a> {
     view: &'a View,
     loads: &'a mut Loads,
-    replicas: usize,
+    table: &'a TableOptions,
     config: &'a GroupConfig,
 }
 
@@ -127,21 +129,33 @@ impl Group<'_> {
     fn promote(&self) -> Option<GroupConfig> {
         let mut in_sync: Vec<Member> =
             self.config.backups.iter().filter_map(|member| self.live_in_sync(*member)).collect();
-        let primary = match self.least_loaded(in_sync.iter().copied()) {
-            Some(primary) => primary,
+        let (primary, must_hear) = match self.least_loaded(in_sync.iter().copied()) {
+            Some(primary) => (primary, self.must_hear()),
             None => self.longest_copy()?,
         };
         in_sync.retain(|member| *member != primary);
         let mut next = self.new_term(self.config, primary, in_sync);
         // Also of a longest copy: a former member that lives may have it in its memory only.
-        let is_in = |member: &Member| next.in_sync().any(|other| other.server == member.server);
+        let is_in = |member: &Member| next.in_sync().any(|other| other == *member);
         let left = self.config.in_sync().map(|member| Former { member, term: self.config.term });
         next.former = self.config.former.iter().copied().chain(left).filter(|former| !is_in(&former.member)).collect();
+        next.must_hear = must_hear;
         Some(next)
     }
 
-    /// When no in-sync life is left: who has the longest copy, once all volumes that may hold it are back.
-    fn longest_copy(&self) -> Option<Member> {
+    /// Of how many members that lived on one certainly has all that was committed; 0: of any.
+    fn must_hear(&self) -> u32 {
+        let members = self.config.in_sync().count();
+        match (self.config.must_hear, members - self.table.needed_of(members)) {
+            (0, 0) => 0,
+            (0, spared) => spared as u32 + 1,
+            (as_before, _) => as_before,
+        }
+    }
+
+    /// When no in-sync life is left: who has the longest copy, once all volumes that may hold it are back; and of how many it must
+    /// hear first, see [`Group::must_hear`].
+    fn longest_copy(&self) -> Option<(Member, u32)> {
         let live = |server| self.view.server(server).map(|info| info.member);
         if !awaited(self.config, live).is_empty() {
             return None;
@@ -149,16 +163,23 @@ impl Group<'_> {
         let back = |member: &Member| live(member.server).filter(|found| is_back(found, member));
         let in_sync = self.config.in_sync().filter_map(|member| back(&member));
         let mut copies: Vec<((Epoch, Lsn), Member)> = in_sync.map(|member| (self.copy_of(member), member)).collect();
+        let mut has_lived_on = false;
         for former in &self.config.former {
             let Some(found) = back(&former.member) else { continue };
             // A former member that did not die after all has more than what it found when it started: everything
             // that was acknowledged in its last term.
             let lives = found == former.member;
+            has_lived_on |= lives;
             let copy = if lives { (former.term, Lsn(u64::MAX)) } else { self.copy_of(found) };
             copies.push((copy, found));
         }
         let best = copies.iter().map(|(copy, _)| *copy).max()?;
-        self.least_loaded(copies.into_iter().filter(|(copy, _)| *copy == best).map(|(_, member)| member))
+        let longest =
+            self.least_loaded(copies.into_iter().filter(|(copy, _)| *copy == best).map(|(_, member)| member))?;
+        // With a quorum, what a member has in its memory is not known, nor that it is all.
+        let is_certain = self.table.quorum.is_none() || !has_lived_on;
+        let heirs: BTreeSet<ServerId> = self.config.heirs().map(|heir| heir.server).collect();
+        Some((longest, if is_certain { 0 } else { heirs.len() as u32 }))
     }
 
     /// `member` if it lives and is in sync.
@@ -172,8 +193,8 @@ impl Group<'_> {
     /// `base` with a new primary, in-sync backups, and every other place taken by a live learner.
     fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
         let epoch = base.epoch.next();
-        let mut next =
-            GroupConfig { epoch, term: epoch, primary: Some(primary), backups, former: Vec::new(), ..base.clone() };
+        let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..base.clone() };
+        (next.former, next.must_hear) = (Vec::new(), 0);
         let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();
         next.learners.retain(|member| self.view.is_live(*member) && !in_sync.contains(&member.server));
         self.fill(&mut next);
@@ -189,7 +210,7 @@ impl Group<'_> {
         outside.sort_by_key(|member| {
             (Reverse(self.copy_of(*member)), self.loads.memberships(member.server), member.server)
         });
-        outside.truncate(self.replicas.saturating_sub(there.len()));
+        outside.truncate((self.table.replicas as usize).saturating_sub(there.len()));
         next.learners.extend(outside);
     }
 

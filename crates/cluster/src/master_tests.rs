@@ -65,6 +65,7 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
         backups: backups.to_vec(),
         learners: learners.to_vec(),
         former: Vec::new(),
+        must_hear: 0,
         ..view.region(RegionId(1)).unwrap().clone()
     }
 }
@@ -222,7 +223,7 @@ fn until_a_primary_has_settled_those_before_it_are_awaited_too() {
     assert_eq!(decide_one(&view), None);
     register(&mut view, member(1, 2), Some((7, 100)));
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, next.former.len()), (Some(member(1, 2)), 1));
+    assert_eq!((next.primary, next.former.len()), (Some(member(1, 2)), 2), "its own life that is over, and server 2");
     // The same if server 1 had not died, but only lost its session: what it registered is what it found at its start.
     register(&mut view, member(1, 1), Some((2, 5)));
     assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(1, 1)));
@@ -287,6 +288,50 @@ fn a_volume_that_was_given_up_is_not_awaited() {
 }
 
 /// Runs only where bugs can be planted: the rule that the simulator must find broken.
+/// A view whose table wants a quorum of two.
+fn with_quorum(live: &[(Member, Option<(u32, u64)>)]) -> View {
+    let mut view = view(1, 3, live);
+    let table = TableOptions { quorum: Some(2), ..view.table("default").unwrap().clone() };
+    change(&mut view, ClusterPath::Table("default".into()), Some(encode_value(&table)));
+    view
+}
+
+#[test]
+fn with_a_quorum_who_takes_office_must_hear_of_enough_others() {
+    let mut view = with_quorum(&[(member(2, 1), None), (member(3, 1), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, &next.backups[..], next.must_hear), (Some(member(2, 1)), &[member(3, 1)][..], 2));
+    configure(&mut view, &next);
+    kill(&mut view, 2);
+    let after = decide_one(&view).unwrap();
+    assert_eq!(
+        (after.primary, after.must_hear),
+        (Some(member(3, 1)), 2),
+        "nobody has served since: still of the same three"
+    );
+    let heirs: BTreeSet<ServerId> = after.heirs().map(|heir| heir.server).collect();
+    assert_eq!(heirs.len(), 3);
+    let settled = group(&view, 12, member(1, 1), &[member(3, 1)], &[]);
+    configure(&mut view, &settled);
+    assert_eq!(decide_one(&view).unwrap().must_hear, 0, "a group of two has all on both");
+}
+
+#[test]
+fn a_former_member_of_a_quorum_that_lives_has_not_all_for_certain() {
+    let mut view = with_quorum(&[(member(1, 1), None), (member(2, 2), Some((7, 90))), (member(3, 2), Some((7, 80)))]);
+    let former = vec![Former { member: member(1, 1), term: Epoch(7) }];
+    let config = GroupConfig { former, must_hear: 2, ..group(&view, 8, member(2, 1), &[member(3, 1)], &[]) };
+    configure(&mut view, &config);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.must_hear), (Some(member(1, 1)), 3));
+    assert!(next.heirs().any(|heir| heir == member(2, 1)) && next.heirs().any(|heir| heir == member(3, 1)));
+    register(&mut view, member(1, 2), Some((7, 85)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.must_hear), (Some(member(2, 2)), 0), "the volumes have all that is left");
+}
+
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn the_planted_bug_promotes_a_restarted_life() {

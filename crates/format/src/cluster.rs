@@ -288,6 +288,9 @@ pub struct TableOptions {
     pub acknowledge: Acknowledge,
     /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes wait.
     pub max_unacked_bytes: u64,
+    /// Members, the primary included, whose having a write is enough for it to be committed; `None`: every member in sync. Set when
+    /// the table is made: who takes office must know how many of the members to ask.
+    pub quorum: Option<u32>,
 }
 
 impl Default for TableOptions {
@@ -310,7 +313,15 @@ impl Default for TableOptions {
             wire: Codec::None,
             acknowledge: Acknowledge::default(),
             max_unacked_bytes: 1 << 20,
+            quorum: None,
         }
+    }
+}
+
+impl TableOptions {
+    /// How many of `members` in sync must have a write before it is committed: of a group that has shrunk below the quorum, all.
+    pub fn needed_of(&self, members: usize) -> usize {
+        self.quorum.map_or(members, |quorum| members.min(quorum as usize))
     }
 }
 
@@ -332,7 +343,7 @@ pub struct GroupConfig {
     /// Who serves. `None` until the region is first assigned, and after an operator has given the last primary's volume
     /// up ([`GroupConfig::without_volume`]).
     pub primary: Option<Member>,
-    /// Members in sync beside the primary: no write is acknowledged without every one of them.
+    /// Members in sync beside the primary: no write is committed without as many of them as [`TableOptions::quorum`] says.
     pub backups: Vec<Member>,
     /// Being built by the primary; not in sync yet, never promoted.
     pub learners: Vec<Member>,
@@ -340,6 +351,9 @@ pub struct GroupConfig {
     /// it took over, the only durable copy of an acknowledged write may be theirs: if the whole group dies, their
     /// volumes are awaited too. The primary clears this with [`GroupConfig::settled`] or its first new backup.
     pub former: Vec<Former>,
+    /// Of a table with a quorum, while the primary has not settled: how many of the members in sync and the former ones it must
+    /// have heard of before it knows who has the longest copy, itself included. 0: its own is known to be long enough.
+    pub must_hear: u32,
 }
 
 /// A member that was in sync, and left the group before the primary had settled.
@@ -352,6 +366,15 @@ pub struct Former {
 }
 
 impl GroupConfig {
+    /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.
+    pub fn heirs(&self) -> impl Iterator<Item = Member> + '_ {
+        self.in_sync().chain(self.former.iter().map(|former| former.member))
+    }
+    /// Whether `member` has all that it held when the last primary that settled was in office: it has lived on since.
+    pub fn lived_on(&self, member: Member) -> bool {
+        let mut lives = self.heirs().filter(|heir| heir.server == member.server).peekable();
+        lives.peek().is_some() && lives.all(|life| life == member)
+    }
     /// Members in sync, the primary first.
     pub fn in_sync(&self) -> impl Iterator<Item = Member> + '_ {
         self.primary.into_iter().chain(self.backups.iter().copied())
@@ -364,11 +387,16 @@ impl GroupConfig {
     pub fn has(&self, member: Member) -> bool {
         self.members().any(|other| other == member)
     }
-    /// The next configuration, in which the backup or learner `member` is no longer part of the group.
+    /// The next configuration, in which the backup or learner `member` is no longer part of the group. As long as it may have the
+    /// longest copy it stays a former member.
     #[must_use]
     pub fn without(&self, member: Member) -> GroupConfig {
         let mut next = self.clone();
         next.epoch = self.epoch.next();
+        if self.must_hear > 0 && self.backups.contains(&member) {
+            let term = self.former.iter().map(|former| former.term).min().unwrap_or(self.term);
+            next.former.push(Former { member, term });
+        }
         next.backups.retain(|other| *other != member);
         next.learners.retain(|other| *other != member);
         next
@@ -393,11 +421,22 @@ impl GroupConfig {
         next.former.clear();
         next
     }
+    /// The next configuration, in which `heir` takes the office of a primary that found that its own copy is shorter.
+    #[must_use]
+    pub fn handed_to(&self, heir: Member) -> GroupConfig {
+        let mut next = self.clone();
+        (next.epoch, next.term) = (self.epoch.next(), self.epoch.next());
+        next.backups = self.in_sync().filter(|member| member.server != heir.server).collect();
+        next.learners.retain(|learner| learner.server != heir.server);
+        next.primary = Some(heir);
+        next
+    }
     /// The next configuration, in which [`GroupConfig::former`] is forgotten. Its primary proposes this once all that
-    /// it took over is durable on its own volume under its term; nothing needs to wait for it.
+    /// it took over is durable on its own volume under its term, and nothing needs to wait for it; of a table with a quorum only
+    /// once every backup has it as well, and it serves nothing before.
     #[must_use]
     pub fn settled(&self) -> GroupConfig {
-        GroupConfig { epoch: self.epoch.next(), former: Vec::new(), ..self.clone() }
+        GroupConfig { epoch: self.epoch.next(), former: Vec::new(), must_hear: 0, ..self.clone() }
     }
     /// Whether the region holds `key`.
     pub fn contains(&self, key: &[u8]) -> bool {

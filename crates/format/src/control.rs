@@ -141,6 +141,8 @@ pub enum ToPrimary {
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.
         slots: Vec<Vec<u8>>,
+        /// Term of the last primary that its copy was in sync with, and last LSN of it: now that no older term can add to it.
+        position: (Epoch, Lsn),
     },
     /// Segments of the base that it lacks.
     Missing(Vec<SegmentId>),

@@ -126,8 +126,9 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         backups: vec![member(2)],
         learners: vec![member(3)],
         former: vec![Former { member: member(4), term: Epoch(3) }],
+        must_hear: 2,
     };
-    let golden = bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03");
+    let golden = bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02");
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
     assert!(decode_value::<GroupConfig>("region", &[&golden[..], b"!"].concat()).is_err());
@@ -135,10 +136,16 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         assert!(decode_value::<GroupConfig>("region", &golden[..cut]).is_err());
     }
     let without = config.without(member(2));
-    assert_eq!((without.epoch, without.term, without.backups.len(), without.former.len()), (Epoch(6), Epoch(4), 0, 1));
+    assert_eq!((without.epoch, without.term, without.backups.len()), (Epoch(6), Epoch(4), 0));
+    assert_eq!(without.former[1], Former { member: member(2), term: Epoch(3) }, "its copy may be the longest");
     let with = config.with_backup(member(3));
     assert_eq!((&with.backups[..], with.learners.len(), with.former.len()), (&[member(2), member(3)][..], 0, 0));
-    assert_eq!((config.settled().epoch, config.settled().former.len()), (Epoch(6), 0));
+    let settled = config.settled();
+    assert_eq!((settled.epoch, settled.former.len(), settled.must_hear), (Epoch(6), 0, 0));
+    assert_eq!(settled.without(member(2)).former, []);
+    let handed = config.handed_to(member(3));
+    assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));
+    assert_eq!((&handed.backups[..], handed.learners.len(), handed.former.len()), (&[member(1), member(2)][..], 0, 1));
     // A volume is given up in whatever life, and only that one of the server.
     let lost = |server, volume| Member { incarnation: Incarnation(1), volume: VolumeId(volume), ..member(server) };
     let given_up = config.without_volume(&lost(1, 8)).without_volume(&lost(4, 8)).without_volume(&lost(2, 7));

@@ -200,6 +200,7 @@ impl TableOptions {
             wire: _,
             acknowledge: _,
             max_unacked_bytes,
+            quorum,
             garbage_mib_per_second: _,
         } = self;
         if let Some(reason) = check_table_name(name) {
@@ -207,6 +208,12 @@ impl TableOptions {
         }
         within("replicas", *replicas, &REPLICAS)?;
         within("min_in_sync", *min_in_sync, &(1..=*replicas))?;
+        if let Some(quorum) = quorum {
+            if *replicas < 2 {
+                return Err("a quorum is one of several members: with one replica there is none".into());
+            }
+            within("quorum", *quorum, &(2..=*replicas))?;
+        }
         within("l0_bytes", *l0_bytes, &L0_BYTES)?;
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;
         within("l1_runs", *l1_runs, &RUNS_OF_L1)?;

@@ -30,22 +30,30 @@ pub fn checksum(plain: &[u8]) -> u32 {
     crc32c::crc32c(plain)
 }
 
-/// The segment that came as `bytes`, all of it checked; `None`: it is `bytes` themselves.
+/// The segment that came as `bytes`; `None`: it is `bytes` themselves. What is in it is not looked at: [`check`] does that, and so does
+/// whoever reads all of its nodes.
 ///
 /// # Errors
-/// They are not what was told of.
+/// They do not have the length or the form that was told of.
 pub fn unpack(shipped: &Shipped, bytes: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
     let wanted = shipped.bytes as usize;
     if wanted == 0 || wanted > MAX_SEGMENT_BYTES {
         return Err(DecodeError::invalid(WHAT, format!("segment {} of {wanted} bytes", shipped.id)));
     }
-    let plain = match shipped.codec {
-        Codec::None if bytes.len() == wanted => None,
-        Codec::None => return Err(DecodeError::Short { what: WHAT, needed: wanted, available: bytes.len() }),
-        codec => Some(decompress(codec, bytes, wanted)?),
-    };
-    match checksum(plain.as_deref().unwrap_or(bytes)) {
-        found if found == shipped.crc => Ok(plain),
+    match shipped.codec {
+        Codec::None if bytes.len() == wanted => Ok(None),
+        Codec::None => Err(DecodeError::Short { what: WHAT, needed: wanted, available: bytes.len() }),
+        codec => decompress(codec, bytes, wanted).map(Some),
+    }
+}
+
+/// Whether `plain` is all of the segment that was told of.
+///
+/// # Errors
+/// It is not.
+pub fn check(shipped: &Shipped, plain: &[u8]) -> Result<(), DecodeError> {
+    match checksum(plain) {
+        found if found == shipped.crc => Ok(()),
         found => Err(DecodeError::Checksum { what: WHAT, found, expected: shipped.crc }),
     }
 }

@@ -47,6 +47,7 @@ fn options() -> TableOptions {
         wire: Codec::Lz4,
         acknowledge: Acknowledge::LastFlush,
         max_unacked_bytes: 1 << 19,
+        quorum: Some(2),
         garbage_percent: 10,
         garbage_mib_per_second: 64,
         max_space_percent: 130,

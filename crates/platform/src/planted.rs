@@ -30,11 +30,15 @@ pub enum Bug {
     TakeReplacedVolume,
     /// A backup that builds its own index compacts what is not committed.
     BuildUncommitted,
+    /// The primary of a table with a quorum serves without hearing of other copies.
+    ServeUnheard,
+    /// A configuration is proposed although its members do not have all that is committed.
+    ChangeUncaughtUp,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 14] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -47,6 +51,8 @@ impl Bug {
         Bug::ReuseTailBeforeFlush,
         Bug::TakeReplacedVolume,
         Bug::BuildUncommitted,
+        Bug::ServeUnheard,
+        Bug::ChangeUncaughtUp,
     ];
 }
 

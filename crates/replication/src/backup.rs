@@ -203,8 +203,8 @@ impl Backup {
 
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
         Some(match done {
-            Done::Joined(mounted) => {
-                let answer = mounted.opened(self.me);
+            Done::Joined(mounted, position) => {
+                let answer = mounted.opened(self.me, position);
                 self.mounted = Some(Arc::new(mounted));
                 answer
             }

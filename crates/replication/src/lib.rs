@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backup;
+pub mod candidate;
 pub mod lease;
 pub mod mirror;
 pub mod peer;

@@ -103,6 +103,8 @@ pub struct Peer {
     /// No session begins before that.
     rest_until: Nanos,
     failures: u32,
+    /// Last LSN that it held as a part of the group when its last session ended: it keeps that.
+    held: Lsn,
 }
 
 impl Peer {
@@ -122,6 +124,7 @@ impl Peer {
             away_since: now,
             rest_until: now,
             failures: 0,
+            held: Lsn(0),
         }
     }
 
@@ -151,6 +154,7 @@ impl Peer {
 
     fn end_session(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         if self.state != PeerState::Away {
+            self.held = self.confirmed();
             self.state = PeerState::Away;
             self.away_since = now;
             let rest = Nanos(FIRST_REST.0 << self.failures.min(MAX_REST_DOUBLINGS));
@@ -190,7 +194,7 @@ impl Peer {
             return Ok(());
         }
         self.heard = now;
-        if let ToPrimary::Opened { member, buffers, slots } = message {
+        if let ToPrimary::Opened { member, buffers, slots, .. } = message {
             return self.opened(member, buffers, slots, out);
         }
         if let ToPrimary::Failed(reason) = message {
@@ -403,19 +407,19 @@ impl Peer {
     pub fn mirror(&self) -> Option<&Mirror> {
         self.session.as_ref().filter(|_| self.based).map(|session| &session.mirror)
     }
-    /// The last LSN that it holds as a part of the group: 0 until it is in sync.
+    /// The last LSN that it holds as a part of the group: 0 until it was in sync.
     pub fn confirmed(&self) -> Lsn {
         match (&self.session, self.state) {
-            (Some(session), PeerState::InSync) => session.mirror.completed_lsn(),
-            _ => Lsn(0),
+            (Some(session), PeerState::InSync) => session.mirror.completed_lsn().max(self.held),
+            _ => self.held,
         }
     }
     /// The last LSN that is on its way to it as a part of the group, with no more than `most` bytes before it that it has not
-    /// confirmed: 0 until it is in sync.
+    /// confirmed: 0 until it was in sync.
     pub fn issued(&self, most: u64) -> Lsn {
         match (&self.session, self.state) {
-            (Some(session), PeerState::InSync) => session.mirror.posted_within(most),
-            _ => Lsn(0),
+            (Some(session), PeerState::InSync) => session.mirror.posted_within(most).max(self.held),
+            _ => self.held,
         }
     }
     /// A compaction may go on as far as this peer is concerned.

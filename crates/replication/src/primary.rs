@@ -1,13 +1,14 @@
 //! A replica group as its primary sees it: who must confirm a write, who may be counted on, what is to be changed.
 //!
 //! Invariants, each a rule of PacificA as the design takes it:
-//! - A write is committed when every *counted* peer has confirmed it. Counted is every backup of the configuration, and
-//!   a learner from the moment its admission is *proposed*, until a configuration of a higher epoch says otherwise: an
-//!   unanswered compare-and-set may still succeed.
-//! - A failed backup goes on being counted until the compare-and-set that removes it has succeeded.
+//! - A write is committed when as many members have it as the table's quorum says, or all: of the configuration, of each that was
+//!   proposed since, because an unanswered compare-and-set may still succeed, and of one that is about to be proposed.
+//! - A configuration is proposed only once enough of its members have all that is committed. So a learner is never counted
+//!   on for what it does not have, and a failed backup not missed for what only it has.
 //! - A primary that took office serves nothing until every counted peer has installed its base: what it then exposes
 //!   cannot be undone by another promotion.
-//! - While it serves it holds the promise of every counted peer ([`crate::lease`]).
+//! - While it serves it holds the promises of as many members as must have a write ([`crate::lease`]): with a quorum, others
+//!   may take office without the rest, but they hear first of so many that one of them promised ([`crate::candidate`]).
 
 use crate::Timing;
 use crate::lease::Lease;
@@ -68,6 +69,12 @@ pub struct Primary {
     peers: BTreeMap<ServerId, Peer>,
     lease: Lease,
     next_session: u64,
+    /// Everything up to here is committed.
+    committed: Lsn,
+    /// What is to be proposed once enough of its members have what is committed.
+    intent: Option<GroupConfig>,
+    /// What was proposed to follow the configuration.
+    proposed: Vec<GroupConfig>,
     proposing: bool,
     actions: Vec<PrimaryAction>,
 }
@@ -85,6 +92,9 @@ impl Primary {
             peers: BTreeMap::new(),
             lease: Lease::default(),
             next_session: 1,
+            committed: Lsn(0),
+            intent: None,
+            proposed: Vec::new(),
             proposing: false,
             actions: Vec::new(),
         };
@@ -113,6 +123,8 @@ impl Primary {
         assert_eq!(config.term, self.config.term, "another term is another primary");
         if config.epoch > self.config.epoch {
             self.config = config;
+            self.intent = None;
+            self.proposed.clear();
             self.follow_config(now, linked);
         }
     }
@@ -287,67 +299,87 @@ impl Primary {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
-        let mut remove = None;
+        let failed = self.give_up_the_silent(now);
+        let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
+        // With a quorum, who has the least first: what is committed, enough of the others have.
+        let failed = failed.min_by_key(|peer| peer.confirmed());
+        let without_failed = failed.map(|peer| self.config.without(peer.member));
+        let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
+        let next = next.or_else(|| self.convert_a_peer(now));
+        self.pursue(next);
+    }
+
+    /// Ends sessions with peers that have been silent for too long; answers who failed.
+    fn give_up_the_silent(&mut self, now: Nanos) -> Vec<ServerId> {
+        let mut failed = Vec::new();
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             let peer = self.peers.get_mut(&server).expect("the keys were just listed");
             let silence = peer.silence(now);
             let patience = if peer.is_linked() { self.timing.answer_patience } else { self.timing.link_patience };
-            let failed = silence > patience || peer.failures() >= MAX_FAILED_SESSIONS;
-            if failed && peer.counted {
-                remove = remove.or(Some(peer.member));
+            if silence > patience || peer.failures() >= MAX_FAILED_SESSIONS {
+                failed.push(server);
             }
             if silence > patience && peer.state() != PeerState::Away {
                 tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
                 self.with_peer(server, |peer, _, out| peer.fail(now, out));
             }
         }
-        match remove {
-            Some(member) => self.propose_without(member),
-            // What this primary took over was made durable before it was made.
-            None if !self.config.former.is_empty() => self.propose(self.config.settled()),
-            None => self.propose_a_learner_in_sync(),
-        }
-        self.convert_a_peer(now);
+        failed
     }
 
-    fn propose_without(&mut self, member: Member) {
-        self.propose(self.config.without(member));
+    /// What this primary took over was made durable before it was made; where it had to hear of others, they have it now, too.
+    fn settlement(&self) -> Option<GroupConfig> {
+        let is_due = self.config.must_hear == 0 || self.is_complete();
+        (is_due && !self.config.former.is_empty()).then(|| self.config.settled())
+    }
+
+    fn with_a_learner_in_sync(&self) -> Option<GroupConfig> {
+        let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && peer.keeps_copy_as(self.options.backups);
+        let ready = |member: &&Member| self.peers.get(&member.server).is_some_and(is_ready);
+        let learner = self.config.learners.iter().find(ready).filter(|_| self.config.must_hear == 0)?;
+        Some(self.config.with_backup(*learner))
     }
 
     /// One peer after the other comes to keep its copy the way that the table's options say now. Where enough members are in sync
     /// without it, it leaves the group for that, so that no write waits; otherwise writes wait until it is in sync again.
-    fn convert_a_peer(&mut self, now: Nanos) {
+    fn convert_a_peer(&mut self, now: Nanos) -> Option<GroupConfig> {
         let options = &self.options;
         let is_other = |peer: &&Peer| !peer.keeps_copy_as(options.backups);
         if let Some(learner) = self.peers.values().find(|peer| !peer.counted && is_other(peer)) {
             let server = learner.member.server;
             self.with_peer(server, |peer, _, out| peer.fail(now, out));
-        } else if self.proposing || !self.is_complete() || !self.config.learners.is_empty() {
+            return None;
+        }
+        if self.proposing || !self.may_open() || !self.config.learners.is_empty() {
             // Others first: with each, the group has one less that can take over.
-        } else if let Some(member) = self.peers.values().find(is_other).map(|peer| peer.member) {
-            let (in_sync, needed) = self.in_sync();
-            match in_sync > needed {
-                true => self.propose_without(member),
-                false => drop(self.with_peer(member.server, |peer, _, out| peer.fail(now, out))),
-            }
+            return None;
         }
+        let member = self.peers.values().find(is_other)?.member;
+        let (in_sync, needed) = self.in_sync();
+        if in_sync > needed {
+            return Some(self.config.without(member));
+        }
+        self.with_peer(member.server, |peer, _, out| peer.fail(now, out));
+        None
     }
 
-    fn propose_a_learner_in_sync(&mut self) {
-        let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && peer.keeps_copy_as(self.options.backups);
-        let ready = |member: &Member| self.peers.get(&member.server).is_some_and(is_ready);
-        let Some(learner) = self.config.learners.iter().copied().find(ready) else { return };
-        if !self.proposing {
-            self.peers.get_mut(&learner.server).expect("found by the peer").counted = true;
-            self.propose(self.config.with_backup(learner));
+    /// Proposes `next`, once enough of its members have what is committed: until then, nothing more is that they do not have.
+    fn pursue(&mut self, next: Option<GroupConfig>) {
+        if self.proposing {
+            return;
         }
-    }
-
-    fn propose(&mut self, config: GroupConfig) {
-        if !self.proposing {
-            self.proposing = true;
-            self.actions.push(PrimaryAction::Propose(config));
+        let has_all = |next: &GroupConfig| self.agreed_in(next, Lsn(u64::MAX), &Peer::confirmed) >= self.committed;
+        let is_safe = next.as_ref().is_some_and(|next| has_all(next) || planted(Bug::ChangeUncaughtUp));
+        self.intent = next;
+        let Some(next) = self.intent.take_if(|_| is_safe) else { return };
+        for backup in &next.backups {
+            self.peers.get_mut(&backup.server).expect("members have peers").counted = true;
         }
+        if !self.proposed.contains(&next) {
+            self.proposed.push(next.clone());
+        }
+        self.proposing = true;
+        self.actions.push(PrimaryAction::Propose(next));
     }
 
     /// The coordinator answered a proposal, or will not: what came of it is told by [`Primary::reconfigure`] alone.
@@ -362,38 +394,65 @@ impl Primary {
         }
     }
 
-    /// No other primary can have taken office before now.
-    pub fn holds_lease(&self, now: Nanos) -> bool {
-        self.lease.valid(now, self.peers.values().filter(|peer| peer.counted).map(|peer| peer.member.server))
+    /// The configuration, and all that may have taken its place or are about to.
+    fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
+        std::iter::once(&self.config).chain(&self.proposed).chain(&self.intent)
     }
 
-    /// Last LSN that every counted peer holds; `appended` if there is none.
-    pub fn commit(&self, appended: Lsn) -> Lsn {
-        if planted(Bug::AcknowledgeBeforeCompletion) {
-            return appended;
-        }
-        self.least(appended, Peer::confirmed)
+    /// No other primary can have taken office before now.
+    pub fn holds_lease(&self, now: Nanos) -> bool {
+        self.configs().all(|config| {
+            let promised = config.backups.iter().filter(|backup| self.lease.is_valid(now, backup.server)).count();
+            1 + promised >= self.options.needed_of(1 + config.backups.len())
+        })
+    }
+
+    /// Last LSN that enough members hold, of whom this one holds all up to `appended`. What was committed once stays so, also while
+    /// the session of a member begins anew.
+    pub fn commit(&mut self, appended: Lsn) -> Lsn {
+        let agreed = match planted(Bug::AcknowledgeBeforeCompletion) {
+            true => appended,
+            false => self.agreed(appended, Peer::confirmed),
+        };
+        self.committed = self.committed.max(agreed);
+        self.committed
     }
 
     /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] that is more than what is committed, and what of it
     /// is not may be lost with this primary: nothing may be built on it but answers.
     pub fn acknowledged(&self, appended: Lsn) -> Lsn {
         match self.options.acknowledge {
-            Acknowledge::LastWrite => self.commit(appended),
-            Acknowledge::LastFlush => self.least(appended, |peer| peer.issued(self.options.max_unacked_bytes)),
+            Acknowledge::LastWrite => self.committed,
+            Acknowledge::LastFlush => self.agreed(appended, |peer| peer.issued(self.options.max_unacked_bytes)),
         }
     }
 
-    /// The least that `lsn` is of a counted peer; `appended` if there is none.
-    fn least(&self, appended: Lsn, lsn: impl Fn(&Peer) -> Lsn) -> Lsn {
-        let counted = self.peers.values().filter(|peer| peer.counted);
-        let counted = counted.filter(|peer| !planted(Bug::AcknowledgeWithFailedMember) || peer.is_linked());
-        counted.map(lsn).min().unwrap_or(appended).min(appended)
+    /// The last LSN up to which `lsn` of enough members reaches, in every configuration that may be in force.
+    fn agreed(&self, own: Lsn, lsn: impl Fn(&Peer) -> Lsn) -> Lsn {
+        self.configs().map(|config| self.agreed_in(config, own, &lsn)).min().expect("there is a configuration")
+    }
+
+    fn agreed_in(&self, config: &GroupConfig, own: Lsn, lsn: &impl Fn(&Peer) -> Lsn) -> Lsn {
+        let needed = self.options.needed_of(1 + config.backups.len());
+        let reached = |backup: &Member| match self.peers.get(&backup.server) {
+            Some(peer) if planted(Bug::AcknowledgeWithFailedMember) && !peer.is_linked() => own,
+            Some(peer) if peer.member == *backup => lsn(peer).min(own),
+            _ => Lsn(0),
+        };
+        let all = || config.backups.iter().map(reached).chain([own]);
+        let is_agreed = |one: &Lsn| all().filter(|other| other >= one).count() >= needed;
+        all().filter(is_agreed).max().expect("all have what the one has that has the least")
     }
 
     /// Every counted peer has installed its base.
     pub fn is_complete(&self) -> bool {
         self.peers.values().filter(|peer| peer.counted).all(|peer| peer.state() == PeerState::InSync)
+    }
+
+    /// It may serve: every counted peer has installed its base; and where it was not known that its copy is the longest, whoever
+    /// takes office after it need not ask those that it heard.
+    pub fn may_open(&self) -> bool {
+        self.is_complete() && self.config.must_hear == 0
     }
 
     /// Highest index of a tail of `log` that may open; `own_flushed_below` is the primary's own flushing.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::peer::PeerAction;
 use bytes::Bytes;
-use leeward_format::cluster::BackupMode;
+use leeward_format::cluster::{BackupMode, Former};
 use leeward_format::control::ToBackup;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
@@ -23,6 +23,7 @@ fn config(backups: &[Member], learners: &[Member]) -> GroupConfig {
         backups: backups.to_vec(),
         learners: learners.to_vec(),
         former: Vec::new(),
+        must_hear: 0,
     }
 }
 
@@ -49,14 +50,32 @@ struct Group {
 
 impl Group {
     fn new(backups: &[Member], learners: &[Member]) -> Group {
+        Group::of(config(backups, learners), TableOptions::default())
+    }
+
+    fn of(config: GroupConfig, options: TableOptions) -> Group {
         let now = Nanos::from_secs(1);
-        let primary = Primary::new(now, config(backups, learners), TableOptions::default(), Timing::default(), &[]);
+        let primary = Primary::new(now, config, options, Timing::default(), &[]);
         Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new() }
+    }
+
+    /// Two of three are enough; both backups are in sync.
+    fn with_quorum() -> Group {
+        let options = TableOptions { quorum: Some(2), ..TableOptions::default() };
+        let mut group = Group::of(config(&[TWO, THREE], &[]), options);
+        for member in [TWO, THREE] {
+            group.link(member, true);
+            group.run(&[member]);
+        }
+        group
     }
 
     fn answer(&mut self, member: Member, session: u64, message: &ToBackup) {
         let answer = match message {
-            ToBackup::Open { .. } => ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2] },
+            ToBackup::Open { .. } => {
+                let position = (Epoch(4), Lsn(10));
+                ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], position }
+            }
             ToBackup::Base(_) => ToPrimary::Missing(Vec::new()),
             ToBackup::InstallBase => ToPrimary::BaseInstalled,
             _ => return,
@@ -158,7 +177,7 @@ fn with_last_flush_a_write_is_acknowledged_on_its_way() {
     let last_flush =
         TableOptions { acknowledge: Acknowledge::LastFlush, max_unacked_bytes: 250, ..TableOptions::default() };
     group.append(11);
-    assert_eq!(group.primary.acknowledged(Lsn(11)), Lsn(10));
+    assert_eq!((group.primary.commit(Lsn(11)), group.primary.acknowledged(Lsn(11))), (Lsn(10), Lsn(10)));
     group.primary.set_options(last_flush);
     assert_eq!(group.primary.acknowledged(Lsn(11)), Lsn(10), "its 1100 bytes are too many");
     group.complete(TWO);
@@ -171,7 +190,7 @@ fn with_last_flush_a_write_is_acknowledged_on_its_way() {
     group.complete(TWO);
     assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(13), "by one of them");
     group.link(THREE, false);
-    assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(0), "nothing is on its way to it");
+    assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(11), "nothing more is on its way to it");
 }
 
 #[test]
@@ -234,7 +253,7 @@ fn a_failed_backup_counts_until_it_is_removed() {
     group.link(THREE, false);
     group.wait(400);
     group.run(&[]);
-    assert_eq!(group.primary.commit(Lsn(11)), Lsn(0), "it is gone, but still a member");
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(10), "it is gone, but still a member");
     assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
     let next = group.proposals[0].clone();
     group.primary.reconfigure(group.now, next, &[]);
@@ -266,15 +285,95 @@ fn a_learner_counts_from_its_proposal_on() {
     group.append(11);
     group.complete(TWO);
     assert_eq!(group.primary.commit(Lsn(11)), Lsn(11), "a learner does not count");
+    group.append(12);
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals, [], "it does not have what is committed");
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(11), "nothing more is, until it has that");
+    group.complete(THREE);
     group.wait(50);
     group.run(&[]);
     assert_eq!(group.proposals, [group.primary.config().with_backup(THREE)]);
-    group.append(12);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(12));
+    group.append(13);
     group.writes.retain(|(server, _)| *server != THREE.server);
     group.complete(TWO);
-    assert_eq!(group.primary.commit(Lsn(12)), Lsn(10), "its admission may have succeeded");
+    assert_eq!(group.primary.commit(Lsn(13)), Lsn(12), "its admission may have succeeded");
     group.primary.proposal_ended();
-    assert_eq!(group.primary.commit(Lsn(12)), Lsn(10), "an answer alone settles nothing");
+    assert_eq!(group.primary.commit(Lsn(13)), Lsn(12), "an answer alone settles nothing");
+}
+
+#[test]
+fn with_a_quorum_a_slow_member_holds_up_no_write() {
+    let mut group = Group::with_quorum();
+    group.append(11);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(10));
+    group.complete(THREE);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
+    group.primary.lease_granted(THREE.server, group.now);
+    assert!(group.primary.holds_lease(group.now), "two promised, this one included");
+    group.primary.lease_granted(TWO.server, group.now);
+    group.now += Nanos::from_secs(1);
+    assert!(!group.primary.holds_lease(group.now));
+}
+
+#[test]
+fn a_member_leaves_only_when_the_others_have_what_is_committed() {
+    let mut group = Group::with_quorum();
+    group.append(11);
+    group.complete(THREE);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
+    group.link(THREE, false);
+    group.wait(400);
+    group.run(&[]);
+    assert_eq!(group.proposals, [], "only it and the primary have what was committed last");
+    group.append(12);
+    let of_two: Vec<u64> = group.writes.iter().filter(|(server, _)| *server == TWO.server).map(|(_, op)| *op).collect();
+    group.primary.complete(group.now, TWO.server, of_two[0], &mut group.ops);
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(11));
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(12)), Lsn(12));
+}
+
+#[test]
+fn of_two_that_failed_the_one_that_has_less_leaves_first() {
+    let mut group = Group::with_quorum();
+    group.append(11);
+    group.complete(TWO);
+    assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
+    for member in [TWO, THREE] {
+        group.link(member, false);
+    }
+    group.wait(400);
+    group.run(&[]);
+    assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
+    group.primary.reconfigure(group.now, group.proposals[0].clone(), &[]);
+    group.primary.proposal_ended();
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals[1], group.primary.config().without(TWO));
+}
+
+#[test]
+fn who_had_to_hear_of_others_settles_when_they_have_its_base_and_serves_then() {
+    let former = vec![Former { member: THREE, term: Epoch(4) }];
+    let taken_over = GroupConfig { former: former.clone(), must_hear: 2, ..config(&[TWO], &[]) };
+    let mut group = Group::of(taken_over, TableOptions { quorum: Some(2), ..TableOptions::default() });
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals, []);
+    group.link(TWO, true);
+    group.run(&[TWO]);
+    group.wait(50);
+    group.run(&[]);
+    assert!(!group.primary.may_open(), "its successor must still ask TWO and THREE");
+    assert_eq!(group.proposals, [group.primary.config().settled()]);
+    group.primary.reconfigure(group.now, group.proposals[0].clone(), &[TWO.server]);
+    assert!(group.primary.may_open());
 }
 
 #[test]

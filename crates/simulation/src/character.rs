@@ -148,17 +148,25 @@ impl Character {
         times.into_iter().zip([other, self.table.backups, other]).collect()
     }
 
+    /// With a quorum, a member that is farther from the others than they are from each other, and how much: it holds up no write, and
+    /// has the shortest copy. Not drawn.
+    pub(crate) fn far(&self) -> Option<(usize, Nanos)> {
+        let far = 1 + (self.table.l0_bytes >> 12).ilog2() as usize % 2;
+        self.table.quorum.map(|_| (far, Nanos::from_millis(30)))
+    }
+
     /// It in a few words.
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
             table.placement,
             table.backups,
             table.addressing,
             table.acknowledge,
+            table.needed_of(self.nodes),
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
@@ -190,6 +198,7 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     };
     let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
+    let quorum = (nodes > 1 && matches!(growth_factor, 3 | 4)).then_some(2);
     let addressing = if growth_factor.is_multiple_of(2) { Addressing::Logical } else { Addressing::Physical };
     let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
@@ -204,6 +213,7 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
         l0_bytes,
         growth_factor,
         compression,
+        quorum,
         ..TableOptions::default()
     }
 }

@@ -171,6 +171,7 @@ impl World {
     /// Runs it to its end.
     pub(crate) fn run(mut self) -> Report {
         tracing::info!(seed = self.seed, character = self.character.name(), "the world begins");
+        self.set_distances();
         for node in self.nodes() {
             self.start(node);
         }

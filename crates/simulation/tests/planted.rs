@@ -51,4 +51,6 @@ planted! {
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
     a_backup_compacts_what_is_not_committed: BuildUncommitted,
+    a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
+    members_are_counted_on_for_what_they_do_not_have: ChangeUncaughtUp,
 }

@@ -93,6 +93,7 @@ impl Store {
             backups: Vec::new(),
             learners: Vec::new(),
             former: Vec::new(),
+            must_hear: 0,
         };
         let server = ServerInfo {
             member,

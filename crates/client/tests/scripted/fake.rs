@@ -150,6 +150,7 @@ pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&s
         backups: Vec::new(),
         learners: Vec::new(),
         former: Vec::new(),
+        must_hear: 0,
     };
     let server = |(number, address): (usize, &&str)| ServerInfo {
         member: member(number as u32 + 1),

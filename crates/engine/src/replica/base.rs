@@ -122,15 +122,18 @@ impl Replica {
 
     /// Writes the bytes; answers how many of them were rewritten.
     fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &mut [u8]) -> Result<u64> {
+        let protocol = |error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id));
         if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
+            wire::check(shipped, bytes).map_err(protocol)?;
             self.volume.write(segment.no(), 0, bytes)?;
             return Ok(0);
         }
+        // It reads every node, filter and range by its own checksum.
         let address = Address { region: self.region(), segment: shipped.id, offset: 0 };
         leaf_segment::translate(shipped.kind, address, bytes, &mut |primary| {
             self.map.get(primary.no()).map(SegmentNo::name)
         })
-        .map_err(|error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id)))?;
+        .map_err(protocol)?;
         self.volume.write(segment.no(), 0, bytes)?;
         Ok(bytes.len() as u64)
     }

@@ -20,7 +20,8 @@ use leeward_format::cluster::Member;
 use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
 use leeward_format::record::{RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use leeward_platform::disk::with_scratch;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -76,11 +77,11 @@ impl Mounted {
         })
     }
 
-    pub(super) fn opened(&self, member: Member) -> ToPrimary {
+    pub(super) fn opened(&self, member: Member, position: (Epoch, Lsn)) -> ToPrimary {
         let descriptors =
             |memories: &[Arc<dyn Memory>]| memories.iter().map(|memory| memory.descriptor().0.clone()).collect();
         let (buffers, slots) = self.memories.split_at(BUFFERS);
-        ToPrimary::Opened { member, buffers: descriptors(buffers), slots: descriptors(slots) }
+        ToPrimary::Opened { member, buffers: descriptors(buffers), slots: descriptors(slots), position }
     }
 
     // ---- what it takes -------------------------------------------------------------------------------------------
@@ -220,11 +221,13 @@ impl Mounted {
     ) -> Result<T, String> {
         let which = BUFFERS + slot as usize;
         let source = self.memories.get(which).ok_or_else(|| format!("no ship slot {slot}"))?;
+        let bytes = (bytes as usize).min(source.len());
+        let _copy = self.budget.take(Purpose::Mirrors, bytes);
         // Aligned, so that it goes to the device from there.
-        let mut content = self.budget.pool().take((bytes as usize).min(source.len()));
-        let _copy = self.budget.take(Purpose::Mirrors, content.len());
-        source.read(0, &mut content);
-        let stored = store(&mut content)?;
+        let stored = with_scratch(bytes, |content| {
+            source.read(0, content);
+            store(content)
+        })?;
         self.end(which);
         Ok(stored)
     }

@@ -5,7 +5,7 @@ use leeward_engine::{Error, Replica, Volume};
 use leeward_fabric::Fabric;
 use leeward_format::cluster::{BackupMode, TableOptions};
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
 use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
@@ -74,8 +74,8 @@ pub enum Work {
 /// What came of it.
 #[derive(Debug)]
 pub enum Done {
-    /// New memory is mounted.
-    Joined(Mounted),
+    /// New memory is mounted; how far the copy reaches without it.
+    Joined(Mounted, (Epoch, Lsn)),
     /// Segments of the base that are missing here.
     Compared(Vec<SegmentId>),
     /// A tail is durable.
@@ -134,6 +134,7 @@ impl Work {
     ) -> Result<Done, String> {
         let memory = || mounted.ok_or_else(|| "a message before the term was joined".to_owned());
         let failed = |error: Error| error.to_string();
+        let unregistered = |error| format!("no memory can be registered: {error}");
         if copy.is_none()
             && let Work::Join { options } = &self
         {
@@ -146,8 +147,8 @@ impl Work {
                     replica.adopt_tails(&old.give_up(replica).map_err(failed)?).map_err(failed)?;
                 }
                 replica.abandon();
-                let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
-                mounted.map(Done::Joined).map_err(|error| format!("no memory can be registered: {error}"))
+                let registered = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
+                registered.map(|new| Done::Joined(new, replica.position())).map_err(unregistered)
             }
             Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {

@@ -18,6 +18,7 @@ fn snapshot() -> Snapshot {
         backups: Vec::new(),
         learners: Vec::new(),
         former: Vec::new(),
+        must_hear: 0,
     };
     let region = RegionStatus {
         region: RegionId(1),

@@ -64,8 +64,8 @@ impl Node {
         for (proposal, outcome) in self.context.agent.take_outcomes() {
             match self.context.proposals.remove(&proposal).expect("a proposal ends once") {
                 Proposer::Primary(region) => {
-                    if let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) {
-                        serving.primary.proposal_ended();
+                    if let Some(slot) = self.slots.get_mut(&region) {
+                        slot.proposal_ended();
                     }
                 }
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),

@@ -166,6 +166,9 @@ impl Context {
     fn table_options(&self, table: &str) -> Option<TableOptions> {
         self.agent.view().table(table).cloned()
     }
+    fn is_linked(&self, server: ServerId) -> bool {
+        self.links.get(&server).is_some_and(|link| link.up)
+    }
     fn links_up(&self) -> Vec<ServerId> {
         self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
     }
@@ -521,7 +524,7 @@ impl Node {
         let error = match config.primary {
             Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
             Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
-            Some(primary) if self.context.links.get(&primary.server).is_some_and(|link| link.up) => {
+            Some(primary) if self.context.is_linked(primary.server) => {
                 let id = self.forwarding.send(since, to, table.clone(), op.clone(), primary.server);
                 self.context.send(primary.server, &Control::Forward { id, table, op });
                 return;

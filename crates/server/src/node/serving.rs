@@ -194,7 +194,7 @@ impl Serving {
         }
         self.post(last, ops);
         let commit = self.primary.commit(self.written);
-        if !self.open && self.primary.is_complete() {
+        if !self.open && self.primary.may_open() {
             self.open = true;
             self.recovery = now - self.since;
             tracing::info!(region = %self.id, term = %self.term, lsn = %last, "serving");

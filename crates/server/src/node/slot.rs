@@ -21,6 +21,7 @@ use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
 use leeward_replication::backup::{Backup, BackupAction, Office, Work};
+use leeward_replication::candidate::{self, Candidate, Verdict};
 use leeward_replication::peer::PeerAction;
 use leeward_replication::primary::{Primary, PrimaryAction};
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub(super) struct Slot {
     is_building: bool,
     /// What such compactions did.
     pub(super) compacted: CompactionTotals,
+    /// It was chosen as the primary, and hears who has the longest copy.
+    candidate: Option<Candidate>,
     /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
     over: Epoch,
 }
@@ -70,6 +73,7 @@ impl Slot {
             building: None,
             is_building: false,
             compacted: CompactionTotals::default(),
+            candidate: None,
             over: Epoch(0),
         }
     }
@@ -109,10 +113,46 @@ impl Slot {
                 self.act_as_primary(context);
             }
             Holding::Serving(_) => self.lose_office(context, out),
-            Holding::Copy(_) if mine && config.term > self.over => self.assume(now, &config, context),
+            Holding::Copy(_) if mine && config.term > self.over => self.stand(now, &config, context),
             _ => {}
         }
         self.finish_retiring(context);
+    }
+
+    /// Assumes the office of `config`, if nobody can have a longer copy.
+    fn stand(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        if config.must_hear == 0 || self.is_longest(now, config, context) {
+            self.assume(now, config, context);
+        }
+    }
+
+    /// Whether its copy is known to be the longest; asks the others, and hands the office over to one whose copy is longer.
+    fn is_longest(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) -> bool {
+        let Some(options) = context.table_options(&config.table) else { return false };
+        let stood = self.candidate.take().filter(|candidate| candidate.term() == config.term);
+        let mut candidate = stood.unwrap_or_else(|| Candidate::new(config.clone()));
+        candidate.reconfigure(config);
+        let (me, term, session) = (context.me.server, config.term, candidate::SESSION);
+        let open = ToBackup::Open { options };
+        for server in candidate.ask(now, |server| server == me || context.is_linked(server)) {
+            let body = open.clone();
+            match server == me {
+                true => self.backup.message(now, Office { primary: me, term, session }, body, &context.grants),
+                false => context.send(server, &Control::ToBackup { region: self.id, term, session, body }),
+            }
+        }
+        let verdict = candidate.verdict();
+        self.candidate = Some(candidate);
+        match verdict {
+            Verdict::Serve => return true,
+            Verdict::HandOver(heir) => {
+                tracing::info!(region = %self.id, %term, to = %heir.server, "another copy is longer: hands the office over");
+                context.propose(config, config.handed_to(heir));
+            }
+            Verdict::Open => {}
+        }
+        self.act_as_backup(context);
+        false
     }
 
     fn assume(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
@@ -126,7 +166,7 @@ impl Slot {
             unreachable!("only a copy at rest assumes an office");
         };
         let mounted = self.backup.retire();
-        (self.work, self.building) = (None, None);
+        (self.work, self.building, self.candidate) = (None, None, None);
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Error> {
@@ -227,6 +267,9 @@ impl Slot {
         for action in self.backup.take_actions() {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
+                BackupAction::Send(office, body) if office.primary == context.me.server => {
+                    self.hear_heir(office.term, &body);
+                }
                 BackupAction::Send(office, body) => {
                     let message =
                         Control::ToPrimary { region: self.id, term: office.term, session: office.session, body };
@@ -291,6 +334,24 @@ impl Slot {
         if let Some(serving) = self.serving().filter(|serving| serving.term == term) {
             serving.primary.message(now, from, session, body, &mut context.ops);
             self.act_as_primary(context);
+        } else if session == candidate::SESSION {
+            self.hear_heir(term, &body);
+        }
+    }
+
+    /// A member has joined the term in which this one is a candidate.
+    fn hear_heir(&mut self, term: Epoch, body: &ToPrimary) {
+        let candidate = self.candidate.as_mut().filter(|candidate| candidate.term() == term);
+        if let (Some(candidate), ToPrimary::Opened { member, position, .. }) = (candidate, body) {
+            candidate.opened(*member, *position);
+        }
+    }
+
+    /// A proposal of the primary, or of the candidate, ended.
+    pub(super) fn proposal_ended(&mut self) {
+        match &mut self.holding {
+            Holding::Serving(serving) => serving.primary.proposal_ended(),
+            _ => self.candidate.iter_mut().for_each(Candidate::proposal_ended),
         }
     }
 

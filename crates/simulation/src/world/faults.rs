@@ -5,6 +5,7 @@ use super::{Event, NodeId, World, node_of, server_id};
 use crate::HERE;
 use crate::character::Promise;
 use leeward_fabric::PeerId;
+use leeward_format::cluster::{GroupConfig, Member};
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_server::node::link;
@@ -179,8 +180,9 @@ impl World {
         true
     }
 
-    /// What the store promises: it survives the loss of all but one member's memory, and `kill -9` of all. After a power
-    /// loss some member in sync must stay alive until every region is whole again, or the newest writes may be lost.
+    /// What the store promises: it survives the loss of all but one member's memory, with a quorum of one member less than that, and
+    /// `kill -9` of all. After a power loss so many members in sync must stay alive until every region is whole again, or the
+    /// newest writes may be lost.
     pub(super) fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
         if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
             return false;
@@ -191,11 +193,17 @@ impl World {
         if self.character.promise != Promise::Everything || !(power || self.trouble.power_lost) {
             return true;
         }
-        self.configs().iter().all(|config| {
-            let survives = |server| !victims.contains(&node_of(server));
-            let mut in_sync = config.in_sync();
-            config.epoch.0 == 0 || in_sync.any(|member| survives(member.server) && self.is_alive(member))
-        })
+        let survives = |member: &Member| !victims.contains(&node_of(member.server)) && self.is_alive(*member);
+        self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
+    }
+
+    /// Whether those of the members of `config` that are among `some` certainly have all that was committed.
+    pub(super) fn is_held_by(&self, config: &GroupConfig, some: impl Fn(&Member) -> bool) -> bool {
+        let in_sync = config.in_sync().count();
+        match config.must_hear as usize {
+            0 => config.in_sync().filter(some).count() + self.character.table.needed_of(in_sync) > in_sync,
+            must => config.heirs().filter(|heir| config.lived_on(*heir) && some(heir)).count() >= must,
+        }
     }
 
     /// A machine has lost power.
@@ -290,16 +298,23 @@ impl World {
         HERE.set((self.now, None));
         tracing::info!("cuts are healed");
         self.network.heal();
-        for from in self.nodes() {
-            for to in self.nodes().filter(|to| *to != from) {
-                self.network.slow(link::peer(server_id(from)), link::peer(server_id(to)), Nanos::ZERO);
-            }
-        }
+        self.set_distances();
         self.host.reachable.fill(true);
         self.host.down = false;
         for machine in &mut self.machines {
             machine.slow_disk = false;
             machine.disk.set_capacity(DISK_BYTES);
+        }
+    }
+
+    /// Links take as long as they do when nothing is wrong.
+    pub(super) fn set_distances(&mut self) {
+        let far = self.character.far();
+        for from in self.nodes() {
+            for to in self.nodes().filter(|to| *to != from) {
+                let extra = far.filter(|(far, _)| *far == to).map_or(Nanos::ZERO, |(_, extra)| extra);
+                self.network.slow(link::peer(server_id(from)), link::peer(server_id(to)), extra);
+            }
         }
     }
 

@@ -73,7 +73,7 @@ impl World {
             let former = config.former.iter().map(|former| former.member);
             let mut named = config.in_sync().chain(former);
             let is_named = named.any(|member| (member.server, member.volume) == (server, volume));
-            !is_named || config.in_sync().any(|member| member.server != server && self.is_alive(member))
+            !is_named || self.is_held_by(config, |member| member.server != server && self.is_alive(*member))
         })
     }
 }

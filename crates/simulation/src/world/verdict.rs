@@ -75,9 +75,13 @@ impl World {
 
     /// Every region has a serving primary and all its replicas in sync.
     pub(super) fn is_well(&self) -> bool {
+        self.is_served() && self.configs().iter().all(|config| config.in_sync().count() == self.character.nodes)
+    }
+
+    /// Every region has a serving primary, and all that are counted on live.
+    fn is_served(&self) -> bool {
         self.configs().iter().all(|config| {
-            config.in_sync().count() == self.character.nodes
-                && config.in_sync().all(|member| self.is_alive(member))
+            config.in_sync().all(|member| self.is_alive(member))
                 && config.primary.is_some_and(|primary| {
                     let node = self.machines[node_of(primary.server)].node.as_ref();
                     node.is_some_and(|node| node.is_serving(config.region, config.term))
@@ -88,7 +92,13 @@ impl World {
     /// The other processes die, and this one, a backup until now or a primary, serves all regions alone.
     fn compare_alone(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
         let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
-        others.iter().for_each(|other| self.crash(*other, false));
+        for other in &others {
+            self.crash(*other, false);
+            // All that one member of a quorum does not have is lost with the others, unless they leave the group before.
+            if self.character.table.quorum.is_some() {
+                self.advance_to("served by those that are left", World::is_served)?;
+            }
+        }
         if others.is_empty() {
             self.crash(node, false);
             self.start(node);

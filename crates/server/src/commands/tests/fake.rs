@@ -53,6 +53,7 @@ impl FakeNode {
             backups: vec![member(2), member(3)],
             learners: Vec::new(),
             former: Vec::new(),
+            must_hear: 0,
         }));
         // Another table of one region, with a backup less.
         let (table, region) = (String::from(ORDERS), RegionId(100));
