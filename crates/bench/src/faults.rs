@@ -1,7 +1,7 @@
 //! Primaries killed in every mode of replication, and modes changed while they are.
 //!
 //! Each run is a cluster of its own, of one of the [variants](VARIANTS) that `bench replication` compares, with two or three
-//! replicas, under YCSB's workload A. First primaries are killed as [`crate::kills`] does it; then a change of the table comes
+//! replicas, under YCSB's workload A. First primaries are killed as `leeward bench ycsb` does it; then a change of the table comes
 //! with each kill. At the end every acknowledged write is read back, every member must be in sync, and replicas are compared.
 //! Call it from any thread.
 

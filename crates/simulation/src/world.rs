@@ -363,7 +363,7 @@ impl World {
         }
         let is_new = before < self.promotions.values().sum();
         if is_new && self.character.table.acknowledge == Acknowledge::LastFlush {
-            self.load.newest_lost(self.now);
+            self.load.newest_lost(self.now, &[]);
         }
     }
 
