@@ -24,6 +24,8 @@ pub const KEY_BYTES: usize = 24;
 const SEQUENCE_BYTES: usize = 8;
 /// Bytes of a small, medium and large pair.
 const PAIR_BYTES: [usize; 3] = [33, 123, 1023];
+/// Bytes of the largest pair, key and value together.
+pub(crate) const LARGEST_PAIR_BYTES: usize = PAIR_BYTES[2];
 
 /// Sizes of the pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

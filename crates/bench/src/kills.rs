@@ -1,14 +1,23 @@
 //! `kill -9` of a primary now and then: who is killed, how long its regions were unavailable, and when all groups
 //! were whole again. Runs on a thread of its own beside the workers of a phase.
+//!
+//! The last kills of a run may come with a change of the table each, so that a change, the death of a primary and the rebuild of
+//! a member meet in every order: before the first kill of three; during the second's failover; before the third, which comes as
+//! soon as the second node is started again.
 
+use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::report::Kill;
 use crate::ycsb::{BenchError, DevCluster, Options, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
-use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
+use leeward_client::{
+    ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, TableOptions, Ticket,
+};
+use leeward_format::cluster::Acknowledge;
+use leeward_format::table::TableChange;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +28,10 @@ mod tests;
 
 /// How long a killed node has to be in sync again.
 const IN_SYNC_WITHIN: Duration = Duration::from_secs(180);
+/// A killed node is started again after this long at the latest: a region may be unable to go on without it.
+const RESTART_WITHIN: Duration = Duration::from_secs(5);
+/// How long groups have to stay whole to be at rest: members that follow a change leave them one by one.
+const AT_REST_FOR: Duration = Duration::from_secs(2);
 /// Pause between looks at the region map.
 const LOOK: Duration = Duration::from_millis(50);
 /// Pause before an unanswered probe is sent again: what the unavailable time is exact to, within a factor of 16.
@@ -27,6 +40,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(1);
 /// The kills of a run.
 pub(crate) struct Kills<'a> {
     cluster: &'a Mutex<Box<dyn DevCluster>>,
+    ledger: &'a Ledger,
     session: Session,
     every: Duration,
     /// Kills still to be made; `None` for as many as the time allows.
@@ -34,18 +48,43 @@ pub(crate) struct Kills<'a> {
     /// Members in sync over all groups when the run began: what every kill must return to.
     whole: usize,
     made: Vec<Kill>,
+    /// Changes still to be made, one with each of the last kills.
+    changes: VecDeque<TableChange>,
+    /// What the table is by now.
+    table: TableOptions,
+    /// When nodes were started again after the last kills, while nobody has waited until they are in sync.
+    rebuilding: Vec<Instant>,
+}
+
+/// A change of the table that comes with a kill.
+struct Alteration {
+    change: TableChange,
+    /// The node is dead by then.
+    comes_after: bool,
 }
 
 impl<'a> Kills<'a> {
     pub(crate) fn new(
         cluster: &'a Mutex<Box<dyn DevCluster>>,
+        ledger: &'a Ledger,
         every: Duration,
         options: &Options,
     ) -> Result<Self, BenchError> {
         let client_options = ClientOptions { retry_pause: PROBE_PAUSE, ..client_options(options) };
         let mut session = Session::connect(&options.seeds, client_options)?;
-        let whole = members_in_sync(&*session.fetch_map()?);
-        Ok(Kills { cluster, session, every, left: options.kills, whole, made: Vec::new() })
+        let map = session.fetch_map()?;
+        Ok(Kills {
+            cluster,
+            ledger,
+            session,
+            every,
+            left: options.kills,
+            whole: members_in_sync(&map),
+            made: Vec::new(),
+            changes: options.changes.iter().cloned().collect(),
+            table: map.table(&options.table).cloned().unwrap_or_default(),
+            rebuilding: Vec::new(),
+        })
     }
 
     /// The run asked for a number of kills that are not all made.
@@ -60,88 +99,188 @@ impl<'a> Kills<'a> {
     /// Kills until the phase is over or all kills are made. A kill that has begun is seen through to the end.
     pub(crate) fn run(&mut self, over: &AtomicBool, meter: &Mutex<Meter>, bar: &ProgressBar) -> Result<(), BenchError> {
         while self.left != Some(0) {
-            let next = Instant::now() + self.every;
+            let pause = if self.rebuilding.is_empty() { self.every } else { Duration::ZERO };
+            let next = Instant::now() + pause;
             while Instant::now() < next {
                 if over.load(Ordering::Relaxed) {
                     return Ok(());
                 }
                 thread::sleep(Duration::from_millis(10));
             }
-            let kill = self.kill_one(meter)?;
-            bar.suspend(|| println!("kill {}: {kill}", self.made.len() + 1));
-            self.made.push(kill);
+            let is_next_at_once = self.kill_one(meter)?;
             self.left = self.left.map(|left| left - 1);
+            if !(is_next_at_once && self.wants_more()) {
+                let first = self.made.len() - self.rebuilding.len();
+                self.wait_until_whole(Duration::ZERO)?;
+                for (kill, number) in self.made[first..].iter().zip(first + 1..) {
+                    bar.suspend(|| println!("kill {number}: {kill}"));
+                }
+            }
         }
         Ok(())
     }
 
-    fn kill_one(&mut self, meter: &Mutex<Meter>) -> Result<Kill, BenchError> {
+    /// Kills a node and starts it again; answers whether the next is to be killed while this one is brought in sync.
+    fn kill_one(&mut self, meter: &Mutex<Meter>) -> Result<bool, BenchError> {
+        let (alteration, is_next_at_once) = self.next_alteration();
+        let changed = alteration.as_ref().map(|alteration| alteration.change.clone());
+        let mut may_lose = self.table.acknowledge == Acknowledge::LastFlush;
+        if let Some(change) = &changed {
+            self.table = change.apply(&self.table).map_err(BenchError::Option)?;
+            may_lose |= self.table.acknowledge == Acknowledge::LastFlush;
+        }
+        let (before, after) = match alteration {
+            Some(Alteration { change, comes_after: true }) => (None, Some(change)),
+            other => (other.map(|alteration| alteration.change), None),
+        };
+        if let Some(change) = before {
+            self.session.execute(vec![Op::AlterTable { change: Box::new(change) }])?.iter().try_for_each(is_done)?;
+        }
         let map = self.session.fetch_map()?;
         let Some(server) = victim(&map) else {
             return Err(BenchError::Option("no region has a primary that could be killed".into()));
         };
-        let lone = map.servers.len() <= 1;
-        let regions: Vec<&GroupConfig> = map
-            .regions
-            .iter()
-            .filter(|group| group.primary.is_some_and(|primary| primary.server.0 == server))
-            .collect();
+        let is_of_it = |group: &&GroupConfig| group.primary.is_some_and(|primary| primary.server.0 == server);
+        let regions: Vec<&GroupConfig> = map.regions.iter().filter(is_of_it).collect();
         let fault = |source| BenchError::Node { server, source };
         meter.lock().sample();
         let killed = Instant::now();
         self.cluster.lock().kill(server).map_err(fault)?;
-        let restart = || {
-            self.cluster.lock().restart(server).map_err(fault)?;
-            Ok::<_, BenchError>(Instant::now())
-        };
-        // Nobody else would serve: the unavailable time of a lone node is its own recovery.
-        let restarted = if lone { Some(restart()?) } else { None };
-        let unavailable_seconds = probe(&mut self.session, &regions, killed)?;
-        let restarted = restarted.map_or_else(restart, Ok)?;
-        self.wait_until_whole(server, restarted)?;
-        Ok(Kill {
+        if may_lose {
+            regions.iter().for_each(|group| self.ledger.newest_lost(&group.start));
+        }
+        // Where nobody else would serve, the unavailable time is its own recovery.
+        let lone = map.servers.len() <= 1;
+        let restart_at = killed + if lone { Duration::ZERO } else { RESTART_WITHIN };
+        let mut probes = Probes::new(&mut self.session, &regions, after);
+        let mut restarted = None;
+        while restarted.is_none() || !probes.is_over() {
+            if restarted.is_none() && (probes.is_over() || Instant::now() >= restart_at) {
+                self.cluster.lock().restart(server).map_err(fault)?;
+                restarted = Some(Instant::now());
+            }
+            probes.poll(&mut self.session, killed)?;
+        }
+        let unavailable_seconds = probes.seconds;
+        self.rebuilding.extend(restarted);
+        self.made.push(Kill {
             server,
             regions: regions.iter().map(|group| group.region.0).collect(),
             recovery_seconds: lone.then(|| unavailable_seconds.iter().flatten().copied().fold(0.0, f64::max)),
             unavailable_seconds,
-            in_sync_seconds: restarted.elapsed().as_secs_f64(),
-        })
+            in_sync_seconds: 0.0,
+            changed: changed.map(|change| describe(&change)),
+        });
+        Ok(is_next_at_once)
     }
 
-    fn wait_until_whole(&mut self, server: u32, since: Instant) -> Result<(), BenchError> {
-        while members_in_sync(&*self.session.fetch_map()?) < self.whole {
-            if since.elapsed() > IN_SYNC_WITHIN {
-                return Err(BenchError::NotInSync { number: self.made.len() + 1, server, after: IN_SYNC_WITHIN });
+    /// The change that comes with the next kill, and whether the kill after it does not wait.
+    fn next_alteration(&mut self) -> (Option<Alteration>, bool) {
+        if self.left.is_some_and(|left| left as usize > self.changes.len()) {
+            return (None, false);
+        }
+        let Some(change) = self.changes.pop_front() else { return (None, false) };
+        let altered = self.made.iter().filter(|kill| kill.changed.is_some()).count();
+        let comes_after = altered % 3 == 1;
+        (Some(Alteration { change, comes_after }), comes_after)
+    }
+
+    /// Waits until all members are in sync, and stay so for a while.
+    pub(crate) fn wait_until_at_rest(&mut self) -> Result<(), BenchError> {
+        self.wait_until_whole(AT_REST_FOR)
+    }
+
+    /// Waits until all members have been in sync for a time; the kills that are waited for are told how long it took.
+    fn wait_until_whole(&mut self, lasting: Duration) -> Result<(), BenchError> {
+        let began = Instant::now();
+        let mut since = None;
+        loop {
+            let is_whole = members_in_sync(&*self.session.fetch_map()?) >= self.whole;
+            since = is_whole.then(|| since.unwrap_or_else(Instant::now));
+            if since.is_some_and(|since: Instant| since.elapsed() >= lasting) {
+                break;
+            }
+            if began.elapsed() > IN_SYNC_WITHIN {
+                let server = self.made.last().map_or(0, |kill| kill.server);
+                return Err(BenchError::NotInSync { number: self.made.len(), server, after: IN_SYNC_WITHIN });
             }
             thread::sleep(LOOK);
+        }
+        let first = self.made.len() - self.rebuilding.len();
+        for (kill, restarted) in self.made[first..].iter_mut().zip(self.rebuilding.drain(..)) {
+            kill.in_sync_seconds = restarted.elapsed().as_secs_f64();
         }
         Ok(())
     }
 }
 
-/// Seconds from `killed` to the first acknowledged write to each region; `None` where none was within the deadline.
-fn probe(session: &mut Session, regions: &[&GroupConfig], killed: Instant) -> Result<Vec<Option<f64>>, BenchError> {
-    let mut tickets = HashMap::new();
-    for (at, group) in regions.iter().enumerate() {
-        let op = Op::Put {
-            key: probe_key(group),
-            value: "probe".into(),
-            when: Condition::Always,
-            want_old: false,
-            lifetime: Lifetime::Forever,
-        };
-        tickets.insert(session.submit(vec![op]), at);
+/// Operations that are sent when a primary was killed: a write to each of its regions, and perhaps a change of the table.
+struct Probes {
+    /// Which region's each is; `None`: the change.
+    tickets: HashMap<Ticket, Option<usize>>,
+    /// Seconds from the kill to the first acknowledged write to each region; `None` where none was within the deadline.
+    seconds: Vec<Option<f64>>,
+}
+
+impl Probes {
+    fn new(session: &mut Session, regions: &[&GroupConfig], change: Option<TableChange>) -> Probes {
+        let mut tickets = HashMap::new();
+        if let Some(change) = change {
+            tickets.insert(session.submit(vec![Op::AlterTable { change: Box::new(change) }]), None);
+        }
+        for (at, group) in regions.iter().enumerate() {
+            let op = Op::Put {
+                key: probe_key(group),
+                value: "probe".into(),
+                when: Condition::Always,
+                want_old: false,
+                lifetime: Lifetime::Forever,
+            };
+            tickets.insert(session.submit(vec![op]), Some(at));
+        }
+        Probes { tickets, seconds: vec![None; regions.len()] }
     }
-    let mut seconds = vec![None; regions.len()];
-    while !tickets.is_empty() {
-        for done in session.poll(Duration::from_secs(1))? {
-            let Some(at) = tickets.remove(&done.ticket) else { continue };
-            if matches!(done.results[..], [OpResult::Put { .. }]) {
-                seconds[at] = Some(killed.elapsed().as_secs_f64());
+
+    fn is_over(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Takes the answers that come within a moment.
+    fn poll(&mut self, session: &mut Session, killed: Instant) -> Result<(), BenchError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        for done in session.poll(Duration::from_millis(500))? {
+            match self.tickets.remove(&done.ticket) {
+                Some(Some(at)) if matches!(done.results[..], [OpResult::Put { .. }]) => {
+                    self.seconds[at] = Some(killed.elapsed().as_secs_f64());
+                }
+                Some(None) => done.results.iter().try_for_each(is_done)?,
+                _ => {}
             }
         }
+        Ok(())
     }
-    Ok(seconds)
+}
+
+fn is_done(answer: &OpResult) -> Result<(), BenchError> {
+    match answer {
+        OpResult::Done => Ok(()),
+        OpResult::Error(error) => Err(BenchError::Alter(error.to_string())),
+        other => Err(BenchError::Alter(format!("it was answered by {other:?}"))),
+    }
+}
+
+/// A change as the options of `leeward table alter`.
+fn describe(change: &TableChange) -> String {
+    let options = [
+        ("backups", change.backups.map(|backups| backups.to_string())),
+        ("wire", change.wire.map(|wire| wire.to_string())),
+        ("acknowledge", change.acknowledge.map(|acknowledge| acknowledge.to_string())),
+        ("min-in-sync", change.min_in_sync.map(|members| members.to_string())),
+    ];
+    let given = options.into_iter().filter_map(|(name, value)| Some(format!("--{name} {}", value?)));
+    given.collect::<Vec<_>>().join(" ")
 }
 
 /// The server that is primary of the most regions.

@@ -7,8 +7,11 @@
 //! kept of a record. Only writes to one record at the same time, or whose outcome is unknown, make a set of
 //! possibilities.
 //!
+//! Of a table that may lose its [newest](crate::newest) writes with a primary, what a write has overwritten is dropped later.
+//!
 //! The clock starts at the time of day in nanoseconds, so that no value of an earlier run passes for one of this run.
 
+use crate::newest::{Acknowledged, Newest};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +47,7 @@ pub(crate) struct Ledger {
     first: u64,
     clock: AtomicU64,
     shards: Option<Vec<Mutex<Shard>>>,
+    newest: Option<Newest>,
 }
 
 impl Ledger {
@@ -51,7 +55,12 @@ impl Ledger {
     pub(crate) fn new(remember: bool) -> Ledger {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
         let shards = remember.then(|| (0..SHARDS).map(|_| Mutex::default()).collect());
-        Ledger { first: since, clock: AtomicU64::new(since), shards }
+        Ledger { first: since, clock: AtomicU64::new(since), shards, newest: None }
+    }
+
+    /// Of a table that may lose its newest writes with a primary.
+    pub(crate) fn with_newest(self, newest: Newest) -> Ledger {
+        Ledger { newest: Some(newest), ..self }
     }
 
     /// A write to `record` is about to be sent; answers its sequence number.
@@ -72,14 +81,37 @@ impl Ledger {
     /// The write was acknowledged: it must not be lost.
     pub(crate) fn acknowledged(&self, record: u64, sequence: u64) {
         let Some(mut shard) = self.shard(record) else { return };
-        let now = self.tick();
+        let at = self.tick();
         let writes = shard.open.get_mut(&record).expect("the write was begun");
         let write = writes.iter_mut().find(|write| write.sequence == sequence).expect("the write was begun");
-        write.acknowledged = Some(now);
-        let acknowledged = writes.iter().filter(|write| write.acknowledged.is_some());
-        let newest = acknowledged.map(|write| write.sequence).max().expect("this one is");
-        writes.retain(|write| write.acknowledged.is_none_or(|at| at >= newest));
-        shard.settle(record);
+        write.acknowledged = Some(at);
+        let Some(newest) = &self.newest else { return shard.overwritten(record, None) };
+        drop(shard);
+        self.confirm(newest.push(Acknowledged { record, sequence, at }));
+    }
+
+    /// The primary of the region that begins at `start` was killed, and its newest writes may be gone.
+    pub(crate) fn newest_lost(&self, start: &[u8]) {
+        if let Some(newest) = &self.newest {
+            newest.killed(start, self.tick());
+        }
+    }
+
+    /// No primary dies any more: records may be [checked](Ledger::check).
+    pub(crate) fn settle(&self) {
+        self.newest.iter().for_each(|newest| self.confirm(newest.settle()));
+    }
+
+    /// How many of the newest writes are gone as they may be, and what is gone as it may not. After every record was checked.
+    pub(crate) fn judge_newest(&self) -> Option<(u64, Vec<String>)> {
+        self.newest.as_ref().map(Newest::judge)
+    }
+
+    /// These are not lost whatever dies.
+    fn confirm(&self, writes: Vec<Acknowledged>) {
+        for Acknowledged { record, sequence, .. } in writes {
+            self.shard(record).into_iter().for_each(|mut shard| shard.overwritten(record, Some(sequence)));
+        }
     }
 
     /// The write was refused: it changed nothing.
@@ -107,6 +139,10 @@ impl Ledger {
     pub(crate) fn check(&self, record: u64, found: Option<u64>) -> bool {
         let before = found.is_none_or(|sequence| sequence < self.first);
         let found = found.filter(|_| !before).unwrap_or(BEFORE);
+        if let Some((newest, shard)) = self.newest.as_ref().zip(self.shard(record)) {
+            let write = shard.open.get(&record).and_then(|writes| writes.iter().find(|write| write.sequence == found));
+            write.into_iter().for_each(|write| newest.found(record, found, write.acknowledged));
+        }
         self.possible(record).contains(&found)
     }
 
@@ -129,6 +165,15 @@ impl Ledger {
 }
 
 impl Shard {
+    /// Forgets what was acknowledged before write `sequence` was sent, or before the newest acknowledged one was.
+    fn overwritten(&mut self, record: u64, sequence: Option<u64>) {
+        let Some(writes) = self.open.get_mut(&record) else { return };
+        let acknowledged = writes.iter().filter(|write| write.acknowledged.is_some());
+        let Some(newest) = sequence.or_else(|| acknowledged.map(|write| write.sequence).max()) else { return };
+        writes.retain(|write| write.acknowledged.is_none_or(|at| at >= newest));
+        self.settle(record);
+    }
+
     /// Keeps one number where there is one possibility.
     fn settle(&mut self, record: u64) {
         if let Some([Write { sequence, acknowledged: Some(_) }]) = self.open.get(&record).map(Vec::as_slice) {

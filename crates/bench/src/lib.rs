@@ -15,6 +15,7 @@
 //! workloads on embedded engines.
 #![forbid(unsafe_code)]
 
+pub mod faults;
 mod figures;
 mod generators;
 mod idle;
@@ -23,6 +24,7 @@ mod kills;
 mod ledger;
 mod machine;
 mod meter;
+mod newest;
 mod phase;
 mod plot;
 mod process;

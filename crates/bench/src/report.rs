@@ -31,6 +31,10 @@ pub struct Report {
     pub errors: u64,
     /// Records that held nothing of what they may hold. `None` without `--verify`.
     pub lost_writes: Option<u64>,
+    /// Writes that a killed primary took with it as its table allows, which acknowledges at the last flush. `None` of other tables.
+    pub newest_lost: Option<u64>,
+    /// Segments that are damaged, or differ between the replicas of a region. `None` where nobody looked.
+    pub replica_faults: Option<u64>,
     /// Records read back.
     pub verified_records: Option<u64>,
     /// Server CPU of all phases.
@@ -217,6 +221,8 @@ pub struct Kill {
     pub recovery_seconds: Option<f64>,
     /// Seconds from its restart until every group was in sync again.
     pub in_sync_seconds: f64,
+    /// How the table was changed at about the same time, as options of `leeward table alter`.
+    pub changed: Option<String>,
 }
 
 impl Report {
@@ -228,6 +234,8 @@ impl Report {
             depth: options.depth,
             errors: 0,
             lost_writes: None,
+            newest_lost: None,
+            replica_faults: None,
             verified_records: None,
             server_cpu_seconds_per_million_ops: None,
             io_amplification: IoAmplification::default(),
@@ -267,14 +275,25 @@ impl Report {
 
     pub(crate) fn set_verified(&mut self, verified: &Verified) {
         self.lost_writes = Some(verified.lost);
+        self.newest_lost = verified.newest_lost;
         self.verified_records = Some(verified.records);
         self.errors += verified.errors;
         self.details.clone_from(&verified.details);
     }
 
-    /// No operation failed and no acknowledged write is lost.
+    pub(crate) fn set_compared(&mut self, faults: &[String]) {
+        self.replica_faults = Some(faults.len() as u64);
+        self.details.extend(faults.iter().cloned());
+    }
+
+    /// No operation failed, no acknowledged write is lost that its table may not lose, and replicas are the same.
     pub fn is_clean(&self) -> bool {
-        self.errors == 0 && self.lost_writes.unwrap_or(0) == 0
+        self.errors == 0 && self.lost_writes.unwrap_or(0) == 0 && self.replica_faults.unwrap_or(0) == 0
+    }
+
+    /// What was lost, and what differs: the first few.
+    pub fn details(&self) -> &[String] {
+        &self.details
     }
 }
 

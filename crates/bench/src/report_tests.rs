@@ -130,7 +130,13 @@ fn failures_are_errors_wherever_they_happen() {
     bad.errors = 1;
     report.add_phase(PhaseReport::new(Workload::B, &bad, 1.0, &settled(totals(), 0.0)));
     assert_eq!(report.errors, 3);
-    report.set_verified(&Verified { records: 9, lost: 1, errors: 4, details: vec!["record 7 is gone".into()] });
+    report.set_verified(&Verified {
+        records: 9,
+        lost: 1,
+        newest_lost: None,
+        errors: 4,
+        details: vec!["record 7 is gone".into()],
+    });
     assert_eq!((report.errors, report.lost_writes), (7, Some(1)));
     assert!(!report.is_clean());
     let text = report.to_string();

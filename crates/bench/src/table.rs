@@ -116,9 +116,10 @@ impl fmt::Display for Kill {
             }
         }
         match self.recovery_seconds {
-            Some(seconds) => write!(f, "; it was restarted at once and recovered in {seconds:.3} s"),
-            None => write!(f, ", all in sync {:.2} s after the restart", self.in_sync_seconds),
+            Some(seconds) => write!(f, "; it was restarted at once and recovered in {seconds:.3} s")?,
+            None => write!(f, ", all in sync {:.2} s after the restart", self.in_sync_seconds)?,
         }
+        self.changed.as_ref().map_or(Ok(()), |changed| write!(f, "; the table was changed: {changed}"))
     }
 }
 
@@ -159,7 +160,10 @@ impl fmt::Display for Report {
         }
         match self.lost_writes.zip(self.verified_records) {
             Some((lost, records)) => {
-                writeln!(f, "{} errors, {lost} lost writes ({records} records read back)", self.errors)
+                let allowed = self.newest_lost.map_or_else(String::new, |newest| {
+                    format!("; {newest} of the newest went with a primary, as last-flush allows")
+                });
+                writeln!(f, "{} errors, {lost} lost writes ({records} records read back{allowed})", self.errors)
             }
             None => writeln!(f, "{} errors; lost writes were not looked for (--verify)", self.errors),
         }

@@ -22,6 +22,7 @@ fn people_read_the_phase_and_the_kill() {
         unavailable_seconds: vec![Some(0.25), None],
         recovery_seconds: None,
         in_sync_seconds: 1.5,
+        changed: None,
     };
     assert_eq!(
         kill.to_string(),

@@ -17,6 +17,8 @@ pub(crate) struct Verified {
     pub(crate) records: u64,
     /// Records that hold nothing of what they may hold.
     pub(crate) lost: u64,
+    /// Of a table that may lose its newest writes with a primary: those that it has lost.
+    pub(crate) newest_lost: Option<u64>,
     /// Records that could not be read.
     pub(crate) errors: u64,
     /// The first few losses and errors.
@@ -25,6 +27,7 @@ pub(crate) struct Verified {
 
 /// Reads back everything, with as many threads as the run had.
 pub(crate) fn run(options: &Options, ledger: &Ledger) -> Result<Verified, BenchError> {
+    ledger.settle();
     let records = ledger.records();
     let share = records.len().div_ceil(options.threads).max(1);
     let parts = thread::scope(|scope| {
@@ -39,6 +42,11 @@ pub(crate) fn run(options: &Options, ledger: &Ledger) -> Result<Verified, BenchE
         sum.lost += part.lost;
         sum.errors += part.errors;
         sum.details.extend(part.details);
+    }
+    if let Some((taken, gaps)) = ledger.judge_newest() {
+        sum.newest_lost = Some(taken);
+        sum.lost += gaps.len() as u64;
+        sum.details.extend(gaps);
     }
     sum.details.truncate(DESCRIBED);
     Ok(sum)

@@ -6,10 +6,13 @@ use crate::keys::{Mix, key, sequence_of};
 use crate::kills::Kills;
 use crate::ledger::Ledger;
 use crate::meter::Meter;
+use crate::newest::Newest;
 use crate::phase;
 use crate::report::{PhaseReport, Report};
 use crate::verify;
-use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session, TableName};
+use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session, TableName};
+use leeward_format::cluster::Acknowledge;
+use leeward_format::table::TableChange;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
@@ -173,6 +176,10 @@ pub struct Options {
     pub kill_primary_every: Option<Duration>,
     /// Kills to make; the first phase that is not Load goes on past its operations until they are made.
     pub kills: Option<u32>,
+    /// Changes of the table, one with each of the last kills.
+    pub changes: Vec<TableChange>,
+    /// At the end, wait until every member is in sync, and compare the replicas of each region.
+    pub compare_replicas: bool,
     /// Time within which an operation is retried.
     pub deadline: Duration,
 }
@@ -193,6 +200,8 @@ impl Default for Options {
             verify: false,
             kill_primary_every: None,
             kills: None,
+            changes: Vec::new(),
+            compare_replicas: false,
             deadline: Duration::from_secs(60),
         }
     }
@@ -249,6 +258,9 @@ pub enum BenchError {
         /// What the first met.
         error: String,
     },
+    /// The table could not be changed.
+    #[error("the table could not be changed: {0}")]
+    Alter(String),
     /// A killed node did not come back.
     #[error("after kill {number}, of node {server}, the groups were not in sync again within {after:?}")]
     NotInSync {
@@ -278,6 +290,11 @@ pub trait DevCluster: Send {
     /// # Errors
     /// One ended by itself; the message says which, and how.
     fn check(&mut self) -> io::Result<()>;
+    /// Compares the replicas of every region, all of them in sync, and answers what is damaged or differs.
+    ///
+    /// # Errors
+    /// A node does not answer.
+    fn compare_replicas(&mut self) -> io::Result<Vec<String>>;
 }
 
 impl Options {
@@ -298,6 +315,9 @@ impl Options {
             }
             Options { kill_primary_every: Some(every), .. } if every.is_zero() => {
                 refuse("--kill-primary-every: more than 0 seconds")
+            }
+            Options { compare_replicas: true, .. } if !has_cluster => {
+                refuse("comparing replicas needs a cluster of the benchmark's own")
             }
             Options { kills: Some(_), kill_primary_every: None, .. } => refuse("--kills needs --kill-primary-every"),
             Options { kills: Some(_), workloads, .. } if workloads.iter().all(|w| *w == Workload::Load) => {
@@ -330,8 +350,9 @@ pub(crate) fn measure(
     options.check(cluster.is_some())?;
     let client_options = client_options(options);
     let mut session = Session::connect(&options.seeds, client_options)?;
-    let admins = session.fetch_map()?.servers.iter().map(|server| server.admin_address.clone()).collect();
-    let ledger = Ledger::new(options.verify);
+    let map = session.fetch_map()?;
+    let admins = map.servers.iter().map(|server| server.admin_address.clone()).collect();
+    let ledger = ledger(options, &map);
     let bench =
         Bench { options, ledger: &ledger, meter: Mutex::new(Meter::new(admins)), cluster: cluster.map(Mutex::new) };
     let mut kills = bench.kills().transpose()?;
@@ -349,14 +370,34 @@ pub(crate) fn measure(
         each(&outcome.report)?;
         report.add_phase(outcome.report);
     }
-    if let Some(kills) = kills {
-        report.kills = kills.into_made();
-    }
     if options.verify {
         let found = verify::run(options, &ledger)?;
         report.set_verified(&found);
     }
+    if let Some(cluster) = bench.cluster.as_ref().filter(|_| options.compare_replicas) {
+        kills.as_mut().map_or(Ok(()), Kills::wait_until_at_rest)?;
+        report.set_compared(&cluster.lock().compare_replicas().map_err(BenchError::Cluster)?);
+    }
+    if let Some(kills) = kills {
+        report.kills = kills.into_made();
+    }
     Ok(report)
+}
+
+/// The ledger of a run; it knows if the table may lose its newest writes with a primary.
+fn ledger(options: &Options, map: &RegionMap) -> Ledger {
+    let ledger = Ledger::new(options.verify);
+    let Some(table) = map.table(&options.table).filter(|_| options.verify && options.kill_primary_every.is_some())
+    else {
+        return ledger;
+    };
+    let becomes = options.changes.iter().filter_map(|change| change.acknowledge);
+    if !becomes.chain([table.acknowledge]).any(|acknowledge| acknowledge == Acknowledge::LastFlush) {
+        return ledger;
+    }
+    let starts = map.regions_of(&options.table).iter().map(|group| group.start.clone()).collect();
+    let under_way = options.threads * options.depth;
+    ledger.with_newest(Newest::new(starts, options.mix, table.max_unacked_bytes, under_way))
 }
 
 /// What all phases of a run share.
@@ -370,7 +411,7 @@ pub(crate) struct Bench<'a> {
 impl Bench<'_> {
     fn kills(&self) -> Option<Result<Kills<'_>, BenchError>> {
         let (cluster, every) = self.cluster.as_ref().zip(self.options.kill_primary_every)?;
-        Some(Kills::new(cluster, every, self.options))
+        Some(Kills::new(cluster, self.ledger, every, self.options))
     }
 }
 

@@ -7,10 +7,12 @@ use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
 
+mod faults;
 mod operators;
 mod pairs;
 mod replication;
 mod table;
+pub(crate) use faults::FaultsArgs;
 pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use replication::ReplicationArgs;
@@ -389,6 +391,8 @@ pub(crate) enum Benchmark {
     Idle(IdleArgs),
     /// How backups come by their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
     Replication(ReplicationArgs),
+    /// Primaries killed in every mode of replication, and modes changed meanwhile: is anything lost?
+    Faults(FaultsArgs),
 }
 
 #[derive(Args, Debug)]

@@ -21,6 +21,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Ycsb(args) => run_ycsb(args),
         Benchmark::Idle(args) => run_idle(args),
         Benchmark::Replication(args) => replication::run(args),
+        Benchmark::Faults(args) => replication::run_faults(args),
     }
 }
 
@@ -90,9 +91,12 @@ fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dy
     Ok(())
 }
 
+/// The time that an option names.
+pub(crate) fn seconds(name: &str, seconds: f64) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| format!("--{name}: {error}"))
+}
+
 fn options(args: &YcsbArgs) -> Result<Options, String> {
-    let seconds =
-        |name: &str, seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|error| format!("--{name}: {error}"));
     Ok(Options {
         seeds: args.connect.connect.clone(),
         table: args.table_name.clone(),
@@ -107,6 +111,8 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
         verify: args.verify,
         kill_primary_every: args.kill_primary_every.map(|every| seconds("kill-primary-every", every)).transpose()?,
         kills: args.kills,
+        changes: Vec::new(),
+        compare_replicas: false,
         deadline: seconds("deadline", args.deadline)?,
     })
 }

@@ -59,22 +59,47 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     Ok(is_sound)
 }
 
-fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
-    let region = group.region;
+/// What is wrong in any region of a cluster, a line each.
+pub(crate) fn compare(map: &RegionMap) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let mut wrong = Vec::new();
+    for group in &map.regions {
+        let region = group.region;
+        let replicas =
+            replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not there")));
+        let faults = findings(&replicas, region)?.faults;
+        wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
+    }
+    Ok(wrong)
+}
+
+/// The members of a group that can be asked; `missing` is told of the others.
+fn replicas<'a>(map: &'a RegionMap, group: &GroupConfig, mut missing: impl FnMut(ServerId)) -> Vec<Replica<'a>> {
     let mut replicas = Vec::new();
     for member in group.in_sync() {
         match map.server(member.server) {
             Some(info) => replicas.push(Replica { server: member.server, address: &info.native_address }),
-            None => println!("region {region}: server {} is not there, and not looked at", member.server),
+            None => missing(member.server),
         }
     }
+    replicas
+}
+
+/// Asks each replica of a region for all of its segments, and compares them.
+fn findings(replicas: &[Replica<'_>], region: RegionId) -> Result<Findings, Box<dyn std::error::Error>> {
     let mut all = BTreeMap::<SegmentId, Vec<(ServerId, SegmentDigest)>>::new();
-    for replica in &replicas {
+    for replica in replicas {
         for digest in digests(replica, region)? {
             all.entry(digest.id).or_default().push((replica.server, digest));
         }
     }
-    let findings = judge(&all);
+    Ok(judge(&all))
+}
+
+fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
+    let region = group.region;
+    let replicas =
+        replicas(map, group, |server| println!("region {region}: server {server} is not there, and not looked at"));
+    let findings = findings(&replicas, region)?;
     let (segments, size) = findings.equal;
     println!(
         "region {region} of table {}: {} replicas, {segments} segments of {} the same on those that have them, {} on one only, {} \

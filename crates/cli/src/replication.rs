@@ -1,33 +1,59 @@
-//! `leeward bench replication`: starts the clusters that the benchmark wants, each in a directory of its own, one at a time.
+//! `leeward bench replication` and `leeward bench faults`: starts the clusters that they want, each in a directory of its own, one at
+//! a time.
 //!
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{Preset, ReplicationArgs};
-use crate::bench::{check_file, end_with_signal};
+use crate::args::{FaultsArgs, Preset, ReplicationArgs};
+use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
 use leeward_bench::replication::{self, Clusters, Failure, Link, NODES, Options, Started, Wanted};
-use leeward_bench::{DevCluster, even_split_points};
+use leeward_bench::{DevCluster, even_split_points, faults};
+use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 pub(crate) fn run(args: &ReplicationArgs) -> Outcome {
-    if let Some(path) = &args.json {
+    with_starter(args.json.as_deref(), args.data.clone(), |starter| replication::run(&options(args), starter))
+}
+
+pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
+    let options = faults::Options {
+        only: args.only.clone(),
+        kills: args.kills,
+        every: seconds("kill-primary-every", args.kill_primary_every)?,
+        records: args.records,
+        l0_kib: args.l0_kib,
+        memory_mib: args.memory_mib,
+        regions: args.regions,
+        threads: args.threads,
+        depth: args.depth,
+        json: args.json.clone(),
+    };
+    with_starter(args.json.as_deref(), args.data.clone(), |starter| faults::run(&options, starter))
+}
+
+fn with_starter(
+    json: Option<&Path>,
+    data: Option<PathBuf>,
+    run: impl FnOnce(&mut Starter) -> Result<bool, Failure>,
+) -> Outcome {
+    if let Some(path) = json {
         check_file(path)?;
     }
-    let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
+    let parent = data.unwrap_or_else(std::env::temp_dir);
     let all = tempfile::Builder::new().prefix("leeward-bench-").tempdir_in(&parent);
     let all = all.map_err(|error| format!("--data {}: {error}", parent.display()))?;
     let events = signals::listen(false)?;
     end_with_signal(events, Some(all.path().to_path_buf()))?;
-    let mut starter = Starter { directory: all.path().to_path_buf() };
-    replication::run(&options(args), &mut starter).map_err(|error| error as Box<dyn Error>)
+    run(&mut Starter { directory: all.path().to_path_buf() }).map_err(|error| error as Box<dyn Error>)
 }
 
 fn options(args: &ReplicationArgs) -> Options {
@@ -47,6 +73,9 @@ fn options(args: &ReplicationArgs) -> Options {
     }
 }
 
+/// What stands for a network card, and its name in a node's settings.
+const PROVIDER: (Provider, &str) = (Provider::Tcp, "libfabric:tcp");
+
 struct Starter {
     /// Holds the directories of all clusters.
     directory: PathBuf,
@@ -55,6 +84,13 @@ struct Starter {
 impl Clusters for Starter {
     fn preset(&self, name: &str) -> TableOptions {
         Preset::from_str(name, false).expect("the benchmark names presets that there are").options()
+    }
+
+    fn check_link(&self, link: Link) -> Result<(), Failure> {
+        if link == Link::Libfabric {
+            LibfabricFabric::bind(PeerId(0), "127.0.0.1:0", PROVIDER.0, LinkOptions::default(), Arc::new(|_, _| {}))?;
+        }
+        Ok(())
     }
 
     fn start(&mut self, wanted: Wanted) -> Result<Started, Failure> {
@@ -74,7 +110,11 @@ fn plan(wanted: &Wanted, directory: PathBuf) -> Result<Plan, Failure> {
         directory,
         ports: Ports::free(NODES).ok_or("no free ports were found for the nodes")?,
         splits: even_split_points(wanted.regions),
-        fabric: if wanted.link == Link::Tcp { "tcp" } else { "shm" },
+        fabric: match wanted.link {
+            Link::Shm | Link::Rings => "shm",
+            Link::Tcp => "tcp",
+            Link::Libfabric => PROVIDER.1,
+        },
         table: wanted.table.clone(),
         settings: vec![("memory_budget".into(), wanted.memory_bytes.to_string())],
     })
@@ -95,5 +135,8 @@ impl DevCluster for Cell {
     }
     fn check(&mut self) -> io::Result<()> {
         self.cluster.check()
+    }
+    fn compare_replicas(&mut self) -> io::Result<Vec<String>> {
+        self.cluster.compare_replicas()
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::claim::claim;
 use crate::ports::{PortInUse, Ports};
+use crate::replicas;
 use leeward_bench::DevCluster;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
@@ -299,6 +300,12 @@ impl DevCluster for Cluster {
             Some(death) => Err(io::Error::other(self.plan.explain(death))),
             None => Ok(()),
         }
+    }
+
+    fn compare_replicas(&mut self) -> io::Result<Vec<String>> {
+        let mut session = Session::connect(&self.addresses(), ClientOptions::default()).map_err(io::Error::other)?;
+        let map = session.fetch_map().map_err(io::Error::other)?;
+        replicas::compare(&map).map_err(|error| io::Error::other(error.to_string()))
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::table::TableChange;
 use leeward_platform::{Nanos, Rng};
 
 /// What a power loss may take.
@@ -117,16 +118,23 @@ impl Character {
             false => Promise::Everything,
         };
         let mut table = table(nodes, rng);
-        if promise == Promise::AllButTheLastSecond && nodes > 1 && table.growth_factor.is_multiple_of(2) {
+        let splits = if rng.one_in(2) { vec![Bytes::from_static(b"m")] } else { Vec::new() };
+        let max_delay_us = rng.between(100, 2_000);
+        // Nor are these drawn.
+        let may_lose = promise == Promise::AllButTheLastSecond && nodes > 1;
+        if may_lose && (table.growth_factor.is_multiple_of(2) || splits.is_empty()) {
             (table.acknowledge, table.max_unacked_bytes) = (Acknowledge::LastFlush, 16 << 10);
+        }
+        if nodes > 1 && max_delay_us.is_multiple_of(4) {
+            table.replicas = 2;
         }
         Character {
             nodes,
             table,
-            splits: if rng.one_in(2) { vec![Bytes::from_static(b"m")] } else { Vec::new() },
+            splits,
             network: SimOptions {
                 min_delay: Nanos::from_micros(20),
-                max_delay: Nanos::from_micros(rng.between(100, 2_000)),
+                max_delay: Nanos::from_micros(max_delay_us),
                 min_detect: Nanos::from_millis(20),
                 max_detect: Nanos::from_millis(300),
                 retry_pause: Nanos::from_millis(50),
@@ -137,36 +145,52 @@ impl Character {
         }
     }
 
-    /// When an operator changes how backups keep their copies, and to what. Not drawn.
-    pub(crate) fn alterations(&self) -> Vec<(Nanos, BackupMode)> {
-        if self.nodes == 1 || self.table.growth_factor != 5 {
+    /// When an operator changes how the table is replicated, and how. Not drawn.
+    pub(crate) fn alterations(&self) -> Vec<(Nanos, TableChange)> {
+        let table = &self.table;
+        let is_wide = table.growth_factor == 4 && !self.splits.is_empty();
+        if self.nodes == 1 || !(table.growth_factor == 5 || is_wide) {
             return Vec::new();
         }
         let [send, build] = BackupMode::ALL;
-        let other = if self.table.backups == send { build } else { send };
+        let other = if table.backups == send { build } else { send };
+        let backups = [other, table.backups, other]
+            .map(|backups| TableChange { backups: Some(backups), ..TableChange::default() });
+        let [mut first, mut second, mut third] = backups;
+        if is_wide {
+            (first.wire, second.wire, third.wire) = (Some(Codec::None), Some(Codec::Lz4), Some(Codec::Zstd));
+            (first.min_in_sync, third.min_in_sync) = (Some(1), Some(table.min_in_sync));
+            // What a failover may take is judged by what the table begins with.
+            if table.acknowledge == Acknowledge::LastFlush {
+                (first.acknowledge, second.acknowledge) = (Some(Acknowledge::LastWrite), Some(Acknowledge::LastFlush));
+            }
+        }
         let times = [3, 5, 6].map(|eighths| Nanos(self.troubles.end.0 / 8 * eighths));
-        times.into_iter().zip([other, self.table.backups, other]).collect()
+        times.into_iter().zip([first, second, third]).collect()
     }
 
     /// With a quorum, a member that is farther from the others than they are from each other, and how much: it holds up no write, and
     /// has the shortest copy. Not drawn.
     pub(crate) fn far(&self) -> Option<(usize, Nanos)> {
         let far = 1 + (self.table.l0_bytes >> 12).ilog2() as usize % 2;
-        self.table.quorum.map(|_| (far, Nanos::from_millis(30)))
+        self.table.quorum.filter(|quorum| *quorum < self.table.replicas).map(|_| (far, Nanos::from_millis(30)))
     }
 
     /// It in a few words.
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {} alterations, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
+             {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
             table.placement,
             table.backups,
             table.addressing,
             table.acknowledge,
-            table.needed_of(self.nodes),
+            table.needed_of(table.replicas as usize),
+            table.wire,
+            self.alterations().len(),
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
@@ -251,6 +275,39 @@ mod tests {
         }
         for kind in FaultKind::ALL {
             assert!(characters.iter().any(|character| character.troubles.kinds.contains(&kind)), "{kind:?}");
+        }
+    }
+
+    /// How a table is replicated, what can be said of it in one word each.
+    fn mode(character: &Character) -> [String; 4] {
+        let TableOptions { replicas, backups, addressing, acknowledge, .. } = &character.table;
+        [replicas.to_string(), backups.to_string(), addressing.to_string(), acknowledge.to_string()]
+    }
+
+    #[test]
+    fn the_seeds_of_ci_have_every_mode_and_change_each() {
+        let characters: Vec<Character> = crate::seeds::CI.map(|seed| Character::choose(&mut Rng::new(seed))).collect();
+        let count = |wanted: &dyn Fn(&Character) -> bool| characters.iter().filter(|one| wanted(one)).count();
+        let kills =
+            [FaultKind::Kill, FaultKind::KillAll, FaultKind::PowerLoss, FaultKind::DiskKill, FaultKind::DiskPowerLoss];
+        let crashes = |one: &Character| one.troubles.kinds.iter().any(|kind| kills.contains(kind));
+        for replicas in ["2", "3"] {
+            for backups in BackupMode::ALL.map(|mode| mode.to_string()) {
+                for addressing in ["physical", "logical"] {
+                    let wanted = [replicas, &backups, addressing];
+                    let is_it = |one: &Character| mode(one)[..3] == wanted;
+                    let altered = count(&|one| is_it(one) && !one.alterations().is_empty() && crashes(one));
+                    assert!(count(&is_it) >= 20 && altered >= 3, "{wanted:?}: {altered} of {}", count(&is_it));
+                    for acknowledge in ["last-write", "last-flush"] {
+                        let those = count(&|one| is_it(one) && mode(one)[3] == acknowledge);
+                        assert!(those > 0, "{wanted:?} {acknowledge}");
+                    }
+                }
+                for wire in [Codec::None, Codec::Lz4, Codec::Zstd] {
+                    let those = count(&|one| mode(one)[..2] == [replicas, &backups] && one.table.wire == wire);
+                    assert!(those > 5, "{replicas} {backups} {wire}");
+                }
+            }
         }
     }
 }

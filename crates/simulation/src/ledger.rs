@@ -22,12 +22,20 @@ struct Entry {
     outcome: Outcome,
 }
 
+/// A loss of power.
+#[derive(Clone, Debug)]
+struct Loss {
+    at: Nanos,
+    /// Processes that died before, and had not been replaced for long: what they had not synced waited in page caches.
+    deaths: Vec<Nanos>,
+}
+
 /// All keys that were written once.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     entries: Vec<Entry>,
     /// When power was lost where that may take writes.
-    losses: Vec<Nanos>,
+    losses: Vec<Loss>,
     /// Acknowledged writes that are this much older than a loss of power survive it.
     window: Nanos,
     /// First key of the second region.
@@ -67,9 +75,9 @@ impl Ledger {
         self.entries[number].outcome = Outcome::NotDone;
     }
 
-    /// The newest writes may be gone.
-    pub(crate) fn power_lost(&mut self, now: Nanos) {
-        self.losses.push(now);
+    /// The newest writes may be gone, and those that were the newest at one of these deaths of processes.
+    pub(crate) fn power_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
+        self.losses.push(Loss { at: now, deaths: deaths.to_vec() });
     }
 
     /// The read of some key, and whether its value must be found.
@@ -115,10 +123,12 @@ impl Ledger {
         self.check_prefix(&found)
     }
 
-    /// The losses of power that may have taken a write: those up to a window after it was acknowledged, and those while its
-    /// answer was under way.
+    /// The losses of power that may have taken a write: those up to a window after it was acknowledged, or after which a process
+    /// died within that window, which then had not synced it; and those while its answer was under way.
     fn takers(&self, called: Nanos, acknowledged: Nanos) -> impl Iterator<Item = Nanos> + '_ {
-        self.losses.iter().copied().filter(move |loss| called <= *loss && acknowledged + self.window > *loss)
+        let is_newest = move |instant: &Nanos| called <= *instant && acknowledged + self.window > *instant;
+        let takes = move |loss: &&Loss| is_newest(&loss.at) || loss.deaths.iter().any(is_newest);
+        self.losses.iter().filter(takes).map(|loss| loss.at)
     }
 
     /// No write is gone while a later one of the same region, made before the power loss that took it, is there.

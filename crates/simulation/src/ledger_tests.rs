@@ -32,7 +32,7 @@ fn every_acknowledged_write_is_there_as_it_was_written() {
 #[test]
 fn a_power_loss_takes_the_newest_writes_and_leaves_a_prefix() {
     let mut ledger = ledger(25);
-    ledger.power_lost(Nanos::from_millis(61));
+    ledger.power_lost(Nanos::from_millis(61), &[]);
     assert_eq!(ledger.check(&mut content(&[0, 1, 2])), Ok(()));
     assert_eq!(ledger.check(&mut content(&[0, 1])), Ok(()));
     assert_eq!(ledger.check(&mut content(&[0])), Ok(()));
@@ -46,7 +46,7 @@ fn a_power_loss_takes_the_newest_writes_and_leaves_a_prefix() {
 #[test]
 fn writes_after_the_loss_do_not_follow_on_those_before() {
     let mut ledger = ledger(25);
-    ledger.power_lost(Nanos::from_millis(45));
+    ledger.power_lost(Nanos::from_millis(45), &[]);
     assert_eq!(ledger.check(&mut content(&[0, 2])), Ok(()));
     assert!(ledger.check(&mut content(&[0, 1])).is_err());
 }
@@ -54,9 +54,9 @@ fn writes_after_the_loss_do_not_follow_on_those_before() {
 #[test]
 fn a_loss_while_the_answer_is_under_way_may_take_the_write_too() {
     let mut ledger = ledger(25);
-    ledger.power_lost(Nanos::from_millis(35));
+    ledger.power_lost(Nanos::from_millis(35), &[]);
     // Acknowledged at 40; the third was made after the power was back, and another loss comes later.
-    ledger.power_lost(Nanos::from_millis(64));
+    ledger.power_lost(Nanos::from_millis(64), &[]);
     assert_eq!(ledger.check(&mut content(&[0, 2])), Ok(()));
 }
 
@@ -68,4 +68,13 @@ fn a_write_that_was_not_done_is_not_there() {
     assert_eq!(ledger.check(&mut content(&[0, 1])), Ok(()));
     assert!(ledger.check_read(2, false, Some(&value(2, 100))).is_err());
     assert_eq!(ledger.check_read(2, false, None), Ok(()));
+}
+
+#[test]
+fn a_process_that_died_before_had_not_synced_the_newest() {
+    let mut ledger = ledger(25);
+    ledger.power_lost(Nanos::from_millis(500), &[Nanos::from_millis(50)]);
+    assert_eq!(ledger.check(&mut content(&[0])), Ok(()), "the second was the newest when the process died");
+    assert!(ledger.check(&mut content(&[0, 2])).is_err(), "what is left is a prefix");
+    assert!(ledger.check(&mut content(&[1, 2])).is_err(), "the first was synced before");
 }

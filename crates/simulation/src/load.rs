@@ -88,8 +88,8 @@ struct History {
     unknown: usize,
     /// The last put that was answered: its version, and its value, which no other put has.
     known: Option<(Lsn, i64)>,
-    /// The power was lost then, and nothing is done to the key any more.
-    lost: Option<Nanos>,
+    /// The power was lost at the second instant, and nothing is done to the key any more. Processes had died from the first on.
+    lost: Option<(Nanos, Nanos)>,
 }
 
 /// An operation for a node.
@@ -165,17 +165,22 @@ impl Load {
         self.habits.patience
     }
 
+    /// How old a write may be that is lost.
+    pub(crate) fn window(&self) -> Nanos {
+        self.window
+    }
+
     /// No client waits for an answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.clients.iter().all(|client| client.pending.is_none())
     }
 
-    /// The newest writes may be gone: no client goes on with the keys that it used.
-    pub(crate) fn newest_lost(&mut self, now: Nanos) {
-        self.ledger.power_lost(now);
+    /// The newest writes may be gone, those before the `deaths` of processes too: no client goes on with the keys that it used.
+    pub(crate) fn newest_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
+        self.ledger.power_lost(now, deaths);
         self.expiring.power_lost();
         for history in &mut self.histories {
-            history.lost.get_or_insert(now);
+            history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
         }
         self.histories.extend((0..KEYS).map(|_| History::default()));
     }
@@ -387,9 +392,9 @@ impl History {
         let operations = self.operations.iter().filter(|operation| !says_nothing(operation)).copied();
         match self.lost {
             None => history::check(&operations.chain([left]).collect::<Vec<_>>()),
-            Some(lost) => {
+            Some((since, lost)) => {
                 let operations: Vec<Operation> = operations.collect();
-                history::check_with_loss(&operations, ((lost - window).0, lost.0), left)
+                history::check_with_loss(&operations, ((since - window).0, lost.0), left)
             }
         }
     }

@@ -12,7 +12,7 @@
 //! thread.
 
 mod cells;
-mod plan;
+pub(crate) mod plan;
 mod report;
 mod targets;
 
@@ -94,6 +94,11 @@ pub struct Started {
 pub trait Clusters {
     /// Options that the preset of this name stands for.
     fn preset(&self, name: &str) -> TableOptions;
+    /// Looks whether this machine has what a link needs.
+    ///
+    /// # Errors
+    /// It has not; the message says what is missing.
+    fn check_link(&self, link: Link) -> Result<(), Failure>;
     /// Starts a cluster of [`NODES`] nodes and waits until every region has all of its replicas.
     ///
     /// # Errors

@@ -23,6 +23,8 @@ pub enum Link {
     Tcp,
     /// All by shared memory.
     Rings,
+    /// Nodes by libfabric's own TCP, where libfabric is installed; clients by TCP.
+    Libfabric,
 }
 
 /// A way to run a cluster.
@@ -53,13 +55,7 @@ const NONE: Variant = Variant {
     change: |table| table.replicas = 1,
     color: (120, 120, 120),
 };
-const BUILD: Variant = Variant {
-    name: "build-index",
-    mode: "build-index",
-    change: |table| table.backups = BackupMode::BuildIndex,
-    color: (213, 94, 0),
-    ..NONE
-};
+const BUILD: Variant = Variant { name: "build-index", mode: "build-index", change: build, color: (213, 94, 0), ..NONE };
 const SEND: Variant = Variant {
     name: "send-index",
     mode: "send-index",
@@ -70,7 +66,7 @@ const SEND: Variant = Variant {
 };
 
 /// Every variant. Whatever a table or a node can be told becomes one by a line here.
-pub static VARIANTS: [Variant; 10] = [
+pub static VARIANTS: [Variant; 17] = [
     NONE,
     BUILD,
     Variant { name: "build-index-reduced-l0", change: reduced_l0, color: (230, 159, 0), ..BUILD },
@@ -81,7 +77,34 @@ pub static VARIANTS: [Variant; 10] = [
     Variant { name: "tebis", preset: "tebis", color: (204, 121, 167), ..SEND },
     Variant { name: "send-index-tcp", link: Link::Tcp, color: (86, 180, 233), ..SEND },
     Variant { name: "none-rings", link: Link::Rings, color: (0, 158, 115), ..NONE },
+    Variant { name: "send-index-zstd", change: |table| table.wire = Codec::Zstd, color: (188, 189, 34), ..SEND },
+    Variant { name: "send-index-libfabric", link: Link::Libfabric, color: (23, 190, 207), ..SEND },
+    Variant {
+        name: "send-index-logical-last-flush",
+        addressing: Some("logical"),
+        change: |table| [logical, last_flush].iter().for_each(|change| change(table)),
+        color: (90, 60, 60),
+        ..SEND
+    },
+    Variant {
+        name: "build-index-logical",
+        change: |table| [build, logical].iter().for_each(|change| change(table)),
+        color: (160, 70, 0),
+        ..BUILD
+    },
+    Variant {
+        name: "build-index-last-flush",
+        change: |table| [build, last_flush].iter().for_each(|change| change(table)),
+        color: (170, 110, 90),
+        ..BUILD
+    },
+    Variant { name: "build-index-tebis", preset: "tebis", color: (240, 150, 200), ..BUILD },
+    Variant { name: "build-index-tcp", link: Link::Tcp, color: (255, 190, 120), ..BUILD },
 ];
+
+fn build(table: &mut TableOptions) {
+    table.backups = BackupMode::BuildIndex;
+}
 
 fn logical(table: &mut TableOptions) {
     table.addressing = Addressing::Logical;
@@ -93,7 +116,7 @@ fn last_flush(table: &mut TableOptions) {
 
 /// As much memory for the L0s of all replicas as sent indexes need for the primary's alone.
 fn reduced_l0(table: &mut TableOptions) {
-    table.backups = BackupMode::BuildIndex;
+    build(table);
     table.l0_bytes /= u64::from(table.replicas);
 }
 
@@ -196,7 +219,7 @@ pub static EXPERIMENTS: [Experiment; 7] = [
 ];
 
 /// The variant called `name`.
-pub(super) fn variant(name: &str) -> &'static Variant {
+pub(crate) fn variant(name: &str) -> &'static Variant {
     VARIANTS.iter().find(|variant| variant.name == name).expect("tables name only variants that there are")
 }
 

@@ -65,8 +65,9 @@ impl std::fmt::Debug for Mounted {
 
 impl Mounted {
     /// New memory, none of it taken yet.
-    pub(super) fn allocate(fabric: &dyn Fabric, segment_bytes: usize, budget: &Budget) -> io::Result<Mounted> {
-        let memories = (0..BUFFERS + SLOTS).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>()?;
+    pub(super) fn allocate(fabric: &dyn Fabric, segment_bytes: usize, budget: &Budget) -> Result<Mounted, String> {
+        let memories = (0..BUFFERS + SLOTS).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>();
+        let memories = memories.map_err(|error| format!("no memory can be registered: {error}"))?;
         Ok(Mounted {
             held: Mutex::new(vec![0..0; memories.len()]),
             memories,

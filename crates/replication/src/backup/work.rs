@@ -134,7 +134,6 @@ impl Work {
     ) -> Result<Done, String> {
         let memory = || mounted.ok_or_else(|| "a message before the term was joined".to_owned());
         let failed = |error: Error| error.to_string();
-        let unregistered = |error| format!("no memory can be registered: {error}");
         if copy.is_none()
             && let Work::Join { options } = &self
         {
@@ -147,8 +146,8 @@ impl Work {
                     replica.adopt_tails(&old.give_up(replica).map_err(failed)?).map_err(failed)?;
                 }
                 replica.abandon();
-                let registered = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
-                registered.map(|new| Done::Joined(new, replica.position())).map_err(unregistered)
+                let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
+                mounted.map(|new| Done::Joined(new, replica.position()))
             }
             Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {

@@ -93,11 +93,31 @@ pub(super) struct Trouble {
     pub(super) struck: u64,
     /// A machine lost power, and not every region was whole since: some member in sync must stay alive.
     power_lost: bool,
+    /// Where power may be lost anywhere: the deaths of processes. What one had not synced waits in a page cache until it is started again.
+    deaths: Vec<Death>,
     /// Until then nothing that was cut or slowed is mended.
     broken_until: Nanos,
 }
 
+/// The death of a process.
+#[derive(Debug)]
+struct Death {
+    at: Nanos,
+    /// When all was seen to be well again.
+    healed: Option<Nanos>,
+}
+
 impl World {
+    /// A process is about to die.
+    pub(super) fn note_death(&mut self) {
+        if self.character.promise == Promise::AllButTheLastSecond {
+            if self.is_well() {
+                self.trouble.deaths.iter_mut().for_each(|death| _ = death.healed.get_or_insert(self.now));
+            }
+            self.trouble.deaths.push(Death { at: self.now, healed: None });
+        }
+    }
+
     pub(super) fn until_next_fault(&mut self) -> Nanos {
         let gap = self.character.troubles.gap.0;
         Nanos(self.rng.between(gap / 4, gap * 2))
@@ -209,7 +229,12 @@ impl World {
     /// A machine has lost power.
     pub(super) fn power_was_lost(&mut self) {
         match self.character.promise {
-            Promise::AllButTheLastSecond => self.load.newest_lost(self.now),
+            Promise::AllButTheLastSecond => {
+                let window = self.load.window();
+                let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
+                let deaths: Vec<Nanos> = self.trouble.deaths.iter().filter(is_felt).map(|death| death.at).collect();
+                self.load.newest_lost(self.now, &deaths);
+            }
             Promise::Everything => {
                 self.trouble.power_lost = true;
                 // No process is to die by itself now.

@@ -154,6 +154,7 @@ impl World {
     pub(super) fn crash(&mut self, node: NodeId, power: bool) {
         HERE.set((self.now, Some(node)));
         tracing::info!(power, "the process dies");
+        self.note_death();
         let machine = &mut self.machines[node];
         machine.life += 1;
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));

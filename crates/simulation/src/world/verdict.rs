@@ -75,10 +75,11 @@ impl World {
 
     /// Every region has a serving primary and all its replicas in sync.
     pub(super) fn is_well(&self) -> bool {
-        self.is_served() && self.configs().iter().all(|config| config.in_sync().count() == self.character.nodes)
+        let replicas = self.character.table.replicas as usize;
+        self.is_served() && self.configs().iter().all(|config| config.in_sync().count() == replicas)
     }
 
-    /// Every region has a serving primary, and all that are counted on live.
+    /// Every region has a serving primary, and all that it counts on live.
     fn is_served(&self) -> bool {
         self.configs().iter().all(|config| {
             config.in_sync().all(|member| self.is_alive(member))
@@ -89,40 +90,36 @@ impl World {
         })
     }
 
-    /// The other processes die, and this one, a backup until now or a primary, serves all regions alone.
+    /// The other processes die, and this one, a backup until now or a primary, serves all regions alone. Where it does not have all
+    /// of them, it dies, and the others serve: as it was primary of some, each replica comes to serve in turn.
     fn compare_alone(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
-        let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
-        for other in &others {
-            self.crash(*other, false);
-            // All that one member of a quorum does not have is lost with the others, unless they leave the group before.
+        let has_all = self.character.table.replicas as usize == self.character.nodes;
+        let (dying, left): (Vec<NodeId>, Vec<NodeId>) = self.nodes().partition(|other| (*other != node) == has_all);
+        for dying in &dying {
+            self.crash(*dying, false);
+            // What one member of a quorum does not have is lost with the others, unless they leave the group before.
             if self.character.table.quorum.is_some() {
                 self.advance_to("served by those that are left", World::is_served)?;
             }
         }
-        if others.is_empty() {
+        if dying.is_empty() {
             self.crash(node, false);
             self.start(node);
         }
-        let serves_all = |world: &World| {
-            world.configs().iter().all(|config| {
-                let process = world.machines[node].node.as_ref();
-                process.is_some_and(|process| process.is_serving(config.region, config.term))
-            })
-        };
-        if !self.advance_until(self.now + HEALING, serves_all) {
-            return Err(format!("node {node} does not serve alone: {}", self.describe()));
+        if !self.advance_until(self.now + HEALING, World::is_served) {
+            return Err(format!("nodes {left:?} do not serve alone: {}", self.describe()));
         }
-        let found = lasting(self.content(node)?);
-        if !others.is_empty() && self.rng.one_in(3) {
+        let found = lasting(self.content(left[0])?);
+        if has_all && !dying.is_empty() && self.rng.one_in(3) {
             self.fail_volume(node, content);
         }
-        others.iter().for_each(|other| self.start(*other));
-        if !others.is_empty() {
+        dying.iter().for_each(|other| self.start(*other));
+        if !dying.is_empty() {
             self.advance_to("handed on by the only one that had it", World::is_handed_on)?;
         }
         self.mend_disk(node);
-        self.heal("after one node served alone")?;
-        same(content, &found).map_err(|failure| format!("node {node}, which served alone: {failure}"))
+        self.heal("after a part of it served alone")?;
+        same(content, &found).map_err(|failure| format!("nodes {left:?}, which served alone: {failure}"))
     }
 
     /// The next write of this node, which changes nothing, fails; if it may write alone.
