@@ -222,7 +222,7 @@ pub(crate) struct TableArgs {
     #[arg(long, value_name = "MODE")]
     pub(crate) backups: Option<BackupMode>,
     /// What pointers say: `physical` (places on a volume, which a backup rewrites, as in the papers) or `logical` (names that are the
-    /// same on every replica) [default: physical]
+    /// same on every replica) [default: logical]
     #[arg(long, value_name = "ADDRESSING")]
     pub(crate) addressing: Option<Addressing>,
     /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd` [default: none]

@@ -201,10 +201,10 @@ macro_rules! either {
 pub enum Addressing {
     /// Numbers of segments on the volume, as in the papers: a backup rewrites those of each segment that it is sent, by its log
     /// map and index map (Tebis 3.3).
-    #[default]
     Physical,
     /// Names that are part of the segments' identities, the same on every replica: nothing is rewritten, replicas are equal byte
     /// by byte, and each reader looks names up in memory.
+    #[default]
     Logical,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{Acknowledge, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::table::{NewTable, TableChange, TableName};
 
@@ -27,14 +27,14 @@ pub(crate) enum TableCommand {
 /// A named set of options, as far as the engine has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// What suits most: today the same as `anthus`
+    /// What suits most: as `anthus`, but backups rewrite nothing
     Default,
-    /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log
+    /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log; physical addressing
     Anthus,
-    /// Every value in the large log; whole levels are merged, from L0 on
+    /// Every value in the large log; whole levels are merged, from L0 on; physical addressing
     #[value(alias = "talos")]
     Tebis,
-    /// As `default`, but each backup builds its own index: the baseline of the papers
+    /// As `anthus`, but each backup builds its own index: the baseline of the papers
     BuildIndex,
 }
 
@@ -42,14 +42,15 @@ impl Preset {
     /// The one place that says what a preset is.
     pub(crate) fn options(self) -> TableOptions {
         let default = TableOptions::default();
+        let anthus = TableOptions { placement: Placement::HYBRID, addressing: Addressing::Physical, ..default.clone() };
         match self {
             Preset::Default => default,
-            Preset::Anthus => TableOptions { placement: Placement::HYBRID, ..default },
+            Preset::Anthus => anthus,
             Preset::Tebis => {
                 let compaction = CompactionMode::WholeLevel;
-                TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..default }
+                TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..anthus }
             }
-            Preset::BuildIndex => TableOptions { backups: BackupMode::BuildIndex, ..default },
+            Preset::BuildIndex => TableOptions { backups: BackupMode::BuildIndex, ..anthus },
         }
     }
 }
