@@ -151,8 +151,8 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     )?;
     writeln!(
         out,
-        "backups {}, {} addressing, wire {}, acknowledged at {}",
-        options.backups, options.addressing, options.wire, options.acknowledge
+        "backups {}, {} addressing, wire {}, acknowledged at {}, {} posting",
+        options.backups, options.addressing, options.wire, options.acknowledge, options.posting
     )?;
     if region.segments.is_empty() {
         return writeln!(out, "it is empty");

@@ -5,8 +5,9 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::table::TableChange;
 use leeward_platform::{Nanos, Rng};
 
 /// What a power loss may take.
@@ -137,28 +138,32 @@ impl Character {
         }
     }
 
-    /// When an operator changes how backups keep their copies, and to what. Not drawn.
-    pub(crate) fn alterations(&self) -> Vec<(Nanos, BackupMode)> {
+    /// When an operator changes how backups keep their copies and how they are sent records, and to what. Not drawn.
+    pub(crate) fn alterations(&self) -> Vec<(Nanos, TableChange)> {
         if self.nodes == 1 || self.table.growth_factor != 5 {
             return Vec::new();
         }
         let [send, build] = BackupMode::ALL;
         let other = if self.table.backups == send { build } else { send };
         let times = [3, 5, 6].map(|eighths| Nanos(self.troubles.end.0 / 8 * eighths));
-        times.into_iter().zip([other, self.table.backups, other]).collect()
+        let change =
+            |backups, posting| TableChange { backups: Some(backups), posting: Some(posting), ..TableChange::default() };
+        let (there, back) = (change(other, Posting::PerRecord), change(self.table.backups, Posting::Coalesced));
+        times.into_iter().zip([there.clone(), back, there]).collect()
     }
 
     /// It in a few words.
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
+            "{} nodes, {} regions, {:?}, {} {} {} {}, leaves {}/{}, L0 {} KiB, {} of {} in sync, {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
             table.placement,
             table.backups,
             table.addressing,
             table.acknowledge,
+            table.posting,
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
@@ -191,11 +196,13 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
     let addressing = if growth_factor.is_multiple_of(2) { Addressing::Logical } else { Addressing::Physical };
+    let posting = if growth_factor.is_multiple_of(3) { Posting::PerRecord } else { Posting::Coalesced };
     let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
         backups,
         addressing,
         wire: compression.last,
+        posting,
         l1_runs,
         compaction,
         placement,

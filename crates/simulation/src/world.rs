@@ -22,7 +22,7 @@ use crate::queue::Queue;
 use faults::Trouble;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
-use leeward_format::cluster::{Acknowledge, BackupMode, GroupConfig, Member, decode_value};
+use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
 use leeward_format::table::{TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
@@ -72,9 +72,9 @@ enum Event {
         token: Token,
     },
     Fault,
-    /// An operator changes how backups keep their copies.
+    /// An operator changes the table's options.
     Alter {
-        backups: BackupMode,
+        change: Box<TableChange>,
     },
     Restart {
         node: NodeId,
@@ -128,10 +128,6 @@ fn node_of(server: ServerId) -> NodeId {
     server.0 as usize - 1
 }
 
-fn change_to(backups: BackupMode) -> TableChange {
-    TableChange { backups: Some(backups), ..TableChange::default() }
-}
-
 impl World {
     /// The world before anything has happened.
     pub(crate) fn new(seed: u64) -> World {
@@ -180,8 +176,8 @@ impl World {
         }
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
-        for (at, backups) in self.character.alterations() {
-            self.push(at, Event::Alter { backups });
+        for (at, change) in self.character.alterations() {
+            self.push(at, Event::Alter { change: Box::new(change) });
         }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
@@ -282,7 +278,7 @@ impl World {
                 }
             }
             Event::Fault => self.strike(),
-            Event::Alter { backups } => self.alter(backups),
+            Event::Alter { change } => self.alter(change),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),
@@ -308,14 +304,14 @@ impl World {
     }
 
     /// By way of the first node that is there; if none is, the operator tries again. Nobody waits for the answer.
-    fn alter(&mut self, backups: BackupMode) {
+    fn alter(&mut self, change: Box<TableChange>) {
         let up = self.nodes().find(|node| self.machines[*node].node.is_some() && !self.machines[*node].paused);
         match up {
             Some(node) => {
-                let token = self.question(node, Op::AlterTable { change: Box::new(change_to(backups)) });
+                let token = self.question(node, Op::AlterTable { change });
                 self.questions.remove(&token);
             }
-            None if self.is_loaded => self.push(self.now + Nanos::from_millis(100), Event::Alter { backups }),
+            None if self.is_loaded => self.push(self.now + Nanos::from_millis(100), Event::Alter { change }),
             None => {}
         }
     }
