@@ -196,7 +196,7 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     let compaction = if growth_factor == 6 { CompactionMode::WholeLevel } else { CompactionMode::Partial };
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
     let addressing = if growth_factor.is_multiple_of(2) { Addressing::Logical } else { Addressing::Physical };
-    let posting = if growth_factor.is_multiple_of(3) { Posting::PerRecord } else { Posting::Coalesced };
+    let posting = if growth_factor == 6 { Posting::PerRecord } else { Posting::Coalesced };
     let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
         backups,
