@@ -173,7 +173,9 @@ fn no_more_writes_begin_than_may_be_under_way() {
     let most = MOST_WRITES_PER_RECORD as u64;
     let mut rig = Rig::per_record();
     let mut bytes = Vec::new();
-    (11..11 + most - 1).for_each(|lsn| drop(append(&mut bytes, lsn, 0)));
+    for lsn in 11..11 + most - 1 {
+        append(&mut bytes, lsn, 0);
+    }
     // The last that may begin is of three records, which are not parted.
     let mut last = 10 + most - 1;
     for flags in [FLAG_BATCH_CONTINUES, FLAG_BATCH_CONTINUES, 0, 0, 0] {

@@ -186,24 +186,26 @@ fn records_are_posted_as_the_table_says_from_one_post_to_the_next() {
         group.run(&[member]);
     }
     let mut bytes = Vec::new();
-    let mut append = |group: &mut Group, first: u64| {
-        (first..first + 3).for_each(|lsn| drop(append(&mut bytes, lsn, 0)));
+    let mut post = |group: &mut Group, first: u64| {
+        for lsn in first..first + 3 {
+            append(&mut bytes, lsn, 0);
+        }
         group.writes.clear();
         group.post(&bytes, first + 2);
         group.writes.iter().map(|(server, _)| *server).collect::<Vec<_>>()
     };
-    assert_eq!(append(&mut group, 11), [TWO.server, THREE.server], "all that is new is one write");
+    assert_eq!(post(&mut group, 11), [TWO.server, THREE.server], "all that is new is one write");
     group.complete(TWO);
     group.complete(THREE);
     group.primary.set_options(TableOptions { posting: Posting::PerRecord, ..TableOptions::default() });
     let (two, three) = ([TWO.server; 3], [THREE.server; 3]);
-    assert_eq!(append(&mut group, 14), [two, three].concat());
+    assert_eq!(post(&mut group, 14), [two, three].concat());
     group.writes.truncate(4);
     group.complete(TWO);
     group.complete(THREE);
     assert_eq!(group.primary.commit(Lsn(16)), Lsn(14), "the first of three has reached both");
     group.primary.set_options(TableOptions::default());
-    assert_eq!(append(&mut group, 17), [TWO.server, THREE.server]);
+    assert_eq!(post(&mut group, 17), [TWO.server, THREE.server]);
 }
 
 #[test]
