@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
@@ -232,6 +232,10 @@ pub(crate) struct TableArgs {
     /// may be lost with a primary) [default: last-write]
     #[arg(long, value_name = "WHEN")]
     pub(crate) acknowledge: Option<Acknowledge>,
+    /// How records are posted to backups: `coalesced` (all that is new as one write of each log) or `per-record` (each by itself, in
+    /// the order of LSNs, as in the papers) [default: coalesced]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) posting: Option<Posting>,
     /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     pub(crate) max_unacked_kib: Option<u64>,
@@ -253,6 +257,7 @@ impl TableArgs {
             || self.backups.is_some()
             || self.addressing.is_some()
             || self.acknowledge.is_some()
+            || self.posting.is_some()
             || self.max_unacked_kib.is_some()
             || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
@@ -284,6 +289,7 @@ impl TableArgs {
             addressing: self.addressing.unwrap_or(base.addressing),
             wire: self.wire.unwrap_or(base.wire),
             acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
+            posting: self.posting.unwrap_or(base.posting),
             max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
             quorum: self.quorum.or(base.quorum),
             ..base

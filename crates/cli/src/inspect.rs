@@ -152,11 +152,12 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
     )?;
     writeln!(
         out,
-        "backups {}, {} addressing, wire {}, acknowledged at {}",
+        "backups {}, {} addressing, wire {}, acknowledged at {}, {} posting",
         options.backups,
         options.addressing,
         options.wire,
-        acknowledge_text(options)
+        acknowledge_text(options),
+        options.posting
     )?;
     if region.segments.is_empty() {
         return writeln!(out, "it is empty");

@@ -165,6 +165,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.addressing.to_string(),
             options.wire.to_string(),
             acknowledge_text(options),
+            options.posting.to_string(),
         ]
     };
     let head = [
@@ -184,6 +185,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "addressing",
         "wire",
         "acknowledge",
+        "posting",
     ];
     table(&head, tables.map(row).collect())
 }

@@ -36,19 +36,18 @@ fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
     let read = |log: LogKind| {
         let tail = &region.tails(log)[0];
         assert_eq!((tail.index(), tail.sealed()), (0, false));
-        tail.with_bytes(0..tail.filled(), |bytes| {
-            let header = LogHeader::decode(bytes).unwrap();
-            assert_eq!((header.region, header.log, header.id), (RegionId(1), log, tail.id()));
-            let mut at = LOG_HEADER_BYTES;
-            let mut found = Vec::new();
-            let seed = RecordSeed::new(RegionId(1), log, tail.id());
-            while let Some(record) = read_record(seed, &bytes[at..]).unwrap() {
-                found.push((record.stamp.lsn.0, record.flags & FLAG_BATCH_CONTINUES != 0));
-                at += record.bytes();
-            }
-            assert_eq!((at, tail.last_lsn().0), (bytes.len(), found.last().unwrap().0));
-            (header.first_lsn.0, found)
-        })
+        let bytes = tail.bytes();
+        let header = LogHeader::decode(bytes).unwrap();
+        assert_eq!((header.region, header.log, header.id), (RegionId(1), log, tail.id()));
+        let mut at = LOG_HEADER_BYTES;
+        let mut found = Vec::new();
+        let seed = RecordSeed::new(RegionId(1), log, tail.id());
+        while let Some(record) = read_record(seed, &bytes[at..]).unwrap() {
+            found.push((record.stamp.lsn.0, record.flags & FLAG_BATCH_CONTINUES != 0));
+            at += record.bytes();
+        }
+        assert_eq!((at, tail.last_lsn().0), (bytes.len(), found.last().unwrap().0));
+        (header.first_lsn.0, found)
     };
     assert_eq!(read(LogKind::Recovery), (1, vec![(1, true), (3, false)]));
     assert_eq!(read(LogKind::Large), (2, vec![(2, true)]));

@@ -234,6 +234,19 @@ pub enum Acknowledge {
 
 either!(Acknowledge, "no time to acknowledge a write", LastWrite = "last-write", LastFlush = "last-flush");
 
+/// How a primary posts new records to a backup's mirror buffers. A backup finds the same bytes at the same places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Posting {
+    /// All that a turn has brought is one write of each log.
+    #[default]
+    Coalesced,
+    /// Each record is a write of its own, in the order of LSNs over both logs: in-order replication (Anthus 3.1.2.1, measured in
+    /// 4.3.7).
+    PerRecord,
+}
+
+either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = "per-record");
+
 /// How backups keep their copies of a table's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackupMode {
@@ -286,6 +299,8 @@ pub struct TableOptions {
     pub wire: Codec,
     /// When a write is acknowledged.
     pub acknowledge: Acknowledge,
+    /// How records are posted to backups.
+    pub posting: Posting,
     /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes wait.
     pub max_unacked_bytes: u64,
     /// Members, the primary included, whose having a write is enough for it to be committed; `None`: every member in sync. Set when
@@ -312,6 +327,7 @@ impl Default for TableOptions {
             addressing: Addressing::default(),
             wire: Codec::None,
             acknowledge: Acknowledge::default(),
+            posting: Posting::default(),
             max_unacked_bytes: 1 << 20,
             quorum: None,
         }

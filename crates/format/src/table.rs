@@ -3,7 +3,7 @@
 //! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
 
 use crate::MAX_KEY_BYTES;
-use crate::cluster::{Acknowledge, BackupMode, TableOptions};
+use crate::cluster::{Acknowledge, BackupMode, Posting, TableOptions};
 use crate::packed::Codec;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -154,6 +154,8 @@ pub struct TableChange {
     pub wire: Option<Codec>,
     /// See [`TableOptions::acknowledge`].
     pub acknowledge: Option<Acknowledge>,
+    /// See [`TableOptions::posting`].
+    pub posting: Option<Posting>,
     /// See [`TableOptions::max_unacked_bytes`].
     pub max_unacked_bytes: Option<u64>,
 }
@@ -169,6 +171,7 @@ impl TableChange {
             backups: self.backups.unwrap_or(options.backups),
             wire: self.wire.unwrap_or(options.wire),
             acknowledge: self.acknowledge.unwrap_or(options.acknowledge),
+            posting: self.posting.unwrap_or(options.posting),
             max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
             ..options.clone()
         };
@@ -199,6 +202,7 @@ impl TableOptions {
             addressing: _,
             wire: _,
             acknowledge: _,
+            posting: _,
             max_unacked_bytes,
             quorum,
             garbage_mib_per_second: _,

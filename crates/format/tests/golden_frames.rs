@@ -2,7 +2,7 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::manifest::SegmentKind;
@@ -46,6 +46,7 @@ fn options() -> TableOptions {
         addressing: Addressing::Logical,
         wire: Codec::Lz4,
         acknowledge: Acknowledge::LastFlush,
+        posting: Posting::PerRecord,
         max_unacked_bytes: 1 << 19,
         quorum: Some(2),
         garbage_percent: 10,
@@ -99,6 +100,7 @@ fn requests() {
                 name: "orders".parse().expect("a name"),
                 min_in_sync: Some(1),
                 acknowledge: Some(Acknowledge::LastFlush),
+                posting: Some(Posting::PerRecord),
                 ..TableChange::default()
             }),
         },

@@ -22,6 +22,7 @@ pub mod mirror;
 pub mod peer;
 pub mod primary;
 pub mod ship;
+mod unposted;
 
 use leeward_platform::Nanos;
 

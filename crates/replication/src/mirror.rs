@@ -5,12 +5,16 @@
 //!   tail n    [========== sealed, written, confirmed ==========]  -> Flush sent -> Flushed: buffer n % 2 is free
 //!   tail n+1  [=== written ===|-- posted --|      room         ]     tail n+2 must not open before that
 //! ```
-//! Writes are posted in LSN order, each ending at a record's end, one a log and batch. They may complete in any order;
-//! [`Mirror::completed_lsn`] is the last LSN of the longest prefix of batches all of whose writes have completed.
+//! Writes are posted in batches, in LSN order, each ending at a record's end. A batch is all that is new, one write a log, or, with
+//! [`Posting::PerRecord`], records that were appended as one, most often a single one, each with a write of its own: so no batch
+//! ends between records that only count together. Writes may complete in any order; [`Mirror::completed_lsn`] is the last LSN of
+//! the longest prefix of batches all of whose writes have completed.
 //! A `Flush` is sent only after every write of its tail has completed: nothing orders the fabric and the control
 //! channel but that. Invariant: a buffer is never written for a tail while the flush of an earlier tail in it has not
 //! been answered.
 
+use crate::unposted;
+use leeward_format::cluster::Posting;
 use leeward_format::control::{MIRROR_BUFFERS, ToBackup};
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
 use leeward_platform::planted::{Bug, planted};
@@ -19,7 +23,7 @@ use std::ops::Range;
 
 /// A log tail of the primary, as far as mirroring must know it.
 #[derive(Clone, Copy, Debug)]
-pub struct TailView {
+pub struct TailView<'a> {
     /// Its log.
     pub log: LogKind,
     /// Ordinal among the tails of its log in this term.
@@ -28,8 +32,8 @@ pub struct TailView {
     pub id: SegmentId,
     /// Its number on the primary's volume.
     pub segment: SegmentNo,
-    /// Bytes in it, header included.
-    pub filled: usize,
+    /// What is in it, header included.
+    pub bytes: &'a [u8],
     /// Last LSN in it, once nothing more will be appended.
     pub sealed: Option<Lsn>,
 }
@@ -59,9 +63,19 @@ pub fn buffer_of(log: LogKind, index: u64) -> usize {
     log.index() * MIRROR_BUFFERS as usize + (index % MIRROR_BUFFERS) as usize
 }
 
+/// Writes that may be under way when another batch of records begins, with a write for each: beyond, batches wait for
+/// completions, so that what is kept of them is some 100 KiB a backup.
+const MOST_WRITES_PER_RECORD: usize = 1024;
+
 #[derive(Debug)]
 struct MirroredTail {
-    view: TailView,
+    log: LogKind,
+    index: u64,
+    id: SegmentId,
+    /// Bytes in it.
+    filled: usize,
+    /// Last LSN in it, once nothing more will be appended.
+    sealed: Option<Lsn>,
     posted: usize,
     outstanding: u32,
     flush_sent: bool,
@@ -111,56 +125,123 @@ impl Mirror {
         }
     }
 
-    /// Posts all that is new in `tails` (oldest first within a log) up to `last`: fills `writes`, and `messages` for
-    /// tails that begin.
+    /// Posts what is new in `tails` (oldest first within a log) up to `last`: fills `writes`, and `messages` for tails that
+    /// begin. That is all of it, or, with a write for each record, as much as may be under way: the rest by later calls.
     pub fn post(
         &mut self,
-        tails: &[TailView],
-        last: Lsn,
+        (tails, last): (&[TailView<'_>], Lsn),
+        posting: Posting,
         mut next_op: impl FnMut() -> u64,
         writes: &mut Vec<MirrorWrite>,
         messages: &mut Vec<ToBackup>,
     ) {
-        let batch = self.next_batch;
-        let (mut outstanding, mut bytes) = (0, 0);
         let flushed_below = self.flushed_below;
-        for view in tails.iter().filter(|view| view.index >= flushed_below[view.log.index()]) {
+        let tails = tails.iter().filter(|view| view.index >= flushed_below[view.log.index()]);
+        for view in tails.clone() {
             let tail = self.tail(view, messages);
-            tail.view = *view;
-            if view.filled == tail.posted {
-                continue;
-            }
-            let range = std::mem::replace(&mut tail.posted, view.filled)..view.filled;
-            tail.outstanding += 1;
-            outstanding += 1;
-            bytes += range.len() as u64;
-            let write = MirrorWrite { log: view.log, index: view.index, range, op: next_op() };
-            self.writes
-                .insert(write.op, InFlight { log: view.log, index: view.index, batch, bytes: write.range.len() });
-            writes.push(write);
+            (tail.filled, tail.sealed) = (view.bytes.len(), view.sealed);
         }
-        if outstanding > 0 {
-            assert!(last >= self.posted, "batches are posted in LSN order");
-            self.next_batch += 1;
-            self.posted = last;
-            self.batches.push_back(Batch { number: batch, last, bytes, outstanding });
+        match posting {
+            Posting::Coalesced => self.post_coalesced(tails, last, &mut next_op, writes),
+            Posting::PerRecord => self.post_per_record(tails, last, &mut next_op, writes),
         }
         self.flush_what_is_complete(messages);
     }
 
-    fn tail(&mut self, view: &TailView, messages: &mut Vec<ToBackup>) -> &mut MirroredTail {
-        let log = view.log.index();
-        let first = self.flushed_below[log];
-        if view.index >= first + self.tails[log].len() as u64 {
-            assert_eq!(view.index, first + self.tails[log].len() as u64, "tails open in order");
+    fn post_coalesced<'a>(
+        &mut self,
+        tails: impl Iterator<Item = &'a TailView<'a>>,
+        last: Lsn,
+        next_op: &mut impl FnMut() -> u64,
+        writes: &mut Vec<MirrorWrite>,
+    ) {
+        let mut batch = Batch { last, ..self.begin() };
+        for view in tails {
+            writes.extend(self.write(&mut batch, (view.log, view.index), view.bytes.len(), next_op));
+        }
+        self.end(batch);
+    }
+
+    fn post_per_record<'a>(
+        &mut self,
+        tails: impl Iterator<Item = &'a TailView<'a>>,
+        last: Lsn,
+        next_op: &mut impl FnMut() -> u64,
+        writes: &mut Vec<MirrorWrite>,
+    ) {
+        let posted: Vec<_> = tails.map(|view| (*view, self.mirrored(view.log, view.index).posted)).collect();
+        let mut batch = self.begin();
+        // Behind the last may be a part of what was to be appended as one when the volume failed.
+        for record in unposted::records(&posted).take_while(|record| record.last <= last) {
+            if batch.outstanding == 0 && self.writes.len() >= MOST_WRITES_PER_RECORD {
+                break;
+            }
+            assert_eq!(record.first, batch.last.next(), "LSNs are dense over both logs");
+            batch.last = record.last;
+            writes.extend(self.write(&mut batch, (record.log, record.index), record.end, next_op));
+            if !record.continues {
+                self.end(batch);
+                batch = self.begin();
+            }
+        }
+        assert!(batch.outstanding == 0, "what is appended as one is there as one");
+    }
+
+    fn begin(&self) -> Batch {
+        Batch { number: self.next_batch, last: self.posted, bytes: 0, outstanding: 0 }
+    }
+
+    /// A write of `batch`: of what is new in a tail up to `end`; `None` if nothing is.
+    fn write(
+        &mut self,
+        batch: &mut Batch,
+        (log, index): (LogKind, u64),
+        end: usize,
+        next_op: &mut impl FnMut() -> u64,
+    ) -> Option<MirrorWrite> {
+        let tail = self.mirrored(log, index);
+        if tail.posted == end {
+            return None;
+        }
+        let range = std::mem::replace(&mut tail.posted, end)..end;
+        tail.outstanding += 1;
+        batch.outstanding += 1;
+        batch.bytes += range.len() as u64;
+        let op = next_op();
+        self.writes.insert(op, InFlight { log, index, batch: batch.number, bytes: range.len() });
+        Some(MirrorWrite { log, index, range, op })
+    }
+
+    /// All writes of `batch`, if it has any, are posted.
+    fn end(&mut self, batch: Batch) {
+        if batch.outstanding > 0 {
+            assert!(batch.last >= self.posted, "batches are posted in LSN order");
+            self.next_batch += 1;
+            self.posted = batch.last;
+            self.batches.push_back(batch);
+        }
+    }
+
+    fn mirrored(&mut self, log: LogKind, index: u64) -> &mut MirroredTail {
+        let first = self.flushed_below[log.index()];
+        &mut self.tails[log.index()][(index - first) as usize]
+    }
+
+    /// The tail of `view`; the backup is told of one that begins.
+    fn tail(&mut self, view: &TailView<'_>, messages: &mut Vec<ToBackup>) -> &mut MirroredTail {
+        let &TailView { log, index, id, segment, .. } = view;
+        let (first, tails) = (self.flushed_below[log.index()], &mut self.tails[log.index()]);
+        if index >= first + tails.len() as u64 {
+            assert_eq!(index, first + tails.len() as u64, "tails open in order");
             assert!(
-                self.tails[log].len() < MIRROR_BUFFERS as usize || planted(Bug::ReuseTailBeforeFlush),
+                tails.len() < MIRROR_BUFFERS as usize || planted(Bug::ReuseTailBeforeFlush),
                 "a mirror buffer is reused only after its flush was answered"
             );
-            messages.push(ToBackup::OpenTail { log: view.log, index: view.index, id: view.id, segment: view.segment });
-            self.tails[log].push_back(MirroredTail { view: *view, posted: 0, outstanding: 0, flush_sent: false });
+            messages.push(ToBackup::OpenTail { log, index, id, segment });
+            let (filled, sealed, posted) = (0, None, 0);
+            tails.push_back(MirroredTail { log, index, id, filled, sealed, posted, outstanding: 0, flush_sent: false });
         }
-        &mut self.tails[log][(view.index - first) as usize]
+        self.mirrored(log, index)
     }
 
     /// A write completed: its bytes are in the backup's memory. Answers whether it was one of this mirror's; fills
@@ -169,7 +250,7 @@ impl Mirror {
         let Some(InFlight { log, index, batch, .. }) = self.writes.remove(&op) else {
             return false;
         };
-        if let Some(tail) = self.tails[log.index()].iter_mut().find(|tail| tail.view.index == index) {
+        if let Some(tail) = self.tails[log.index()].iter_mut().find(|tail| tail.index == index) {
             tail.outstanding -= 1;
         }
         let first = self.batches.front().map_or(batch, |batch| batch.number);
@@ -183,16 +264,16 @@ impl Mirror {
 
     fn flush_what_is_complete(&mut self, messages: &mut Vec<ToBackup>) {
         for tail in self.tails.iter_mut().flatten() {
-            let Some(last_lsn) = tail.view.sealed else { continue };
-            if tail.flush_sent || tail.outstanding > 0 || tail.posted < tail.view.filled {
+            let Some(last_lsn) = tail.sealed else { continue };
+            if tail.flush_sent || tail.outstanding > 0 || tail.posted < tail.filled {
                 continue;
             }
             tail.flush_sent = true;
             messages.push(ToBackup::Flush {
-                log: tail.view.log,
-                index: tail.view.index,
-                id: tail.view.id,
-                bytes: u32::try_from(tail.view.filled).expect("a tail is at most one segment"),
+                log: tail.log,
+                index: tail.index,
+                id: tail.id,
+                bytes: u32::try_from(tail.filled).expect("a tail is at most one segment"),
                 last_lsn,
             });
         }
@@ -201,7 +282,7 @@ impl Mirror {
     /// The backup persisted a tail. Answers false if it was not asked to: the peer is confused.
     pub fn flushed(&mut self, log: LogKind, index: u64) -> bool {
         let tails = &mut self.tails[log.index()];
-        if tails.front().is_none_or(|tail| tail.view.index != index || !tail.flush_sent) {
+        if tails.front().is_none_or(|tail| tail.index != index || !tail.flush_sent) {
             return false;
         }
         tails.pop_front();
@@ -257,4 +338,4 @@ impl Mirror {
 
 #[cfg(test)]
 #[path = "mirror_tests.rs"]
-mod tests;
+pub(crate) mod tests;

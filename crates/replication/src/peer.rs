@@ -10,7 +10,7 @@
 
 use crate::mirror::{Mirror, MirrorWrite, TailView};
 use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
-use leeward_format::cluster::{BackupMode, Member, TableOptions};
+use leeward_format::cluster::{BackupMode, Member, Posting, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit};
 use leeward_format::{LogKind, Lsn, SegmentId};
@@ -335,11 +335,17 @@ impl Peer {
         }
     }
 
-    /// Posts what is new in the tails.
-    pub fn post(&mut self, tails: &[TailView], last: Lsn, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
+    /// Posts what is new in the tails, up to an LSN. See [`Mirror::post`].
+    pub fn post(
+        &mut self,
+        news: (&[TailView<'_>], Lsn),
+        posting: Posting,
+        next_op: &mut dyn FnMut() -> u64,
+        out: &mut Vec<PeerAction>,
+    ) {
         let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
         let (mut writes, mut messages) = (Vec::new(), Vec::new());
-        session.mirror.post(tails, last, next_op, &mut writes, &mut messages);
+        session.mirror.post(news, posting, next_op, &mut writes, &mut messages);
         if !self.ships_index {
             session.note_flushes(&messages);
         }

@@ -76,8 +76,8 @@ fn a_refused_write_of_this_session_ends_it() {
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     let id = SegmentId(1);
-    let view = TailView { log: LogKind::Large, index: 0, id, segment: SegmentNo(1), filled: 99, sealed: None };
-    peer.post(&[view], Lsn(11), &mut || 42, &mut out);
+    let view = TailView { log: LogKind::Large, index: 0, id, segment: SegmentNo(1), bytes: &[0; 99], sealed: None };
+    peer.post((&[view], Lsn(11)), Posting::Coalesced, &mut || 42, &mut out);
     peer.refused(NOW, 41, &mut out);
     assert_eq!(peer.state(), PeerState::Basing, "a write of an earlier session says nothing");
     peer.refused(NOW, 42, &mut out);
@@ -85,10 +85,10 @@ fn a_refused_write_of_this_session_ends_it() {
 }
 
 /// A tail that is full, behind a base at LSN 10.
-fn full_tail(index: u64) -> TailView {
+fn full_tail(index: u64) -> TailView<'static> {
     let id = SegmentId(100 + index);
     let sealed = Some(Lsn(11 + index));
-    TailView { log: LogKind::Recovery, index, id, segment: SegmentNo(1), filled: 99, sealed }
+    TailView { log: LogKind::Recovery, index, id, segment: SegmentNo(1), bytes: &[0; 99], sealed }
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_peer_that_builds_its_index_is_shipped_nothing_and_bounds_how_far_it_is_behi
     assert!(matches!(out[..], [PeerAction::Send(ToBackup::Committed(Lsn(10)))]), "told once: {out:?}");
     for index in 0..MOST_UNAPPLIED as u64 {
         assert_eq!(peer.window(LogKind::Recovery), Some(index + 1));
-        peer.post(&[full_tail(index)], Lsn(11 + index), &mut || index, &mut out);
+        peer.post((&[full_tail(index)], Lsn(11 + index)), Posting::Coalesced, &mut || index, &mut out);
         assert!(peer.complete(NOW, index, &mut || 1, &mut out));
         message(&mut peer, 1, ToPrimary::Flushed { log: LogKind::Recovery, index }, &mut out).unwrap();
     }

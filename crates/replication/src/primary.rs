@@ -285,11 +285,13 @@ impl Primary {
         }
     }
 
-    /// Posts what is new in the tails to every peer.
-    pub fn post(&mut self, tails: &[TailView], last: Lsn, ops: &mut Ops) {
+    /// Posts what is new in the tails to every peer, as the table's options say.
+    pub fn post(&mut self, tails: &[TailView<'_>], last: Lsn, ops: &mut Ops) {
         let region = self.config.region;
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.with_peer(server, |peer, _, out| peer.post(tails, last, &mut || ops.next(region), out));
+            self.with_peer(server, |peer, options, out| {
+                peer.post((tails, last), options.posting, &mut || ops.next(region), out);
+            });
         }
     }
 

@@ -1,9 +1,10 @@
 //! A group whose peers answer at once, or not at all.
 
 use super::*;
+use crate::mirror::tests::append;
 use crate::peer::PeerAction;
 use bytes::Bytes;
-use leeward_format::cluster::{BackupMode, Former};
+use leeward_format::cluster::{BackupMode, Former, Posting};
 use leeward_format::control::ToBackup;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
@@ -116,9 +117,12 @@ impl Group {
     }
 
     fn append(&mut self, last: u64) {
+        self.post(&[0; 2000][..last as usize * 100], last);
+    }
+
+    fn post(&mut self, bytes: &[u8], last: u64) {
         let log = LogKind::Recovery;
-        let filled = (last as usize) * 100;
-        let view = TailView { log, index: 0, id: SegmentId(1), segment: SegmentNo(1), filled, sealed: None };
+        let view = TailView { log, index: 0, id: SegmentId(1), segment: SegmentNo(1), bytes, sealed: None };
         self.primary.post(&[view], Lsn(last), &mut self.ops);
         self.run(&[]);
     }
@@ -191,6 +195,36 @@ fn with_last_flush_a_write_is_acknowledged_on_its_way() {
     assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(13), "by one of them");
     group.link(THREE, false);
     assert_eq!(group.primary.acknowledged(Lsn(14)), Lsn(11), "nothing more is on its way to it");
+}
+
+#[test]
+fn records_are_posted_as_the_table_says_from_one_post_to_the_next() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    let mut bytes = Vec::new();
+    let mut post = |group: &mut Group, first: u64| {
+        for lsn in first..first + 3 {
+            append(&mut bytes, lsn, 0);
+        }
+        group.writes.clear();
+        group.post(&bytes, first + 2);
+        group.writes.iter().map(|(server, _)| *server).collect::<Vec<_>>()
+    };
+    assert_eq!(post(&mut group, 11), [TWO.server, THREE.server], "all that is new is one write");
+    group.complete(TWO);
+    group.complete(THREE);
+    group.primary.set_options(TableOptions { posting: Posting::PerRecord, ..TableOptions::default() });
+    let (two, three) = ([TWO.server; 3], [THREE.server; 3]);
+    assert_eq!(post(&mut group, 14), [two, three].concat());
+    group.writes.truncate(4);
+    group.complete(TWO);
+    group.complete(THREE);
+    assert_eq!(group.primary.commit(Lsn(16)), Lsn(14), "the first of three has reached both");
+    group.primary.set_options(TableOptions::default());
+    assert_eq!(post(&mut group, 17), [TWO.server, THREE.server]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::TableChange;
 use leeward_platform::{Nanos, Rng};
@@ -157,6 +157,10 @@ impl Character {
         let backups = [other, table.backups, other]
             .map(|backups| TableChange { backups: Some(backups), ..TableChange::default() });
         let [mut first, mut second, mut third] = backups;
+        if table.growth_factor == 5 {
+            let [coalesced, per_record] = Posting::ALL;
+            (first.posting, second.posting, third.posting) = (Some(per_record), Some(coalesced), Some(per_record));
+        }
         if is_wide {
             (first.wire, second.wire, third.wire) = (Some(Codec::None), Some(Codec::Lz4), Some(Codec::Zstd));
             (first.min_in_sync, third.min_in_sync) = (Some(1), Some(table.min_in_sync));
@@ -180,7 +184,7 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {} alterations, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
@@ -190,6 +194,7 @@ impl Character {
             table.acknowledge,
             table.needed_of(table.replicas as usize),
             table.wire,
+            table.posting,
             self.alterations().len(),
             table.compression.upper,
             table.compression.last,
@@ -224,11 +229,13 @@ fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
     let (l1_runs, replicas) = (growth_factor - 1, nodes as u32);
     let quorum = (nodes > 1 && matches!(growth_factor, 3 | 4)).then_some(2);
     let addressing = if growth_factor.is_multiple_of(2) { Addressing::Logical } else { Addressing::Physical };
+    let posting = if growth_factor == 6 { Posting::PerRecord } else { Posting::Coalesced };
     let backups = if l0_bytes <= 8 << 10 { BackupMode::BuildIndex } else { BackupMode::SendIndex };
     TableOptions {
         backups,
         addressing,
         wire: compression.last,
+        posting,
         l1_runs,
         compaction,
         placement,

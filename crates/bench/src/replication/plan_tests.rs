@@ -26,6 +26,14 @@ fn a_reduced_l0_takes_as_much_memory_in_all_replicas_as_one_that_is_not() {
 }
 
 #[test]
+fn what_is_posted_per_record_differs_in_nothing_else() {
+    let table = |variant| Setup::new(variant, Mix::SD, 2, 8).table(TableOptions::default(), 256 << 10);
+    let per_record = table("send-index-per-record");
+    assert_eq!(per_record.posting, Posting::PerRecord);
+    assert_eq!(TableOptions { posting: Posting::Coalesced, ..per_record }, table("send-index"));
+}
+
+#[test]
 fn without_backups_there_is_one_replica_and_it_is_measured_once() {
     let scope = Scope::new(&["modes".into(), "none".into(), "sd".into()], false).expect("a scope");
     assert_eq!(scope.setups(), [[Setup { variant: "none", mix: Mix::SD, replicas: 1, growth_factor: 8 }]]);

@@ -2,7 +2,7 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::table::{NewTable, TableChange, TableName};
 
@@ -151,6 +151,9 @@ pub(crate) struct AlterTableArgs {
     /// When a write is acknowledged: `last-write` or `last-flush`
     #[arg(long, value_name = "WHEN")]
     acknowledge: Option<Acknowledge>,
+    /// How records are posted to backups: `coalesced` or `per-record`
+    #[arg(long, value_name = "HOW")]
+    posting: Option<Posting>,
     /// With last-flush, KiB that may be acknowledged before a backup has confirmed them
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
@@ -159,10 +162,11 @@ pub(crate) struct AlterTableArgs {
 impl AlterTableArgs {
     /// The change; `None` if no option was given.
     pub(crate) fn change(&self) -> Option<TableChange> {
-        let &AlterTableArgs { min_in_sync, backups, wire, acknowledge, max_unacked_kib, .. } = self;
+        let &AlterTableArgs { min_in_sync, backups, wire, acknowledge, posting, max_unacked_kib, .. } = self;
         let max_unacked_bytes = max_unacked_kib.map(|kib| kib << 10);
         let nothing = TableChange { name: self.name.clone(), ..TableChange::default() };
-        let change = TableChange { min_in_sync, backups, wire, acknowledge, max_unacked_bytes, ..nothing.clone() };
+        let change =
+            TableChange { min_in_sync, backups, wire, acknowledge, posting, max_unacked_bytes, ..nothing.clone() };
         (change != nothing).then_some(change)
     }
 }

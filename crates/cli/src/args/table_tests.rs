@@ -5,11 +5,21 @@ use super::*;
 use clap::Parser;
 use leeward_format::packed::{Codec, Compression};
 
-fn create(args: &str) -> NewTable {
-    let args = ["leeward", "table", "create"].into_iter().chain(args.split_whitespace());
+fn command(name: &str, args: &str) -> TableCommand {
+    let args = ["leeward", "table", name].into_iter().chain(args.split_whitespace());
     let cli = Cli::try_parse_from(args).expect("they are well-formed");
-    let Command::Table(TableCommands { command: TableCommand::Create(args) }) = cli.command else { panic!("{cli:?}") };
+    let Command::Table(TableCommands { command }) = cli.command else { panic!("{cli:?}") };
+    command
+}
+
+fn create(args: &str) -> NewTable {
+    let TableCommand::Create(args) = command("create", args) else { panic!("not made: {args}") };
     args.new_table(3)
+}
+
+fn alter(args: &str) -> Option<TableChange> {
+    let TableCommand::Alter(args) = command("alter", args) else { panic!("not altered: {args}") };
+    args.change()
 }
 
 #[test]
@@ -40,6 +50,25 @@ fn the_last_level_is_compressed_as_the_others_unless_it_is_said() {
     assert_eq!(compression("a --last-level-compression zstd"), (Codec::None, Codec::Zstd));
     let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--compression", "gzip"]).unwrap_err();
     assert!(refused.to_string().contains("it is none, lz4 or zstd"), "{refused}");
+}
+
+#[test]
+fn records_are_posted_as_it_is_said() {
+    assert_eq!(create("a").options.posting, Posting::Coalesced);
+    assert_eq!(create("a --preset tebis --posting per-record").options.posting, Posting::PerRecord);
+    let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--posting", "in-order"]).unwrap_err();
+    assert!(refused.to_string().contains("it is coalesced or per-record"), "{refused}");
+}
+
+#[test]
+fn only_what_is_given_is_altered() {
+    assert_eq!(alter("orders"), None);
+    let untouched = TableChange { name: "orders".parse().expect("a name"), ..TableChange::default() };
+    let posting = Some(Posting::PerRecord);
+    assert_eq!(alter("orders --posting per-record"), Some(TableChange { posting, ..untouched.clone() }));
+    let (acknowledge, max_unacked_bytes) = (Some(Acknowledge::LastFlush), Some(256 << 10));
+    let change = alter("orders --acknowledge last-flush --max-unacked-kib 256");
+    assert_eq!(change, Some(TableChange { acknowledge, max_unacked_bytes, ..untouched }));
 }
 
 #[test]

@@ -14,7 +14,6 @@ use leeward_format::{LogKind, Lsn, RegionId, SegmentId, SegmentName, SegmentNo};
 use leeward_platform::disk::DIRECT_ALIGN;
 use leeward_platform::{AppendBuffer, Appender};
 use parking_lot::Mutex;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -173,9 +172,9 @@ impl Tail {
         Lsn(self.last_lsn.load(Ordering::Acquire))
     }
 
-    /// Calls `with` with the bytes of `range`, which must be filled.
-    pub fn with_bytes<T>(&self, range: Range<u32>, with: impl FnOnce(&[u8]) -> T) -> T {
-        with(&self.bytes.bytes()[range.start as usize..range.end as usize])
+    /// What is in it so far, header included.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.bytes()
     }
 
     pub(crate) fn pin(&self) -> Arc<Segment> {
@@ -186,7 +185,7 @@ impl Tail {
     pub(crate) fn write_new(&self, volume: &Volume) -> Result<()> {
         let Some(written) = &self.written else { return volume.check() };
         let mut written = written.lock();
-        let bytes = self.bytes.bytes();
+        let bytes = self.bytes();
         let end = bytes.len() as u32;
         if end <= written.bytes {
             return Ok(());
@@ -261,7 +260,7 @@ impl Tails {
     ) -> Option<T> {
         let tails = self.lists[log.index()].load();
         let tail = tails.iter().find(|tail| tail.name() == name)?;
-        let filled = tail.filled();
-        (offset < filled).then(|| tail.with_bytes(offset..filled, with))
+        let bytes = tail.bytes().get(offset as usize..)?;
+        (!bytes.is_empty()).then(|| with(bytes))
     }
 }

@@ -64,7 +64,7 @@ impl PinnedBase {
     pub fn read_segment(&self, id: SegmentId) -> Result<Vec<u8>> {
         let segment = self.segment(id)?;
         if let Some(tail) = self.tails.get(&id) {
-            return Ok(tail.with_bytes(0..segment.bytes, <[u8]>::to_vec));
+            return Ok(tail.bytes()[..segment.bytes as usize].to_vec());
         }
         let mut bytes = vec![0; segment.bytes as usize];
         self.volume.read(self.segments[&id].no(), 0, &mut bytes)?;

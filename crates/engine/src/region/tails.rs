@@ -22,6 +22,11 @@ impl Region {
         self.tails.of(log).to_vec()
     }
 
+    /// The tail of `log` with this index, if it is in memory.
+    pub fn tail(&self, log: LogKind, index: u64) -> Option<Arc<Tail>> {
+        self.tails.find(log, index)
+    }
+
     /// A tail is durable here, by [`Region::flush_tail`], and wherever else it must be: its memory may go.
     pub fn release_tail(&self, log: LogKind, index: u64) {
         self.tails.remove(log, index);

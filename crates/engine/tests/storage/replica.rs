@@ -95,7 +95,7 @@ impl Backup {
                 self.replica.open_tail(tail.log(), tail.id(), tail.segment())?;
             }
             let buffer = &mut self.buffers[Backup::buffer(tail.log(), tail.index())];
-            tail.with_bytes(0..tail.filled(), |bytes| buffer[..bytes.len()].copy_from_slice(bytes));
+            buffer[..tail.bytes().len()].copy_from_slice(tail.bytes());
         }
         Ok(())
     }

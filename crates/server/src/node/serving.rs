@@ -17,7 +17,7 @@ use super::wall::Wall;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::version::Version;
-use leeward_engine::{Error, PinnedBase, Region};
+use leeward_engine::{Error, PinnedBase, Region, Tail};
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
@@ -211,21 +211,10 @@ impl Serving {
     fn post(&mut self, last: Lsn, ops: &mut Ops) {
         if self.primary.peers().next().is_some() {
             let _at = cpu::at(Activity::Mirroring.of_primary());
-            let views: Vec<TailView> = LogKind::APPENDED.into_iter().flat_map(|log| self.tail_views(log)).collect();
+            let tails: Vec<Arc<Tail>> = LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)).collect();
+            let views: Vec<TailView<'_>> = tails.iter().map(|tail| tail_view(tail)).collect();
             self.primary.post(&views, last, ops);
         }
-    }
-
-    fn tail_views(&self, log: LogKind) -> Vec<TailView> {
-        let view = |tail: &Arc<leeward_engine::Tail>| TailView {
-            log,
-            index: tail.index(),
-            id: tail.id(),
-            segment: tail.segment(),
-            filled: tail.filled() as usize,
-            sealed: tail.sealed().then(|| tail.last_lsn()),
-        };
-        self.region.tails(log).iter().map(view).collect()
     }
 
     /// Holds an answer until `lsn` is committed.
@@ -524,6 +513,17 @@ impl Serving {
             let result = region.install(&done);
             Outcome::Installed { done, result }
         });
+    }
+}
+
+fn tail_view(tail: &Tail) -> TailView<'_> {
+    TailView {
+        log: tail.log(),
+        index: tail.index(),
+        id: tail.id(),
+        segment: tail.segment(),
+        bytes: tail.bytes(),
+        sealed: tail.sealed().then(|| tail.last_lsn()),
     }
 }
 

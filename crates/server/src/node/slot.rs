@@ -449,12 +449,10 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             let _at = cpu::at(Activity::Mirroring.of_primary());
             let Some(buffer) = peer.and_then(|peer| peer.buffer(write.buffer())) else { return };
             let to = link::descriptor(buffer);
-            let tail = serving.region.tails(write.log).into_iter().find(|tail| tail.index() == write.index);
+            let tail = serving.region.tail(write.log, write.index);
             let tail = tail.expect("a tail is kept until every peer has flushed it");
-            let range = write.range.start as u32..write.range.end as u32;
-            tail.with_bytes(range, |bytes| {
-                context.fabric.write(link::peer(server), &to, write.range.start as u64, bytes, write.op);
-            });
+            let offset = write.range.start as u64;
+            context.fabric.write(link::peer(server), &to, offset, &tail.bytes()[write.range], write.op);
         }
         PeerAction::Slot(write) => {
             let _apart = cpu::apart(Activity::Shipping.of_primary());
