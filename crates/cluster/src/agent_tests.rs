@@ -203,6 +203,29 @@ fn a_loss_is_accepted_only_where_it_is_waited_for() {
 }
 
 #[test]
+fn with_a_quorum_all_that_are_left_after_a_loss_must_be_heard() {
+    let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
+    let table = TableOptions { quorum: Some(2), ..TableOptions::default() };
+    let mut fixture = Fixture::new(&[
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        ("/leeward/server/2", Some(encode_value(&info(member(2, 1))))),
+        ("/leeward/server/3", Some(encode_value(&info(member(3, 2))))),
+        (MASTER, Some(encode_value(&member(2, 1)))),
+        ("/leeward/table/default", Some(encode_value(&table))),
+        (REGION, Some(encode_value(&config(3, Some(dead), &[member(3, 1), member(ME, 1)], &[])))),
+    ]);
+    fixture.agent.accept_loss(fixture.now, RegionId(1), ServerId(2)).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    fixture.grant();
+    let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
+    assert_eq!(
+        (made.primary, made.backups.len(), made.must_hear),
+        (None, 2, 2),
+        "what was acknowledged may be in one of them"
+    );
+}
+
+#[test]
 fn a_lost_race_is_not_run_again_until_the_path_changes_or_time_passes() {
     let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 2)))))]);
     let (id, op) = fixture.ask();

@@ -14,6 +14,7 @@
 use leeward_format::cluster::{Former, GroupConfig, Member};
 use leeward_format::{RegionId, ServerId, VolumeId};
 use leeward_platform::{Bug, planted};
+use std::collections::BTreeSet;
 
 /// A volume that a region cannot go on without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,8 @@ impl Awaited {
 pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) -> Vec<Awaited> {
     let lives = |member: &Member| live(member.server) == Some(*member);
     let must_all_be_back = config.must_hear > 0 && config.in_sync().any(|member| lives(&member));
-    let lived_on = config.heirs().filter(|heir| lives(heir) && config.lived_on(*heir)).count();
+    let lived_on = config.heirs().filter(|heir| lives(heir) && config.lived_on(*heir)).map(|heir| heir.server);
+    let lived_on = lived_on.collect::<BTreeSet<ServerId>>().len();
     let is_enough =
         if must_all_be_back { lived_on >= config.must_hear as usize } else { config.in_sync().any(|m| lives(&m)) };
     if is_enough {

@@ -73,6 +73,8 @@ fn a_primary_that_must_hear_of_others_waits_for_enough_or_for_all_volumes() {
     let config = GroupConfig { must_hear: 2, ..group() };
     assert_eq!(servers(&config, &[member(1, 1), member(3, 3)]), []);
     assert_eq!(servers(&config, &[member(1, 1), member(4, 4)]), [], "a former member that lives counts");
+    let twice = GroupConfig { former: vec![Former { member: member(1, 1), term: Epoch(4) }], ..config.clone() };
+    assert_eq!(servers(&twice, &[member(1, 1)]), [(2, None), (3, None)], "it is one member");
     let alone = [member(1, 1), restarted(member(2, 2)), member(3, 30)];
     assert_eq!(servers(&config, &alone), [(3, Some(30)), (4, None)]);
     let all = [2, 3, 4].map(|server| restarted(member(server, server.into())));

@@ -410,8 +410,7 @@ impl GroupConfig {
         let mut next = self.clone();
         next.epoch = self.epoch.next();
         if self.must_hear > 0 && self.backups.contains(&member) {
-            let term = self.former.iter().map(|former| former.term).min().unwrap_or(self.term);
-            next.former.push(Former { member, term });
+            next.former.push(self.as_former(member));
         }
         next.backups.retain(|other| *other != member);
         next.learners.retain(|other| *other != member);
@@ -437,11 +436,20 @@ impl GroupConfig {
         next.former.clear();
         next
     }
-    /// The next configuration, in which `heir` takes the office of a primary that found that its own copy is shorter.
+    /// `member`, which is in sync, once it is not: with the term before those that nobody has settled.
+    fn as_former(&self, member: Member) -> Former {
+        let term = self.former.iter().map(|former| former.term).min().unwrap_or(self.term);
+        Former { member, term }
+    }
+    /// The next configuration, in which `heir` takes the office of a primary whose own copy is shorter, or that hears nobody.
     #[must_use]
     pub fn handed_to(&self, heir: Member) -> GroupConfig {
         let mut next = self.clone();
         (next.epoch, next.term) = (self.epoch.next(), self.epoch.next());
+        next.former.retain(|former| former.member != heir);
+        // A life of it that is over is remembered as one.
+        let over = self.in_sync().filter(|member| member.server == heir.server && *member != heir);
+        next.former.extend(over.map(|member| self.as_former(member)));
         next.backups = self.in_sync().filter(|member| member.server != heir.server).collect();
         next.learners.retain(|learner| learner.server != heir.server);
         next.primary = Some(heir);

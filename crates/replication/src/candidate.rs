@@ -19,6 +19,9 @@ use std::collections::BTreeMap;
 /// An heir that has not answered is asked again after so long.
 const ASK_AGAIN: Nanos = Nanos::from_millis(300);
 
+/// Who has not heard enough for so long, and cannot reach a backup, leaves the office to that one: it may reach others.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+
 /// Messages of a candidate belong to this session; those in which it would bring copies in sync come after it.
 pub const SESSION: u64 = 0;
 
@@ -29,7 +32,7 @@ pub enum Verdict {
     Open,
     /// Its own copy has all that was committed.
     Serve,
-    /// This one's is longer: [`GroupConfig::handed_to`] it is to be proposed.
+    /// This one's is longer, or it may hear more: [`GroupConfig::handed_to`] it is to be proposed.
     HandOver(Member),
 }
 
@@ -37,6 +40,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Candidate {
     config: GroupConfig,
+    since: Nanos,
     asked: BTreeMap<ServerId, Nanos>,
     heard: BTreeMap<ServerId, (Member, (Epoch, Lsn))>,
     /// It proposes to hand the office over.
@@ -45,8 +49,8 @@ pub struct Candidate {
 
 impl Candidate {
     /// The primary of `config` stands for its office.
-    pub fn new(config: GroupConfig) -> Candidate {
-        Candidate { config, asked: BTreeMap::new(), heard: BTreeMap::new(), proposing: false }
+    pub fn new(now: Nanos, config: GroupConfig) -> Candidate {
+        Candidate { config, since: now, asked: BTreeMap::new(), heard: BTreeMap::new(), proposing: false }
     }
 
     /// Term that it stands for.
@@ -75,9 +79,11 @@ impl Candidate {
     }
 
     /// A server has joined the term; its copy reaches as far as `position` says. One that has another volume than the heir had
-    /// has nothing to say.
+    /// has nothing to say, nor has one whose copy is damaged: who was in sync has followed a term.
     pub fn opened(&mut self, member: Member, position: (Epoch, Lsn)) {
-        if self.config.heirs().any(|heir| heir.has_volume_of(&member)) {
+        if position.0 == Epoch(0) {
+            tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
+        } else if self.config.heirs().any(|heir| heir.has_volume_of(&member)) {
             self.heard.insert(member.server, (member, position));
         }
     }
@@ -89,21 +95,33 @@ impl Candidate {
     }
 
     /// What is known now. A hand-over is said once, until its proposal has ended.
-    pub fn verdict(&mut self) -> Verdict {
+    pub fn verdict(&mut self, now: Nanos) -> Verdict {
         let me = self.config.primary.expect("a candidate is the primary of its configuration");
         let Some((_, mine)) = self.heard.get(&me.server) else { return Verdict::Open };
         let lived_on = self.heard.values().filter(|(member, _)| self.config.lived_on(*member)).count();
         let is_enough = lived_on >= self.config.must_hear as usize || self.unheard().next().is_none();
-        if self.proposing || !is_enough && !planted(Bug::ServeUnheard) {
+        if self.proposing {
             return Verdict::Open;
+        }
+        if !is_enough && !planted(Bug::ServeUnheard) {
+            let unheard = self.config.backups.iter().find(|backup| !self.heard.contains_key(&backup.server));
+            return match unheard.filter(|_| now - self.since > PATIENCE).copied() {
+                Some(backup) => self.hand_over(backup),
+                None => Verdict::Open,
+            };
         }
         let longest = self.heard.values().max_by_key(|(member, position)| (*position, self.config.lived_on(*member)));
         let (heir, reach) = longest.expect("its own is known");
         if mine >= reach || planted(Bug::ServeUnheard) {
             return Verdict::Serve;
         }
+        let heir = *heir;
+        self.hand_over(heir)
+    }
+
+    fn hand_over(&mut self, heir: Member) -> Verdict {
         self.proposing = true;
-        Verdict::HandOver(*heir)
+        Verdict::HandOver(heir)
     }
 
     /// The coordinator answered, or will not. If the office was handed over, another configuration says so.

@@ -9,35 +9,39 @@ fn member(server: u32, incarnation: u64) -> Member {
 }
 
 const TERM: Epoch = Epoch(4);
+const NOW: Nanos = Nanos::from_secs(100);
 
 /// P died, A was chosen.
 fn stands() -> Candidate {
-    Candidate::new(GroupConfig {
-        region: RegionId(1),
-        table: "default".into(),
-        start: bytes::Bytes::new(),
-        end: None,
-        epoch: Epoch(9),
-        term: Epoch(9),
-        primary: Some(member(2, 1)),
-        backups: vec![member(3, 1)],
-        learners: vec![],
-        former: vec![Former { member: member(1, 1), term: TERM }],
-        must_hear: 2,
-    })
+    Candidate::new(
+        NOW,
+        GroupConfig {
+            region: RegionId(1),
+            table: "default".into(),
+            start: bytes::Bytes::new(),
+            end: None,
+            epoch: Epoch(9),
+            term: Epoch(9),
+            primary: Some(member(2, 1)),
+            backups: vec![member(3, 1)],
+            learners: vec![],
+            former: vec![Former { member: member(1, 1), term: TERM }],
+            must_hear: 2,
+        },
+    )
 }
 
 #[test]
 fn the_longest_of_enough_copies_serves() {
     let mut candidate = stands();
-    assert_eq!(candidate.verdict(), Verdict::Open);
+    assert_eq!(candidate.verdict(NOW), Verdict::Open);
     candidate.opened(member(2, 1), (TERM, Lsn(70)));
-    assert_eq!(candidate.verdict(), Verdict::Open, "B may have more");
+    assert_eq!(candidate.verdict(NOW), Verdict::Open, "B may have more");
     candidate.opened(member(3, 1), (TERM, Lsn(70)));
-    assert_eq!(candidate.verdict(), Verdict::Serve);
+    assert_eq!(candidate.verdict(NOW), Verdict::Serve);
     candidate.opened(member(3, 1), (TERM, Lsn(71)));
-    assert_eq!(candidate.verdict(), Verdict::HandOver(member(3, 1)));
-    assert_eq!(candidate.verdict(), Verdict::Open, "it is said once");
+    assert_eq!(candidate.verdict(NOW), Verdict::HandOver(member(3, 1)));
+    assert_eq!(candidate.verdict(NOW), Verdict::Open, "it is said once");
     let next = candidate.config.handed_to(member(3, 1));
     assert_eq!((next.primary, next.backups), (Some(member(3, 1)), vec![member(2, 1)]));
     assert_eq!((next.term, next.epoch, next.must_hear), (Epoch(10), Epoch(10), 2));
@@ -49,7 +53,7 @@ fn a_later_term_wins_over_a_higher_lsn() {
     let mut candidate = stands();
     candidate.opened(member(2, 1), (Epoch(8), Lsn(60)));
     candidate.opened(member(3, 1), (TERM, Lsn(70)));
-    assert_eq!(candidate.verdict(), Verdict::Serve, "B missed a primary that had all that was committed");
+    assert_eq!(candidate.verdict(NOW), Verdict::Serve, "B missed a primary that had all that was committed");
 }
 
 #[test]
@@ -57,11 +61,11 @@ fn a_restarted_heir_counts_only_when_all_are_heard() {
     let mut candidate = stands();
     candidate.opened(member(2, 1), (TERM, Lsn(70)));
     candidate.opened(member(3, 2), (TERM, Lsn(50)));
-    assert_eq!(candidate.verdict(), Verdict::Open, "B may have lost what was in its memory, and P is not heard");
+    assert_eq!(candidate.verdict(NOW), Verdict::Open, "B may have lost what was in its memory, and P is not heard");
     candidate.opened(Member { volume: VolumeId(99), ..member(1, 2) }, (Epoch(0), Lsn(0)));
-    assert_eq!(candidate.verdict(), Verdict::Open, "P came back without its volume");
+    assert_eq!(candidate.verdict(NOW), Verdict::Open, "P came back without its volume");
     candidate.opened(member(1, 2), (TERM, Lsn(80)));
-    assert_eq!(candidate.verdict(), Verdict::HandOver(member(1, 2)), "P's volume has more");
+    assert_eq!(candidate.verdict(NOW), Verdict::HandOver(member(1, 2)), "P's volume has more");
     let next = candidate.config.handed_to(member(1, 2));
     assert!(!next.lived_on(member(1, 2)), "the life that it had in office is over");
     assert_eq!(next.backups, [member(2, 1), member(3, 1)]);
@@ -76,4 +80,25 @@ fn heirs_are_asked_again_until_they_answer() {
     assert_eq!(candidate.ask(now, |_| true), [ServerId(1)]);
     candidate.opened(member(3, 1), (TERM, Lsn(70)));
     assert_eq!(candidate.ask(now + ASK_AGAIN, reached), [ServerId(2)]);
+}
+
+#[test]
+fn a_damaged_copy_counts_for_nothing() {
+    let mut candidate = stands();
+    candidate.opened(member(2, 1), (TERM, Lsn(70)));
+    candidate.opened(member(3, 1), (Epoch(0), Lsn(0)));
+    assert_eq!(candidate.verdict(NOW), Verdict::Open);
+}
+
+#[test]
+fn who_reaches_nobody_leaves_the_office_to_one_that_may() {
+    let mut candidate = stands();
+    candidate.opened(member(2, 1), (TERM, Lsn(70)));
+    let later = NOW + PATIENCE + ASK_AGAIN;
+    assert_eq!(candidate.verdict(NOW + PATIENCE), Verdict::Open);
+    assert_eq!(candidate.verdict(later), Verdict::HandOver(member(3, 1)));
+    assert_eq!(candidate.verdict(later), Verdict::Open);
+    candidate.proposal_ended();
+    candidate.opened(member(3, 2), (TERM, Lsn(70)));
+    assert_eq!(candidate.verdict(later), Verdict::Open, "that one was heard: P is missing");
 }

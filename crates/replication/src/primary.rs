@@ -332,7 +332,8 @@ impl Primary {
     /// What this primary took over was made durable before it was made; where it had to hear of others, they have it now, too.
     fn settlement(&self) -> Option<GroupConfig> {
         let is_due = self.config.must_hear == 0 || self.is_complete();
-        (is_due && !self.config.former.is_empty()).then(|| self.config.settled())
+        let is_settled = self.config.must_hear == 0 && self.config.former.is_empty();
+        (is_due && !is_settled).then(|| self.config.settled())
     }
 
     fn with_a_learner_in_sync(&self) -> Option<GroupConfig> {

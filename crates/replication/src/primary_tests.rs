@@ -411,6 +411,15 @@ fn who_had_to_hear_of_others_settles_when_they_have_its_base_and_serves_then() {
 }
 
 #[test]
+fn who_had_to_hear_of_volumes_that_were_given_up_settles_too() {
+    let options = TableOptions { quorum: Some(2), ..TableOptions::default() };
+    let mut group = Group::of(GroupConfig { must_hear: 1, ..config(&[], &[]) }, options);
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals, [group.primary.config().settled()]);
+}
+
+#[test]
 fn another_life_of_a_server_is_not_the_member() {
     let mut group = Group::new(&[TWO], &[]);
     group.link(TWO, true);

@@ -213,10 +213,10 @@ pub static EXPERIMENTS: [Experiment; 8] = [
     },
     Experiment {
         name: "presets",
-        title: "Anthus (`send-index`) against Tebis",
+        title: "Anthus (`send-index`) against Tebis, and Tebis against backups of its kind that build their index",
         papers: "Anthus 1.1 and 5: throughput 1.06 to 1.95, CPU efficiency 1.14 to 1.8, I/O 1.5 to 1.87, network 1.21 to 2.06 times \
-                 as much.",
-        variants: &["send-index", "tebis"],
+                 as much. Tebis 5.1, 5.4: `tebis` over `build-index-tebis`, throughput 1.1 to 1.48, CPU efficiency 1.06 to 1.54.",
+        variants: &["send-index", "tebis", "build-index-tebis"],
         mixes: &Mix::ALL,
         replicas: &[2],
         growth_factors: &[8],

@@ -11,9 +11,9 @@ Examples:
   leeward bench replication --only modes,send-index,build-index,sd,s --rounds 3
 
 Each cell is a cluster of three nodes of its own: Load A, then Run A (YCSB), on variants that differ in one thing. Cells that
-are compared run one after the other in each round. Experiments: modes, growth, small-share, presets, links. Variants: none,
-build-index, build-index-reduced-l0, send-index, tebis, send-index-tcp, none-rings. A run whose data has fewer than three
-levels is refused. The report says of each target whether it is met; docs/replication-bench.md says how to read it.
+are compared run one after the other in each round. Experiments: modes, wire, acknowledge, posting, growth, small-share,
+presets, links; docs/replication-bench.md has their variants. A run whose data has fewer than three
+levels is refused. The report says of each target whether it is met.
 Exit code 1: a cell could not be measured.")]
 pub(crate) struct ReplicationArgs {
     /// Only the mixes sd and s, unless --only names others, with two replicas, in one round unless --rounds says otherwise

@@ -53,6 +53,26 @@ fn the_last_level_is_compressed_as_the_others_unless_it_is_said() {
 }
 
 #[test]
+fn the_papers_presets_have_physical_addressing() {
+    let addressing = |args: &str| create(args).options.addressing;
+    assert_eq!(addressing("a"), Addressing::Logical);
+    for preset in ["anthus", "tebis", "build-index"] {
+        assert_eq!(addressing(&format!("a --preset {preset}")), Addressing::Physical, "{preset}");
+        assert_eq!(addressing(&format!("a --preset {preset} --addressing logical")), Addressing::Logical, "{preset}");
+    }
+}
+
+#[test]
+fn a_quorum_is_some_of_the_replicas() {
+    assert_eq!(create("a").options.quorum, None);
+    assert_eq!(create("a --quorum 2").check(), Ok(()));
+    let of_two = create("a --quorum 3 --replicas 2").check().unwrap_err();
+    assert!(of_two.contains("quorum is 3: it must be from 2 to 2"), "{of_two}");
+    assert!(create("a --quorum 2 --replicas 1").check().unwrap_err().contains("one replica"));
+    assert!(Cli::try_parse_from(["leeward", "table", "create", "a", "--quorum", "1"]).is_err());
+}
+
+#[test]
 fn records_are_posted_as_it_is_said() {
     assert_eq!(create("a").options.posting, Posting::Coalesced);
     assert_eq!(create("a --preset tebis --posting per-record").options.posting, Posting::PerRecord);

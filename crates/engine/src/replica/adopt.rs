@@ -5,24 +5,33 @@ use crate::error::Result;
 use crate::log::{Replay, find_prefix};
 use crate::region::cut;
 use crate::volume::{Durability, Segment};
-use leeward_format::SegmentId;
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
+use leeward_format::{Epoch, Lsn, SegmentId};
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+
+/// Position of a copy that is nobody's successor.
+const NOWHERE: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
 impl Replica {
     /// Persists the valid dense prefix of what mirrored `buffers` hold, of both logs, and cuts what is beyond it.
     /// Buffers describe themselves; those of other terms or of segments that are complete already are passed over. Ends
     /// what [`Replica::open_tail`] began: mirroring goes on only after another base. A copy with damage is left as it
-    /// is.
+    /// is, and has no position.
     ///
     /// # Errors
     /// Those of writing; [`crate::Error::NoSpace`].
     pub fn adopt_tails(&mut self, buffers: &[Vec<u8>]) -> Result<()> {
         self.abandon();
+        self.adopt(buffers)?;
+        // Not before: if it fails, it may be tried again.
         self.tails.clear();
+        Ok(())
+    }
+
+    fn adopt(&mut self, buffers: &[Vec<u8>]) -> Result<()> {
         let mut state = self.state()?;
         let mut overlays = HashMap::new();
         let mut added = Vec::new();
@@ -33,7 +42,9 @@ impl Replica {
             }
         }
         let prefix = find_prefix(&self.volume, &state, &overlays)?;
-        if super::refuse_damage(&self.volume, &state, &prefix).is_err() {
+        if let Err(error) = super::refuse_damage(&self.volume, &state, &prefix) {
+            tracing::warn!(region = %state.region, %error, "this copy is damaged");
+            self.position = NOWHERE;
             return Ok(());
         }
         let mut replay = Replay::new(&self.volume, &state, &overlays, prefix.last);

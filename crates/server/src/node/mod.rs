@@ -169,6 +169,10 @@ impl Context {
     fn is_linked(&self, server: ServerId) -> bool {
         self.links.get(&server).is_some_and(|link| link.up)
     }
+    /// It can be reached, and is registered, so that it can be given an office.
+    fn can_succeed(&self, server: ServerId) -> bool {
+        self.is_linked(server) && self.agent.view().server(server).is_some()
+    }
     fn links_up(&self) -> Vec<ServerId> {
         self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
     }

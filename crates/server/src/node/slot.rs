@@ -130,23 +130,23 @@ impl Slot {
     fn is_longest(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) -> bool {
         let Some(options) = context.table_options(&config.table) else { return false };
         let stood = self.candidate.take().filter(|candidate| candidate.term() == config.term);
-        let mut candidate = stood.unwrap_or_else(|| Candidate::new(config.clone()));
+        let mut candidate = stood.unwrap_or_else(|| Candidate::new(now, config.clone()));
         candidate.reconfigure(config);
         let (me, term, session) = (context.me.server, config.term, candidate::SESSION);
         let open = ToBackup::Open { options };
-        for server in candidate.ask(now, |server| server == me || context.is_linked(server)) {
+        for server in candidate.ask(now, |server| server == me || context.can_succeed(server)) {
             let body = open.clone();
             match server == me {
                 true => self.backup.message(now, Office { primary: me, term, session }, body, &context.grants),
                 false => context.send(server, &Control::ToBackup { region: self.id, term, session, body }),
             }
         }
-        let verdict = candidate.verdict();
+        let verdict = candidate.verdict(now);
         self.candidate = Some(candidate);
         match verdict {
             Verdict::Serve => return true,
             Verdict::HandOver(heir) => {
-                tracing::info!(region = %self.id, %term, to = %heir.server, "another copy is longer: hands the office over");
+                tracing::info!(region = %self.id, %term, to = %heir.server, "hands the office over");
                 context.propose(config, config.handed_to(heir));
             }
             Verdict::Open => {}
@@ -268,7 +268,7 @@ impl Slot {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
                 BackupAction::Send(office, body) if office.primary == context.me.server => {
-                    self.hear_heir(office.term, &body);
+                    self.hear_itself(office.term, body);
                 }
                 BackupAction::Send(office, body) => {
                     let message =
@@ -344,6 +344,15 @@ impl Slot {
         let candidate = self.candidate.as_mut().filter(|candidate| candidate.term() == term);
         if let (Some(candidate), ToPrimary::Opened { member, position, .. }) = (candidate, body) {
             candidate.opened(*member, *position);
+        }
+    }
+
+    /// This one has, or cannot.
+    fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
+        self.hear_heir(term, &body);
+        if let ToPrimary::Failed(reason) = body {
+            tracing::error!(region = %self.id, reason, "cannot stand for the office");
+            self.holding = Holding::Broken(reason);
         }
     }
 
