@@ -6,7 +6,7 @@
 //! longer than its own, or hands the office to who has the longest.
 //!
 //! An heir that was restarted has what its volume has, and may have lost what was in its memory: it does not count, until
-//! the volumes of all heirs were heard of. That they are missing is what operators are told ([`Candidate::unheard`]).
+//! the volumes of all heirs were heard of.
 //!
 //! Pure: the node asks and listens. Any thread, one at a time.
 
