@@ -21,10 +21,17 @@ pub struct ClientOptions {
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple of
     /// 64, at least 4 KiB. A node gives less where its own limit is lower. What is larger than half a ring goes over TCP.
     pub ring_bytes: usize,
-    /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it.
+    /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it. By default 100 us with
+    /// four cores or more, and with fewer 0: whom it waits for may want its core.
     pub ring_spin: Duration,
     /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
     pub patience: Duration,
+}
+
+/// With fewer cores, whoever spins may keep from its core whom it waits for.
+pub(crate) fn has_many_cores() -> bool {
+    const MANY_CORES: usize = 4;
+    std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
 }
 
 impl Default for ClientOptions {
@@ -36,7 +43,7 @@ impl Default for ClientOptions {
             connect_within: Duration::from_secs(2),
             retry_pause: Duration::from_millis(5),
             ring_bytes: 256 << 10,
-            ring_spin: Duration::from_micros(100),
+            ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
             patience: Duration::from_secs(1),
         }
     }

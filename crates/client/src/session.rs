@@ -9,7 +9,7 @@ mod ringing;
 
 use crate::address::{Address, Way};
 use crate::link::{Failed, Link, Pending, RingOptions};
-use crate::options::{ClientError, ClientOptions, Traffic};
+use crate::options::{ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mail;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
@@ -149,7 +149,7 @@ impl Session {
             past_traffic: Traffic::default(),
             mail,
             no_rings: None,
-            has_many_cores: Session::has_many_cores(),
+            has_many_cores: has_many_cores(),
             last_poll: begun,
         };
         session.fetch_map_until(connect_until)?;

@@ -78,7 +78,7 @@ pub static VARIANTS: [Variant; 18] = [
     Variant { name: "tebis", preset: "tebis", color: (204, 121, 167), ..SEND },
     Variant { name: "send-index-tcp", link: Link::Tcp, color: (86, 180, 233), ..SEND },
     Variant { name: "none-rings", link: Link::Rings, color: (0, 158, 115), ..NONE },
-    Variant { name: "send-index-zstd", change: |table| table.wire = Codec::Zstd, color: (188, 189, 34), ..SEND },
+    Variant { name: "send-index-zstd", change: |table| table.wire = Codec::Zstd, color: (100, 60, 160), ..SEND },
     Variant { name: "send-index-libfabric", link: Link::Libfabric, color: (23, 190, 207), ..SEND },
     Variant {
         name: "send-index-logical-last-flush",
@@ -258,7 +258,9 @@ impl Setup {
     /// Options of its table, by its preset's.
     pub(crate) fn table(self, preset: TableOptions, l0_bytes: u64) -> TableOptions {
         let Setup { replicas, growth_factor, .. } = self;
-        let mut table = TableOptions { replicas, growth_factor, l0_bytes, ..preset };
+        // As the papers have it, where a variant does not change it.
+        let addressing = Addressing::Physical;
+        let mut table = TableOptions { replicas, growth_factor, l0_bytes, addressing, ..preset };
         (variant(self.variant).change)(&mut table);
         table.min_in_sync = table.replicas / 2 + 1;
         table

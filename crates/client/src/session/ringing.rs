@@ -11,8 +11,6 @@ use leeward_format::op::Reply;
 use mio::Token;
 use std::time::{Duration, Instant};
 
-/// With fewer cores, whoever spins may keep from its core whom it waits for, so it yields now and then.
-const MANY_CORES: usize = 4;
 /// How long the sockets are not asked at most, while the session is awake.
 const SOCKETS: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
@@ -84,10 +82,6 @@ impl Session {
                 std::thread::yield_now();
             }
         }
-    }
-
-    pub(super) fn has_many_cores() -> bool {
-        std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
     }
 
     /// Takes answers out of all rings; answers whether there were any.
