@@ -9,7 +9,7 @@ use crate::figures::number;
 use crate::keys::Mix;
 use crate::machine::Machine;
 use crate::replication::plan::{Setup, variant};
-use crate::replication::{Clusters, Failure, Started, VARIANTS, Wanted};
+use crate::replication::{CellOptions, Clusters, Failure, Started, VARIANTS, Wanted};
 use crate::report::Report;
 use crate::ycsb::{self, Workload};
 use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};
@@ -41,16 +41,8 @@ pub struct Options {
     pub every: Duration,
     /// Records that Load inserts.
     pub records: u64,
-    /// Size at which an L0 freezes, in KiB.
-    pub l0_kib: u64,
-    /// Memory of a node, in MiB.
-    pub memory_mib: u64,
-    /// Regions.
-    pub regions: u32,
-    /// Client threads.
-    pub threads: usize,
-    /// Operations that each keeps under way.
-    pub depth: usize,
+    /// What all runs have in common.
+    pub cell: CellOptions,
     /// Results as JSON.
     pub json: Option<PathBuf>,
 }
@@ -179,10 +171,11 @@ fn changes(table: &TableOptions) -> Vec<TableChange> {
 
 fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Result<Report, Failure> {
     let of = variant(setup.variant);
-    let table = setup.table(clusters.preset(of.preset), options.l0_kib << 10);
+    let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
     table.check().map_err(|reason| format!("--l0-kib: {reason}"))?;
     let changes = changes(&table);
-    let wanted = Wanted { table, link: of.link, regions: options.regions, memory_bytes: options.memory_mib << 20 };
+    let wanted =
+        Wanted { table, link: of.link, regions: options.cell.regions, memory_bytes: options.cell.memory_mib << 20 };
     let Started { seeds, cluster } = clusters.start(wanted)?;
     let work = ycsb::Options {
         seeds,
@@ -190,8 +183,8 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         mix: setup.mix,
         records: options.records,
         ops: options.records,
-        threads: options.threads,
-        depth: options.depth,
+        threads: options.cell.threads,
+        depth: options.cell.depth,
         verify: true,
         kill_primary_every: Some(options.every),
         kills: Some(options.kills + changes.len() as u32),

@@ -15,7 +15,7 @@ mod table;
 pub(crate) use faults::FaultsArgs;
 pub(crate) use operators::{CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
-pub(crate) use replication::ReplicationArgs;
+pub(crate) use replication::{CellArgs, ReplicationArgs};
 pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, Preset, TableCommand, TableCommands};
 
 #[cfg(test)]

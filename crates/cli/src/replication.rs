@@ -4,24 +4,24 @@
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{FaultsArgs, Preset, ReplicationArgs};
+use crate::args::{CellArgs, FaultsArgs, Preset, ReplicationArgs};
 use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
-use leeward_bench::replication::{self, Clusters, Failure, Link, NODES, Options, Started, Wanted};
+use leeward_bench::replication::{self, CellOptions, Clusters, Failure, Link, NODES, Options, Started, Wanted};
 use leeward_bench::{DevCluster, even_split_points, faults};
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 pub(crate) fn run(args: &ReplicationArgs) -> Outcome {
-    with_starter(args.json.as_deref(), args.data.clone(), |starter| replication::run(&options(args), starter))
+    with_starter(&args.cell, |starter| replication::run(&options(args), starter))
 }
 
 pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
@@ -30,25 +30,22 @@ pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
         kills: args.kills,
         every: seconds("kill-primary-every", args.kill_primary_every)?,
         records: args.records,
-        l0_kib: args.l0_kib,
-        memory_mib: args.memory_mib,
-        regions: args.regions,
-        threads: args.threads,
-        depth: args.depth,
-        json: args.json.clone(),
+        cell: cell(&args.cell),
+        json: args.cell.json.clone(),
     };
-    with_starter(args.json.as_deref(), args.data.clone(), |starter| faults::run(&options, starter))
+    with_starter(&args.cell, |starter| faults::run(&options, starter))
 }
 
-fn with_starter(
-    json: Option<&Path>,
-    data: Option<PathBuf>,
-    run: impl FnOnce(&mut Starter) -> Result<bool, Failure>,
-) -> Outcome {
-    if let Some(path) = json {
+fn cell(args: &CellArgs) -> CellOptions {
+    let &CellArgs { l0_kib, memory_mib, regions, threads, depth, .. } = args;
+    CellOptions { l0_kib, memory_mib, regions, threads, depth }
+}
+
+fn with_starter(args: &CellArgs, run: impl FnOnce(&mut Starter) -> Result<bool, Failure>) -> Outcome {
+    if let Some(path) = &args.json {
         check_file(path)?;
     }
-    let parent = data.unwrap_or_else(std::env::temp_dir);
+    let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
     let all = tempfile::Builder::new().prefix("leeward-bench-").tempdir_in(&parent);
     let all = all.map_err(|error| format!("--data {}: {error}", parent.display()))?;
     let events = signals::listen(false)?;
@@ -63,12 +60,8 @@ fn options(args: &ReplicationArgs) -> Options {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         records: args.records,
         ops: args.ops,
-        l0_kib: args.l0_kib,
-        memory_mib: args.memory_mib,
-        regions: args.regions,
-        threads: args.threads,
-        depth: args.depth,
-        json: args.json.clone(),
+        cell: cell(&args.cell),
+        json: args.cell.json.clone(),
         out: args.out.clone(),
     }
 }

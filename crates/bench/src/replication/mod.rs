@@ -40,6 +40,21 @@ pub const NODES: u32 = 3;
 /// Levels, L0 included, below which a run is refused.
 const MIN_LEVELS: u32 = 3;
 
+/// What all clusters of one run have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct CellOptions {
+    /// Size at which an L0 freezes, in KiB.
+    pub l0_kib: u64,
+    /// Memory of a node, in MiB.
+    pub memory_mib: u64,
+    /// Regions.
+    pub regions: u32,
+    /// Client threads.
+    pub threads: usize,
+    /// Operations that each keeps under way.
+    pub depth: usize,
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,16 +68,8 @@ pub struct Options {
     pub records: Option<u64>,
     /// Operations of Run A; `None`: as many as there are records.
     pub ops: Option<u64>,
-    /// Size at which an L0 freezes.
-    pub l0_kib: u64,
-    /// Memory of a node.
-    pub memory_mib: u64,
-    /// Regions.
-    pub regions: u32,
-    /// Client threads.
-    pub threads: usize,
-    /// Operations that each keeps under way.
-    pub depth: usize,
+    /// What all cells have in common.
+    pub cell: CellOptions,
     /// Results as JSON.
     pub json: Option<PathBuf>,
     /// Directory for the report and the plots.
@@ -169,7 +176,10 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 fn check_l0(options: &Options, groups: &[Vec<Setup>], clusters: &dyn Clusters) -> Result<(), Failure> {
     for setup in groups.iter().flatten() {
         let preset = clusters.preset(variant(setup.variant).preset);
-        setup.table(preset, options.l0_kib << 10).check().map_err(|reason| format!("--l0-kib: {setup}: {reason}"))?;
+        setup
+            .table(preset, options.cell.l0_kib << 10)
+            .check()
+            .map_err(|reason| format!("--l0-kib: {setup}: {reason}"))?;
     }
     Ok(())
 }
@@ -204,8 +214,9 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], clusters: &mut dyn Clusters)
 /// Load A and Run A on a new cluster.
 fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Result<Vec<PhaseReport>, BenchError> {
     let of = variant(setup.variant);
-    let table = setup.table(clusters.preset(of.preset), options.l0_kib << 10);
-    let wanted = Wanted { table, link: of.link, regions: options.regions, memory_bytes: options.memory_mib << 20 };
+    let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
+    let wanted =
+        Wanted { table, link: of.link, regions: options.cell.regions, memory_bytes: options.cell.memory_mib << 20 };
     let Started { seeds, cluster } = clusters.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = options.records.unwrap_or_else(|| records(setup.mix));
     let work = ycsb::Options {
@@ -214,8 +225,8 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         mix: setup.mix,
         records,
         ops: options.ops.unwrap_or(records),
-        threads: options.threads,
-        depth: options.depth,
+        threads: options.cell.threads,
+        depth: options.cell.depth,
         ..ycsb::Options::default()
     };
     let report = ycsb::measure(&work, Some(cluster), &mut |phase| {

@@ -3,7 +3,7 @@
 use super::cells::{Figure, Sample, middle, shares, values};
 use super::plan::{Experiment, Row, Scope, variant};
 use super::targets::{Bound, Verdict};
-use super::{Failed, Options, Results};
+use super::{CellOptions, Failed, Options, Results};
 use crate::figures::number;
 use crate::machine::Machine;
 use crate::plot::{Panel, Point, Series, draw};
@@ -48,7 +48,7 @@ fn write_all(
     writeln!(out, "# Replication compared\n")?;
     writeln!(out, "{processor}, {cores} cores, Linux {kernel}; three nodes and their clients on this machine.")?;
     writeln!(out, "Medians over {} rounds. Ratios travel, absolute figures do not.\n", options.rounds)?;
-    let Options { l0_kib, memory_mib, regions, threads, depth, .. } = options;
+    let CellOptions { l0_kib, memory_mib, regions, threads, depth } = options.cell;
     writeln!(
         out,
         "{regions} regions, L0s of {l0_kib} KiB, {memory_mib} MiB of memory a node, {threads} client threads with {depth} \

@@ -1,7 +1,7 @@
 //! The command line of `leeward bench faults`.
 
+use super::replication::CellArgs;
 use clap::Args;
-use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -28,25 +28,6 @@ pub(crate) struct FaultsArgs {
     /// Records that load inserts
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
-    /// Size at which an L0 freezes, in KiB
-    #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
-    pub(crate) l0_kib: u64,
-    /// Memory of each node, in MiB
-    #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
-    pub(crate) memory_mib: u64,
-    /// Number of regions, of the same size
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) regions: u32,
-    /// Client threads
-    #[arg(long, default_value_t = 2)]
-    pub(crate) threads: usize,
-    /// Operations that each thread keeps under way
-    #[arg(long, default_value_t = 32, value_name = "OPS")]
-    pub(crate) depth: usize,
-    /// Directory in which each run makes one of its own [default: that for temporary files]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Write the results here as JSON; the names in it are stable
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cell: CellArgs,
 }
