@@ -16,7 +16,7 @@ use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, RegionMap, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 mod alteration;
@@ -239,7 +239,7 @@ impl Agent {
         let mut new = GroupConfig { epoch: old.epoch.next(), ..new };
         if self.view.table(&old.table).is_some_and(|table| table.quorum.is_some()) {
             // Of fewer that are left any one may be the only one that has a write.
-            new.must_hear = new.heirs().map(|heir| heir.server).collect::<BTreeSet<ServerId>>().len() as u32;
+            new.must_hear = new.heir_servers();
         }
         tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
         Ok(self.carry(now, old, new))

@@ -178,8 +178,7 @@ impl Group<'_> {
             self.least_loaded(copies.into_iter().filter(|(copy, _)| *copy == best).map(|(_, member)| member))?;
         // With a quorum, what a member has in its memory is not known, nor that it is all.
         let is_certain = self.table.quorum.is_none() || !has_lived_on;
-        let heirs: BTreeSet<ServerId> = self.config.heirs().map(|heir| heir.server).collect();
-        Some((longest, if is_certain { 0 } else { heirs.len() as u32 }))
+        Some((longest, if is_certain { 0 } else { self.config.heir_servers() }))
     }
 
     /// `member` if it lives and is in sync.

@@ -13,6 +13,7 @@ use crate::table::DEFAULT_TABLE;
 use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, SegmentName, SegmentNo, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -385,6 +386,10 @@ impl GroupConfig {
     /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.
     pub fn heirs(&self) -> impl Iterator<Item = Member> + '_ {
         self.in_sync().chain(self.former.iter().map(|former| former.member))
+    }
+    /// How many servers the heirs are: one may be among them with several lives.
+    pub fn heir_servers(&self) -> u32 {
+        self.heirs().map(|heir| heir.server).collect::<BTreeSet<ServerId>>().len() as u32
     }
     /// Whether `member` has all that it held when the last primary that settled was in office: it has lived on since.
     pub fn lived_on(&self, member: Member) -> bool {
