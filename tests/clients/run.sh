@@ -19,6 +19,7 @@ finish() {
     kill "$nodes" 2>/dev/null || true
     wait "$nodes" 2>/dev/null || true
     if [ "$status" != 0 ]; then
+        echo "--- a step ended with status $status" >&2
         echo "--- what the nodes said" >&2
         tail -n 50 "$scratch/dev.log" "$scratch"/data/node-*/log >&2 || true
     fi
