@@ -208,8 +208,8 @@ impl Memory {
         let budget = self.accounts.budget;
         match purpose {
             Purpose::L0s => budget / 10 * 3,
-            Purpose::Compactions => budget / 4,
-            Purpose::Reads | Purpose::Mirrors | Purpose::Rings => budget / 8,
+            Purpose::Compactions | Purpose::Mirrors => budget / 4,
+            Purpose::Reads | Purpose::Rings => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,
         }

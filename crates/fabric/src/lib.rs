@@ -128,19 +128,12 @@ pub trait Memory: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Copies `bytes.len()` bytes from `offset` out of the memory.
+    /// Copies `bytes.len()` bytes from `offset` out of the memory, where something was written: to look at a page that was
+    /// never written may take it.
     fn read(&self, offset: usize, bytes: &mut [u8]);
-    /// [`Memory::read`] of whole words at an offset that is a multiple of 8, in which the system is asked nothing if they are few: of more
-    /// it is worth asking which pages there are.
-    fn read_words(&self, offset: usize, bytes: &mut [u8]) {
-        const FEW_BYTES: usize = 8 << 10;
-        if bytes.len() > FEW_BYTES {
-            return self.read(offset, bytes);
-        }
-        let (words, _) = bytes.as_chunks_mut::<8>();
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = self.load_u64(offset + index * 8).to_le_bytes();
-        }
+    /// [`Memory::read`] where perhaps nothing was written, which takes no page. It costs questions to the system.
+    fn read_sparse(&self, offset: usize, bytes: &mut [u8]) {
+        self.read(offset, bytes);
     }
     /// Copies `bytes` into the memory at `offset`.
     fn write(&self, offset: usize, bytes: &[u8]);

@@ -4,8 +4,8 @@
 //! purposes all the time, as that of a cache does, a process so comes to have a multiple of what is in use.
 //!
 //! ```text
-//!  shelf      4 KiB, 8, 12, 16 ... 32 KiB, 40, 48, 56, 64 KiB         a larger block is a mapping of its own
-//!  its slabs  | block | block | ... 64 of them ... |  | block | ...   mapped once, unmapped with the pool
+//!  shelf      4 KiB, 8, 12, 16 ... 64, 80, 96, 112, 128 ... 2 MiB    a larger block is a mapping of its own
+//!  its slabs  | block | block | ... 2 to 64 of them |  | block | ...   mapped once, unmapped with the pool
 //!  a block    in use, idle (its pages are there), or bare (the system has them)
 //! ```
 //! A few idle blocks are kept for the next who asks: of a given size, it costs no system call. Which threads take and give a
@@ -30,10 +30,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Unit of the system's memory, in bytes: what a block has is a multiple.
 pub const PAGE_BYTES: usize = 4096;
-/// Pages of the blocks of each shelf: a block has at most one more than it needs.
-const SHELF_PAGES: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16];
-/// Blocks of a slab.
-const SLAB_BLOCKS: usize = 64;
+/// Pages of the blocks of each shelf: a block has at most a quarter more than it needs.
+const SHELF_PAGES: [usize; 32] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
+    384, 448, 512,
+];
+/// Bytes of a slab, at most, if its blocks are not so large that two have more.
+const SLAB_BYTES: usize = 4 << 20;
 
 /// Blocks that give way to each other. Any thread may take one and drop it.
 pub struct Pool {
@@ -46,6 +49,8 @@ pub struct Pool {
 /// Blocks of one size.
 struct Shelf {
     block_bytes: usize,
+    /// How many a slab has.
+    slab_blocks: usize,
     /// Bytes of those that are idle.
     idle: AtomicUsize,
     lists: Mutex<Lists>,
@@ -79,8 +84,11 @@ unsafe impl Sync for Block {}
 impl Pool {
     /// One that keeps up to `most_idle` bytes of blocks that nobody uses.
     pub fn new(most_idle: usize) -> Arc<Pool> {
-        let shelf =
-            |pages| Shelf { block_bytes: pages * PAGE_BYTES, idle: AtomicUsize::new(0), lists: Mutex::default() };
+        let shelf = |pages: usize| {
+            let block_bytes = pages * PAGE_BYTES;
+            let slab_blocks = (SLAB_BYTES / block_bytes).clamp(2, 64);
+            Shelf { block_bytes, slab_blocks, idle: AtomicUsize::new(0), lists: Mutex::default() }
+        };
         Arc::new(Pool { shelves: SHELF_PAGES.map(shelf), most_idle, idle: AtomicUsize::new(0) })
     }
 
@@ -125,10 +133,10 @@ impl Pool {
             return start;
         }
         if lists.bare.is_empty() {
-            let slab = pages::map(SLAB_BLOCKS * bytes);
+            let slab = pages::map(shelf.slab_blocks * bytes);
             lists.slabs.push(slab);
             // SAFETY: all of them begin in the slab.
-            lists.bare.extend((0..SLAB_BLOCKS).rev().map(|i| unsafe { slab.add(i * bytes) }));
+            lists.bare.extend((0..shelf.slab_blocks).rev().map(|i| unsafe { slab.add(i * bytes) }));
         }
         let start = lists.bare.pop().expect("there is one, or a slab of them");
         drop(lists);
@@ -172,7 +180,7 @@ impl Drop for Pool {
         for shelf in &mut self.shelves {
             for slab in std::mem::take(&mut shelf.lists.get_mut().slabs) {
                 // SAFETY: it was mapped with this length; blocks in use would keep the pool.
-                unsafe { pages::unmap(slab, SLAB_BLOCKS * shelf.block_bytes) };
+                unsafe { pages::unmap(slab, shelf.slab_blocks * shelf.block_bytes) };
             }
         }
     }

@@ -227,7 +227,7 @@ impl Ends {
                 continue;
             }
             self.buffer.resize(bytes, 0);
-            self.memory.read_words(slot.at as usize, &mut self.buffer);
+            self.memory.read(slot.at as usize, &mut self.buffer);
             let Some(message) = read_message(identity, &self.buffer)? else { continue };
             match message.kind {
                 RingKind::Frames => answers(message.payload),

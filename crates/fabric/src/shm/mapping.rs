@@ -4,7 +4,7 @@
 //! however it went. Its size is sealed by its owner before anybody else sees it, so that no mapping can lose its pages.
 //! Processes reach the bytes through atomic words alone ([`Mapping::words`]); see `words` for why that is sound.
 
-use crate::words::WORD;
+use crate::{PAGE_BYTES, words::WORD};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom},
     io::Errno,
@@ -38,15 +38,18 @@ pub(super) fn release(file: &OwnedFd, range: Range<usize>) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64)?)
 }
 
-/// The next range of a memory file from `from` on that has pages; `None`: there is none.
-pub(super) fn next_taken(file: &OwnedFd, from: usize) -> io::Result<Option<Range<usize>>> {
-    let start = match rustix::fs::seek(file, SeekFrom::Data(from as u64)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
+/// The first part of `range` of a memory file that has pages; `None`: there is none.
+pub(super) fn first_taken(file: &OwnedFd, range: Range<usize>) -> io::Result<Option<Range<usize>>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(range.start as u64)) {
+        Ok(start) if (start as usize) < range.end => start as usize,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-    Ok(Some(start as usize..end as usize))
+    let page_end = (start / PAGE_BYTES + 1) * PAGE_BYTES;
+    // The system looks at each page up to the next hole, however far it is.
+    let end =
+        if page_end < range.end { rustix::fs::seek(file, SeekFrom::Hole(page_end as u64))? as usize } else { page_end };
+    Ok(Some(start..end.min(range.end)))
 }
 
 /// A whole memory file in this process's address space, until dropped.

@@ -16,7 +16,7 @@
 //! the peer sees `revoked`, or its fence came first and the owner's copy holds its bytes. Hence: what was completed is
 //! in the copy, and what comes later lands in memory that nobody looks at.
 
-use super::mapping::{Mapping, create_file, next_taken, release};
+use super::mapping::{Mapping, create_file, first_taken, release};
 use crate::{
     Descriptor, Memory, PAGE_BYTES,
     memory::{Counters, Framed, Handle, Registry, Transport, assert_range},
@@ -142,7 +142,7 @@ impl<A: Attachment> FileMemory<A> {
     fn taken(&self, range: Range<usize>, mut with: impl FnMut(Range<usize>)) {
         let (mut from, end) = (HEADER + range.start, HEADER + range.end);
         while from < end {
-            let taken = match next_taken(&self.file, from) {
+            let taken = match first_taken(&self.file, from..end) {
                 Ok(Some(taken)) => taken,
                 Ok(None) => return,
                 Err(error) => {
@@ -150,19 +150,9 @@ impl<A: Attachment> FileMemory<A> {
                     from..end
                 }
             };
-            if taken.start < end {
-                with(taken.start - HEADER..taken.end.min(end) - HEADER);
-            }
+            with(taken.start - HEADER..taken.end - HEADER);
             from = taken.end;
         }
-    }
-
-    /// Copies what peers have written.
-    fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
-        bytes.fill(0);
-        self.taken(offset..offset + bytes.len(), |part| {
-            words::copy_out(self.words(), part.start, &mut bytes[part.start - offset..part.end - offset]);
-        });
     }
 
     /// A copy of all of it.
@@ -205,8 +195,18 @@ impl<A: Attachment> Memory for FileMemory<A> {
         assert_range(self.len(), offset, bytes.len());
         match self.settled.get() {
             Some(settled) => settled.lock().copy_out(offset, bytes),
-            None => self.copy_out(offset, bytes),
+            None => words::copy_out(self.words(), offset, bytes),
         }
+    }
+    fn read_sparse(&self, offset: usize, bytes: &mut [u8]) {
+        assert_range(self.len(), offset, bytes.len());
+        if let Some(settled) = self.settled.get() {
+            return settled.lock().copy_out(offset, bytes);
+        }
+        bytes.fill(0);
+        self.taken(offset..offset + bytes.len(), |part| {
+            words::copy_out(self.words(), part.start, &mut bytes[part.start - offset..part.end - offset]);
+        });
     }
     fn write(&self, offset: usize, bytes: &[u8]) {
         assert_range(self.len(), offset, bytes.len());

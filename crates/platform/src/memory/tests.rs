@@ -16,12 +16,16 @@ fn blocks_are_of_one_owner_each() {
             let (byte, block) = blocks.swap_remove(rng.index(blocks.len()));
             assert_eq!(*block, vec![byte; block.len()][..]);
         } else {
-            let most = if rng.one_in(20) { 200_000 } else { 40_000 };
+            let most = match rng.index(200) {
+                0 => 3 << 20,
+                1..10 => 500_000,
+                _ => 40_000,
+            };
             let bytes = rng.index(most);
             let mut block = pool.take(bytes);
             assert!(block.len() == bytes && block.memory_bytes() >= bytes);
             assert!(
-                block.memory_bytes() < bytes.max(1) + 2 * PAGE_BYTES,
+                block.memory_bytes() < bytes + bytes / 4 + 2 * PAGE_BYTES,
                 "{block:?} of {} bytes",
                 block.memory_bytes()
             );

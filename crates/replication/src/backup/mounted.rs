@@ -6,10 +6,11 @@
 //! ```
 //! What it takes is leased from the node's budget, as far as its owner knows of it: the primary writes without asking. While
 //! the node's mirrors have more than their share, pages are given back as soon as their bytes are on the volume; otherwise
-//! when the tail is quiet, or not at all, since to take them anew costs time.
+//! when the tail is quiet, or not at all, since to take them anew costs more than to make them zeroes.
 //!
 //! Invariants:
 //! - What was saved is read from the volume, never from the buffer.
+//! - A mirror buffer is zeroes where its tail has no bytes yet, whatever tail it had before.
 //! - A buffer or slot is given back whole only before the answer that lets the primary write into it again. Until then only
 //!   the pages below what was saved are, since nothing is written twice.
 
@@ -18,9 +19,9 @@ use leeward_engine::{Error, Lease, Memory as Budget, Purpose, Replica};
 use leeward_fabric::{Fabric, Memory, PAGE_BYTES};
 use leeward_format::cluster::Member;
 use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
-use leeward_format::record::{RecordSeed, read_record};
+use leeward_format::record::{RECORD_HEADER_BYTES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
+use leeward_format::{DecodeError, Epoch, LogKind, Lsn, RegionId, SegmentId};
 use leeward_platform::disk::with_scratch;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -33,8 +34,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const SLOTS: usize = 2;
 /// Mirror buffers, which come before the slots.
 const BUFFERS: usize = LogKind::APPENDED.len() * MIRROR_BUFFERS as usize;
-/// Bytes of a buffer that are looked at first, since most tails have got little since the last time.
-const FIRST_LOOK: usize = 16 << 10;
+/// Bytes of a buffer that are looked at first, since most tails have got little since the last time; then four times as many, and
+/// so on.
+const FIRST_LOOK: usize = 4 << 10;
+/// Bytes that are looked at at a time, at most, unless one record has more.
+const MOST_LOOK: usize = 128 << 10;
 
 /// See the module.
 pub struct Mounted {
@@ -112,15 +116,19 @@ impl Mounted {
         }
     }
 
-    /// A memory is about to be written anew, from its start: gives it back if mirrors are short of memory.
-    fn end(&self, which: usize) {
+    /// A memory is about to be written anew, from its start: gives it back if mirrors are short of memory, or if that was
+    /// begun. Otherwise it keeps its pages, the first `used` bytes of them as zeroes.
+    fn end(&self, which: usize, used: usize) {
         let mut held = self.held.lock();
-        held[which].start = 0;
-        if self.budget.is_short(Purpose::Mirrors) {
-            self.memories[which].release(0..self.memories[which].len());
+        let memory = self.memories[which].as_ref();
+        if held[which].start > 0 || self.budget.is_short(Purpose::Mirrors) {
+            memory.release(0..memory.len());
             held[which] = 0..0;
+            self.account(&held);
+        } else {
+            let page = [0; PAGE_BYTES];
+            (0..used).step_by(PAGE_BYTES).for_each(|at| memory.write(at, &page[..PAGE_BYTES.min(used - at)]));
         }
-        self.account(&held);
     }
 
     // ---- tails ---------------------------------------------------------------------------------------------------
@@ -141,7 +149,7 @@ impl Mounted {
     fn has_more(&self, buffer: usize, saved: usize) -> bool {
         let (buffer, mut glance) = (self.memories[buffer].as_ref(), [0; LOG_HEADER_BYTES]);
         let glance = &mut glance[..(buffer.len() - saved).min(LOG_HEADER_BYTES)];
-        buffer.read(saved, glance);
+        buffer.read_sparse(saved, glance);
         glance.iter().any(|byte| *byte != 0)
     }
 
@@ -165,19 +173,18 @@ impl Mounted {
         let buffer = self.memories[tail.buffer].as_ref();
         let mut look = FIRST_LOOK;
         while self.has_more(tail.buffer, tail.saved) {
-            let room = buffer.len() - tail.saved;
-            let mut content = self.budget.pool().take(room.min(look));
+            let mut content = self.budget.pool().take(look.min(buffer.len() - tail.saved));
             buffer.read(tail.saved, &mut content);
-            let written = written_bytes(&content);
-            self.hold(tail.buffer, tail.saved + written);
-            let valid = valid_bytes(replica.region(), id, tail.log, &content, tail.saved == 0);
+            self.hold(tail.buffer, tail.saved + content.len());
+            let (valid, wanted) = valid_bytes(replica.region(), id, tail.log, &content, tail.saved == 0);
             if valid > 0 {
                 replica.persist_tail(tail.log, id, tail.saved as u32, &content[..valid])?;
                 tail.saved += valid;
-            } else if content.len() == room {
-                return Ok(());
             }
-            look = look.saturating_mul(4);
+            if wanted == 0 || wanted > buffer.len() - tail.saved {
+                break;
+            }
+            look = wanted.max(MOST_LOOK.min(look * 4));
         }
         Ok(())
     }
@@ -200,7 +207,7 @@ impl Mounted {
         replica.persist_tail(log, id, saved as u32, &content)?;
         replica.seal_tail(log, id, bytes, last_lsn)?;
         self.open.lock().remove(&id);
-        self.end(which);
+        self.end(which, end);
         Ok(())
     }
 
@@ -229,7 +236,8 @@ impl Mounted {
             source.read(0, content);
             store(content)
         })?;
-        self.end(which);
+        // What is left in a slot is never looked at.
+        self.end(which, 0);
         Ok(stored)
     }
 
@@ -250,12 +258,12 @@ impl Mounted {
         for (which, buffer) in buffers.iter().enumerate() {
             let saved = open.iter().find(|(_, tail)| tail.buffer == which && tail.saved > 0);
             let mut header = [0; LOG_HEADER_BYTES];
-            buffer.read(0, &mut header);
+            buffer.read_sparse(0, &mut header);
             if saved.is_none() && header == [0; LOG_HEADER_BYTES] {
                 continue;
             }
             let mut content = vec![0; buffer.len()];
-            buffer.read(0, &mut content);
+            buffer.read_sparse(0, &mut content);
             let is_whole = match saved {
                 Some((id, tail)) => replica.read_tail(*id, &mut content[..tail.saved])?,
                 None => true,
@@ -269,30 +277,26 @@ impl Mounted {
 }
 
 /// Length of the valid records of log segment `id` at the start of `content`, which begins with the segment's header
-/// if `has_header`.
-fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], has_header: bool) -> usize {
+/// if `has_header`; and how many bytes from there on tell whether another follows, 0 if none does.
+fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], has_header: bool) -> (usize, usize) {
     let mut end = 0;
     if has_header {
         let header = LogHeader::decode(content).ok();
         if header.is_none_or(|header| header.id != id || header.region != region) {
-            return 0;
+            return (0, 0);
         }
         end = LOG_HEADER_BYTES;
     }
     let seed = RecordSeed::new(region, log, id);
-    while let Ok(Some(record)) = read_record(seed, &content[end..]) {
-        end += record.bytes();
+    loop {
+        let rest = &content[end..];
+        match read_record(seed, rest) {
+            Ok(Some(record)) => end += record.bytes(),
+            Ok(None) if rest.len() < RECORD_HEADER_BYTES => return (end, RECORD_HEADER_BYTES),
+            Err(DecodeError::Short { needed, .. }) => return (end, needed),
+            Ok(None) | Err(_) => return (end, 0),
+        }
     }
-    end
-}
-
-/// Length of `content` without the zeroes at its end.
-fn written_bytes(content: &[u8]) -> usize {
-    let is_empty = |chunk: &&[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
-    // Many at a time: buffers are mostly empty.
-    let zeroes: usize = content.rchunks(64).take_while(is_empty).map(<[u8]>::len).sum();
-    let rest = &content[..content.len() - zeroes];
-    rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A tail that is saved in two pieces, its pages given back in between.
+//! Tails that are saved piece by piece, and buffers whose pages are given back, or used again.
 
 use super::*;
 use leeward_engine::{Volume, VolumeOptions};
@@ -32,14 +32,14 @@ fn replica() -> Replica {
     replica
 }
 
-/// The bytes of a tail of so many records, and where each ends.
-fn tail(id: SegmentId, records: u64) -> (Vec<u8>, Vec<usize>) {
+/// The bytes of a tail of so many records with values of so many bytes, and where each ends.
+fn tail(id: SegmentId, records: u64, value_bytes: usize) -> (Vec<u8>, Vec<usize>) {
     let log = LogKind::Recovery;
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(1) }.encode().to_vec();
     let seed = RecordSeed::new(REGION, log, id);
     let mut ends = Vec::new();
     for lsn in 1..=records {
-        let (stamp, value) = (Stamp { lsn: Lsn(lsn), expires: None }, [lsn as u8; 150]);
+        let (stamp, value) = (Stamp { lsn: Lsn(lsn), expires: None }, vec![lsn as u8; value_bytes]);
         let record = Record { stamp, kind: RecordKind::Put, flags: 0, key: &lsn.to_be_bytes(), value: &value };
         let at = bytes.len();
         bytes.resize(at + record.bytes(), 0);
@@ -59,20 +59,18 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     let id = SegmentId::new(Epoch(1), 7);
     mounted.open_tail(LogKind::Recovery, 0, id);
     replica.open_tail(LogKind::Recovery, id, SegmentNo(5)).expect("room for a segment");
-    let (bytes, ends) = tail(id, 120);
+    let (bytes, ends) = tail(id, 120, 150);
     let buffer = mounted.memories[buffer_of(LogKind::Recovery, 0)].clone();
     // Half of a record has come as well.
     let (saved, half) = (ends[69], ends[69] + 50);
     buffer.write(0, &bytes[..half]);
     assert!(mounted.wants_save());
     mounted.save(&mut replica, true).expect("a sound disk");
-    assert_eq!(budget.stats().mirrors, overhead + half.next_multiple_of(PAGE_BYTES) as u64);
+    let looked_at = budget.stats().mirrors - overhead;
+    assert!((half.next_multiple_of(PAGE_BYTES)..=SEGMENT_BYTES).contains(&(looked_at as usize)), "{looked_at} bytes");
     assert!(mounted.wants_save(), "nobody has looked whether more has come");
     mounted.save(&mut replica, true).expect("a sound disk");
-    assert_eq!(
-        budget.stats().mirrors,
-        overhead + (half.next_multiple_of(PAGE_BYTES) - saved / PAGE_BYTES * PAGE_BYTES) as u64
-    );
+    assert_eq!(budget.stats().mirrors, overhead + looked_at - (saved / PAGE_BYTES * PAGE_BYTES) as u64);
     let mut first = [9; 16];
     buffer.read(0, &mut first);
     assert_eq!(first, [0; 16], "its first page was given back");
@@ -86,15 +84,60 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }
 
+/// A buffer that is written again without having been given back shows nothing of the tail before.
 #[test]
-fn zeroes_at_the_end_are_no_records() {
-    for length in [0, 1, 63, 64, 65, 200, 4096] {
-        let mut content = vec![0; length];
-        assert_eq!(written_bytes(&content), 0);
-        for at in (0..length).step_by(7) {
-            content[at] = 9;
-            assert_eq!(written_bytes(&content), at + 1, "{length}");
-            assert_eq!(written_bytes(&content[..=at]), at + 1);
+fn a_buffer_is_zeroes_for_the_next_tail_whether_its_pages_stay_or_not() {
+    let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
+    let mut replica = replica();
+    let budget = Budget::new(64 << 20);
+    // What other mirrors have: none, or more than all may.
+    for others in [0, 32 << 20] {
+        let _others = budget.take(Purpose::Mirrors, others);
+        let mounted = Mounted::allocate(&*fabric, SEGMENT_BYTES, &budget).expect("there is memory");
+        let idle = (mounted.memories.len() * PAGE_BYTES) as u64;
+        for index in (0..6).step_by(MIRROR_BUFFERS as usize) {
+            let id = SegmentId::new(Epoch(1), others as u64 + index);
+            mounted.open_tail(LogKind::Recovery, index, id);
+            replica.open_tail(LogKind::Recovery, id, SegmentNo(5 + index as u32)).expect("room for a segment");
+            let (bytes, ends) = tail(id, 100, 150 + index as usize);
+            let buffer = mounted.memories[buffer_of(LogKind::Recovery, index)].clone();
+            assert!(!mounted.has_more(buffer_of(LogKind::Recovery, index), 0), "tail {index}");
+            buffer.write(0, &bytes[..ends[60]]);
+            mounted.save(&mut replica, false).expect("a sound disk");
+            assert_eq!(mounted.open.lock()[&id].saved, ends[60]);
+            buffer.write(ends[60], &bytes[ends[60]..]);
+            let (length, last) = (bytes.len() as u32, Lsn(100));
+            mounted.flush(&mut replica, (LogKind::Recovery, index), id, (length, last)).expect("a sound disk");
+            let mut content = vec![9; SEGMENT_BYTES];
+            buffer.read(0, &mut content);
+            assert!(content.iter().all(|byte| *byte == 0), "tail {index}");
+            assert_eq!(mounted.lease.bytes() > idle, others == 0, "pages stay where there is room");
         }
+    }
+}
+
+/// Records that end behind what is looked at first, one of them behind what is looked at next.
+#[test]
+fn records_of_any_size_are_saved() {
+    let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
+    let mut replica = replica();
+    let mounted = Mounted::allocate(&*fabric, SEGMENT_BYTES, &Budget::new(64 << 20)).expect("there is memory");
+    for (index, value_bytes, records) in [(0, FIRST_LOOK + 500, 1), (1, FIRST_LOOK - 60, 2), (2, 5000, 6), (3, 3, 900)]
+    {
+        let id = SegmentId::new(Epoch(1), index);
+        let buffer = buffer_of(LogKind::Recovery, index);
+        mounted.open_tail(LogKind::Recovery, index, id);
+        replica.open_tail(LogKind::Recovery, id, SegmentNo(5 + index as u32)).expect("room for a segment");
+        let (bytes, ends) = tail(id, records, value_bytes);
+        // All but the last byte of the last record.
+        mounted.memories[buffer].write(0, &bytes[..bytes.len() - 1]);
+        mounted.save(&mut replica, false).expect("a sound disk");
+        let before_last = ends.len().checked_sub(2).map_or(LOG_HEADER_BYTES, |last| ends[last]);
+        let saved = |id| mounted.open.lock().get(&id).map(|tail| tail.saved);
+        assert_eq!(saved(id), Some(before_last), "{records} records of {value_bytes} bytes");
+        mounted.memories[buffer].write(bytes.len() - 1, &bytes[bytes.len() - 1..]);
+        mounted.save(&mut replica, false).expect("a sound disk");
+        assert_eq!(saved(id), Some(bytes.len()), "{records} records of {value_bytes} bytes");
+        mounted.flush(&mut replica, (LogKind::Recovery, index), id, (bytes.len() as u32, Lsn(records))).expect("sound");
     }
 }

@@ -139,7 +139,7 @@ impl Ring {
             }
             let memory = &*self.memory;
             let word = |at| memory.load_u64(at);
-            let copy = |at, bytes: &mut [u8]| memory.read_words(at, bytes);
+            let copy = |at, bytes: &mut [u8]| memory.read(at, bytes);
             let (sequence, message) = match self.cursor.take(word, copy, buffer)? {
                 Next::Nothing => return Ok(received),
                 Next::Message(sequence, message) => (sequence, message),
