@@ -346,7 +346,7 @@ fn placement(text: &str) -> Result<Placement, String> {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connect {
     /// Native addresses of one or more nodes; one that answers is enough. host:port, or leeward://host:port, is reached
-    /// over TCP; leeward+ring://host:port through request and reply rings, by default in memory shared on this host
+    /// over TCP; leeward+ring://host:port[?spin_us=N] through request and reply rings, by default in memory shared on this host
     #[arg(
         long,
         value_delimiter = ',',

@@ -69,6 +69,9 @@ fn options(args: &ReplicationArgs) -> Options {
 /// What stands for a network card, and its name in a node's settings.
 const PROVIDER: (Provider, &str) = (Provider::Tcp, "libfabric:tcp");
 
+/// How long rings are looked into where they are, in microseconds.
+const SPIN_US: u64 = 100;
+
 struct Starter {
     /// Holds the directories of all clusters.
     directory: PathBuf,
@@ -91,25 +94,33 @@ impl Clusters for Starter {
         let mut cluster = Cluster::start(plan(&wanted, directory.path().to_path_buf())?)?;
         // A signal ends the process.
         cluster.wait_until_ready(true, || false)?;
-        let scheme = if wanted.link == Link::Rings { "leeward+ring://" } else { "" };
-        let seeds = cluster.addresses().iter().map(|address| format!("{scheme}{address}")).collect();
+        let seed = |address: &String| match wanted.link {
+            Link::Rings => format!("leeward+ring://{address}"),
+            Link::SpinningRings => format!("leeward+ring://{address}?spin_us={SPIN_US}"),
+            Link::Shm | Link::Tcp | Link::Libfabric => address.clone(),
+        };
+        let seeds = cluster.addresses().iter().map(seed).collect();
         Ok(Started { seeds, cluster: Box::new(Cell { cluster, _directory: directory }) })
     }
 }
 
 fn plan(wanted: &Wanted, directory: PathBuf) -> Result<Plan, Failure> {
+    let mut settings = vec![("memory_budget".into(), wanted.memory_bytes.to_string())];
+    if wanted.link == Link::SpinningRings {
+        settings.push(("ring_spin_us".into(), SPIN_US.to_string()));
+    }
     Ok(Plan {
         nodes: NODES,
         directory,
         ports: Ports::free(NODES).ok_or("no free ports were found for the nodes")?,
         splits: even_split_points(wanted.regions),
         fabric: match wanted.link {
-            Link::Shm | Link::Rings => "shm",
+            Link::Shm | Link::Rings | Link::SpinningRings => "shm",
             Link::Tcp => "tcp",
             Link::Libfabric => PROVIDER.1,
         },
         table: wanted.table.clone(),
-        settings: vec![("memory_budget".into(), wanted.memory_bytes.to_string())],
+        settings,
     })
 }
 

@@ -1,6 +1,10 @@
 //! Where a node is and how to get there, from one string. Pure.
 
 use crate::options::ClientError;
+use std::time::Duration;
+
+/// Longest time that an address may have clients look into their rings, in microseconds: a tenth of a second, as nodes may.
+const MOST_SPIN_US: u64 = 100_000;
 
 /// How requests and answers travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +14,11 @@ pub enum Way {
     /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the client's.
     /// The node says which fabric it has them on; by default that is shared memory, for clients on its host. Connections
     /// remain, for the handshake, for waking who sleeps, and for what no ring can hold.
-    Rings,
+    Rings {
+        /// How long a call looks for answers before it sleeps, in place of
+        /// [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin).
+        spin: Option<Duration>,
+    },
 }
 
 /// A node's native address, as users write it.
@@ -18,8 +26,9 @@ pub enum Way {
 /// ```
 /// use leeward_client::{Address, Way};
 ///
-/// let address = Address::parse("leeward+ring://127.0.0.1:7479")?;
-/// assert_eq!((address.way, &*address.host_port), (Way::Rings, "127.0.0.1:7479"));
+/// let address = Address::parse("leeward+ring://127.0.0.1:7479?spin_us=50")?;
+/// let spin = Some(std::time::Duration::from_micros(50));
+/// assert_eq!((address.way, &*address.host_port), (Way::Rings { spin }, "127.0.0.1:7479"));
 /// assert_eq!(Address::parse("127.0.0.1:7479")?, Address::parse("leeward://127.0.0.1:7479")?);
 /// # Ok::<(), leeward_client::ClientError>(())
 /// ```
@@ -32,7 +41,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`.
+    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`, the last perhaps with `?spin_us=N`: up to 100,000
+    /// microseconds.
     ///
     /// # Errors
     /// It is none of them.
@@ -41,7 +51,15 @@ impl Address {
         let (way, rest) = match text.split_once("://") {
             None => (Way::Tcp, text),
             Some(("leeward", rest)) => (Way::Tcp, rest),
-            Some(("leeward+ring", rest)) => (Way::Rings, rest),
+            Some(("leeward+ring", rest)) => match rest.split_once('?') {
+                None => (Way::Rings { spin: None }, rest),
+                Some((rest, option)) => {
+                    let us = option.strip_prefix("spin_us=").and_then(|us| us.parse().ok());
+                    let us = us.filter(|us| *us <= MOST_SPIN_US);
+                    let us = us.ok_or_else(|| bad("expected ?spin_us=N behind host:port, N up to 100000"))?;
+                    (Way::Rings { spin: Some(Duration::from_micros(us)) }, rest)
+                }
+            },
             Some(_) => return Err(bad("expected leeward://host:port or leeward+ring://host:port")),
         };
         let host_port = rest.strip_suffix('/').unwrap_or(rest);
@@ -58,7 +76,8 @@ impl Address {
         let mut all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let way = all.first().map_or(Way::Tcp, |first| first.way);
         if let Some(other) = all.iter().find(|address| address.way != way) {
-            let reason = "the addresses of one cluster begin alike: all leeward+ring://, or none".into();
+            let reason =
+                "the addresses of one cluster are alike: all leeward+ring://, with the same options, or none".into();
             return Err(ClientError::Address { address: other.host_port.clone(), reason });
         }
         Ok((way, all.drain(..).map(|address| address.host_port).collect()))

@@ -22,7 +22,7 @@ pub struct ClientOptions {
     /// 64, at least 4 KiB. A node gives less where its own limit is lower. What is larger than half a ring goes over TCP.
     pub ring_bytes: usize,
     /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it. By default 100 us with
-    /// four cores or more, and with fewer 0: whom it waits for may want its core.
+    /// four cores or more, and with fewer 0: whom it waits for may want its core. An address may say another.
     pub ring_spin: Duration,
     /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
     pub patience: Duration,

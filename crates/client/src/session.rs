@@ -123,10 +123,11 @@ impl Session {
         let connect_until = deadline.min(begun + options.connect_within);
         let (way, addresses) = Address::parse_all(seeds)?;
         let poll = Poll::new()?;
-        let mail = match way {
-            Way::Tcp => None,
-            Way::Rings => Some(Mail::new(Waker::new(poll.registry(), WAKER)?)),
+        let (mail, ring_spin) = match way {
+            Way::Tcp => (None, None),
+            Way::Rings { spin } => (Some(Mail::new(Waker::new(poll.registry(), WAKER)?)), spin),
         };
+        let options = ClientOptions { ring_spin: ring_spin.unwrap_or(options.ring_spin), ..options };
         let mut session = Session {
             options,
             seeds: addresses,
@@ -153,7 +154,7 @@ impl Session {
             last_poll: begun,
         };
         session.fetch_map_until(connect_until)?;
-        if way == Way::Rings {
+        if session.mail.is_some() {
             session.await_rings(connect_until)?;
         }
         while session.map.regions.is_empty() {

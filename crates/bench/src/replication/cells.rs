@@ -11,6 +11,8 @@ pub(super) mod tests;
 
 /// What a backup does so that it has an index.
 const INDEX: [&str; 3] = ["engine", "compaction", "rewriting"];
+/// What a node does for its clients, beside what they ask for.
+const CLIENTS: [&str; 2] = ["receive", "send"];
 
 /// One workload on one cluster in one round.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub enum Figure {
     ClientThroughput,
     /// CPU-seconds of all servers for a million operations.
     Cpu,
+    /// Of those, what went into receiving requests and sending answers.
+    ClientCpu,
     /// Of those, what backups spent on their index.
     BackupIndexCpu,
     /// MiB that backups read from their devices for their index.
@@ -56,10 +60,11 @@ pub enum Figure {
 
 impl Figure {
     /// Every figure, in the order of the report.
-    pub(crate) const ALL: [Figure; 14] = [
+    pub(crate) const ALL: [Figure; 15] = [
         Figure::Throughput,
         Figure::ClientThroughput,
         Figure::Cpu,
+        Figure::ClientCpu,
         Figure::BackupIndexCpu,
         Figure::BackupIndexRead,
         Figure::IoAmplification,
@@ -79,6 +84,7 @@ impl Figure {
             Figure::Throughput => "throughput",
             Figure::ClientThroughput => "client-throughput",
             Figure::Cpu => "cpu",
+            Figure::ClientCpu => "client-cpu",
             Figure::BackupIndexCpu => "backup-index-cpu",
             Figure::BackupIndexRead => "backup-index-read",
             Figure::ReadAmplification => "read-amplification",
@@ -99,6 +105,7 @@ impl Figure {
             Figure::Throughput => "Throughput until the servers are at rest, thousands of operations a second",
             Figure::ClientThroughput => "Throughput until the last answer, thousands of operations a second",
             Figure::Cpu => "CPU-seconds of all servers per million operations",
+            Figure::ClientCpu => "Of them, what receiving requests and sending answers takes",
             Figure::BackupIndexCpu => "Of them, what backups spend on their index",
             Figure::BackupIndexRead => "Device reads of backups for their index, MiB",
             Figure::ReadAmplification => "Device bytes read per user byte",
@@ -120,6 +127,7 @@ impl Figure {
             Figure::Throughput => Some(phase.settled_ops_per_second / 1000.0),
             Figure::ClientThroughput => Some(phase.ops_per_second / 1000.0),
             Figure::Cpu => phase.server_cpu_seconds_per_million_ops,
+            Figure::ClientCpu => cpu(phase, |activity, _| CLIENTS.contains(&activity)),
             Figure::BackupIndexCpu => {
                 let is_index = |activity: &str, role: &str| role == "backup" && INDEX.contains(&activity);
                 cpu(phase, is_index)

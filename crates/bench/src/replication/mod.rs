@@ -215,8 +215,11 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], clusters: &mut dyn Clusters)
 fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Result<Vec<PhaseReport>, BenchError> {
     let of = variant(setup.variant);
     let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
-    let wanted =
-        Wanted { table, link: of.link, regions: options.cell.regions, memory_bytes: options.cell.memory_mib << 20 };
+    let (regions, threads, depth) = match (of.one_by_one, options.cell) {
+        (false, cell) => (cell.regions, cell.threads, cell.depth),
+        (true, _) => (1, 1, 1),
+    };
+    let wanted = Wanted { table, link: of.link, regions, memory_bytes: options.cell.memory_mib << 20 };
     let Started { seeds, cluster } = clusters.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = options.records.unwrap_or_else(|| records(setup.mix));
     let work = ycsb::Options {
@@ -225,8 +228,8 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         mix: setup.mix,
         records,
         ops: options.ops.unwrap_or(records),
-        threads: options.cell.threads,
-        depth: options.cell.depth,
+        threads,
+        depth,
         ..ycsb::Options::default()
     };
     let report = ycsb::measure(&work, Some(cluster), &mut |phase| {

@@ -2,7 +2,7 @@
 //! that are missed are told like the others.
 
 use super::cells::{Figure, Sample, middle, values};
-use super::plan::Row;
+use super::plan::{Row, variant};
 use crate::keys::Mix;
 use serde::Serialize;
 
@@ -64,7 +64,7 @@ const GAIN: Target = Target {
 const SAVED: Target = Target { of: "build-index", over: Some("send-index"), best: None, ..GAIN };
 
 /// Every target. A mode, an acknowledgement or an addressing that tables get is one line more.
-static TARGETS: [Target; 13] = [
+static TARGETS: [Target; 15] = [
     GAIN,
     Target {
         figure: Figure::Cpu,
@@ -167,7 +167,34 @@ static TARGETS: [Target; 13] = [
         papers: "1.05 to 1.9 (Tebis), 1.1 to 1.5 (Talos)",
         ..SAVED
     },
+    Target {
+        figure: Figure::ClientCpu,
+        of: "none-one-by-one",
+        over: Some("none-rings-one-by-one"),
+        workloads: BOTH,
+        mixes: SD,
+        bound: AtLeast(2.5),
+        papers: "6.8 (Anthus)",
+        ..SAVED
+    },
+    Target {
+        figure: Figure::Cpu,
+        of: "none-one-by-one",
+        over: Some("none-rings-one-by-one"),
+        workloads: BOTH,
+        mixes: SD,
+        bound: AtLeast(1.5),
+        papers: "2.4 to 2.55 (Anthus)",
+        ..SAVED
+    },
 ];
+
+impl Target {
+    /// Numbers of replicas with which it is looked for: without backups there is one cell for all.
+    fn replicas(&self) -> &'static [u32] {
+        if variant(self.of).mode == "none" { &[1] } else { &[2, 3] }
+    }
+}
 
 /// One ratio, and what it is to be.
 #[derive(Clone, Debug, Serialize)]
@@ -210,10 +237,15 @@ impl Verdict {
 pub(crate) fn verdicts(samples: &[Sample]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for target in &TARGETS {
-        for replicas in [2, 3] {
+        for replicas in target.replicas() {
             for workload in target.workloads {
                 let of_row = |mix: &Mix| {
-                    verdict(samples, target, workload, Row { mix: *mix, replicas, growth_factor: GROWTH_FACTOR })
+                    verdict(
+                        samples,
+                        target,
+                        workload,
+                        Row { mix: *mix, replicas: *replicas, growth_factor: GROWTH_FACTOR },
+                    )
                 };
                 let found: Vec<Verdict> = target.mixes.iter().filter_map(of_row).collect();
                 let best =
