@@ -43,6 +43,11 @@ impl Lease {
         let entry = self.until.entry(backup).or_default();
         *entry = (*entry).max(until);
     }
+    /// When the last request that `backup` granted was sent; 0: it granted none.
+    pub fn asked(&self, backup: ServerId, timing: &Timing) -> Nanos {
+        let until = self.until.get(&backup).copied().unwrap_or_default();
+        (until + timing.lease_margin).since(timing.lease)
+    }
     /// Forgets what `backup` promised: its process may have lost the promise.
     pub fn forget(&mut self, backup: ServerId) {
         self.until.remove(&backup);

@@ -38,6 +38,9 @@ pub struct Timing {
     pub lease_interval: Nanos,
     /// A member whose link is down for so long is proposed for removal.
     pub link_patience: Nanos,
+    /// A member in sync that has not renewed its promise for so long is proposed for removal, if writes need it and there are
+    /// enough without it. Less than `lease`: then reads do not stop for it.
+    pub promise_patience: Nanos,
     /// A member that owes an answer for so long is proposed for removal. More than `lease`: a backup that joins a
     /// new term first lets its last promise run out.
     pub answer_patience: Nanos,
@@ -50,6 +53,7 @@ impl Default for Timing {
             lease_margin: Nanos::from_millis(30),
             lease_interval: Nanos::from_millis(150),
             link_patience: Nanos::from_millis(200),
+            promise_patience: Nanos::from_millis(350),
             answer_patience: Nanos::from_millis(2_000),
         }
     }

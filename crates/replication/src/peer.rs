@@ -100,6 +100,7 @@ pub struct Peer {
     based: bool,
     heard: Nanos,
     away_since: Nanos,
+    in_sync_since: Nanos,
     /// No session begins before that.
     rest_until: Nanos,
     failures: u32,
@@ -122,6 +123,7 @@ impl Peer {
             based: false,
             heard: now,
             away_since: now,
+            in_sync_since: now,
             rest_until: now,
             failures: 0,
             held: Lsn(0),
@@ -388,6 +390,7 @@ impl Peer {
         }));
         if self.state == PeerState::Syncing && session.ship.is_base_installed() {
             self.state = PeerState::InSync;
+            self.in_sync_since = self.heard;
             self.failures = 0;
             out.push(PeerAction::UnpinBase);
         }
@@ -454,6 +457,10 @@ impl Peer {
             self.heard = now;
         }
         now - self.heard
+    }
+    /// Since when it is in sync over a link that is up; `None`: it is not.
+    pub fn in_sync_since(&self) -> Option<Nanos> {
+        (self.link_up && self.state == PeerState::InSync).then_some(self.in_sync_since)
     }
     /// Its link is up.
     pub fn is_linked(&self) -> bool {

@@ -68,6 +68,9 @@ pub struct Primary {
     timing: Timing,
     peers: BTreeMap<ServerId, Peer>,
     lease: Lease,
+    /// When time passed last, and since when it has done so without a gap.
+    ticked: Nanos,
+    awake_since: Nanos,
     next_session: u64,
     /// Everything up to here is committed.
     committed: Lsn,
@@ -91,6 +94,8 @@ impl Primary {
             timing,
             peers: BTreeMap::new(),
             lease: Lease::default(),
+            ticked: now,
+            awake_since: now,
             next_session: 1,
             committed: Lsn(0),
             intent: None,
@@ -301,6 +306,10 @@ impl Primary {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
+        if now - self.ticked > self.timing.lease_interval {
+            self.awake_since = now;
+        }
+        self.ticked = now;
         let failed = self.give_up_the_silent(now);
         let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
         // With a quorum, who has the least first: what is committed, enough of the others have.
@@ -318,15 +327,27 @@ impl Primary {
             let peer = self.peers.get_mut(&server).expect("the keys were just listed");
             let silence = peer.silence(now);
             let patience = if peer.is_linked() { self.timing.answer_patience } else { self.timing.link_patience };
-            if silence > patience || peer.failures() >= MAX_FAILED_SESSIONS {
+            let (is_silent, is_away) = (silence > patience, peer.state() == PeerState::Away);
+            if is_silent || peer.failures() >= MAX_FAILED_SESSIONS || self.breaks_promises(now, server) {
                 failed.push(server);
             }
-            if silence > patience && peer.state() != PeerState::Away {
+            if is_silent && !is_away {
                 tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
                 self.with_peer(server, |peer, _, out| peer.fail(now, out));
             }
         }
         failed
+    }
+
+    /// A member in sync no longer renews its promise, whatever the fabric writes into its memory: its process is stopped, or cannot
+    /// be reached. It leaves before its last promise has ended and all answers wait for it, where enough others are there.
+    /// This node's own pauses say nothing of others; and with a quorum, nobody waits for one.
+    fn breaks_promises(&self, now: Nanos, server: ServerId) -> bool {
+        let peer = &self.peers[&server];
+        let Some(in_sync_since) = peer.in_sync_since().filter(|_| peer.counted) else { return false };
+        let sign = self.lease.asked(server, &self.timing).max(in_sync_since).max(self.awake_since);
+        let (in_sync, needed) = self.in_sync();
+        self.options.quorum.is_none() && in_sync > needed && now - sign > self.timing.promise_patience
     }
 
     /// What this primary took over was made durable before it was made; where it had to hear of others, they have it now, too.

@@ -309,6 +309,58 @@ fn a_silent_backup_is_given_up_and_proposed_for_removal() {
     assert_eq!(group.proposals, [group.primary.config().without(TWO)]);
 }
 
+/// Of three, one no longer renews its promise, though the fabric goes on writing into its memory.
+#[test]
+fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
+    let in_sync = |options: TableOptions, members: &[Member]| {
+        let mut group = Group::of(config(members, &[]), options);
+        for member in members {
+            group.link(*member, true);
+            group.run(&[*member]);
+        }
+        group
+    };
+    // Waits as long as promises last; those of `keeping` are renewed. Answers whether it could rely on all of them up to when it
+    // proposed something.
+    let wait = |group: &mut Group, keeping: &[Member], millis: u64| {
+        let mut held = true;
+        for _ in 0..millis / 50 {
+            for member in keeping {
+                group.primary.lease_granted(member.server, group.now);
+            }
+            held &= group.primary.holds_lease(group.now) || !group.proposals.is_empty();
+            group.wait(50);
+            group.run(&[]);
+        }
+        held
+    };
+    let mut group = in_sync(TableOptions::default(), &[TWO, THREE]);
+    assert!(wait(&mut group, &[TWO, THREE], 5_000) && group.proposals.is_empty());
+    group.append(11);
+    group.complete(TWO);
+    group.complete(THREE);
+    assert!(wait(&mut group, &[TWO], 400), "reads did not stop");
+    assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
+
+    // Its own pause proves nothing, and nor do promises that are as old as it.
+    let mut group = in_sync(TableOptions::default(), &[TWO, THREE]);
+    wait(&mut group, &[TWO, THREE], 1_000);
+    group.now += Nanos::from_secs(3);
+    wait(&mut group, &[], 300);
+    wait(&mut group, &[TWO, THREE], 1_000);
+    assert_eq!(group.proposals, []);
+
+    // Without it there are too few, or nobody waits for it.
+    let two = TableOptions { replicas: 2, min_in_sync: 2, ..TableOptions::default() };
+    let quorum = TableOptions { quorum: Some(2), ..TableOptions::default() };
+    for (options, members) in [(two, &[TWO][..]), (quorum, &[TWO, THREE])] {
+        let mut group = in_sync(options, members);
+        wait(&mut group, members, 1_000);
+        wait(&mut group, &[], 1_000);
+        assert_eq!(group.proposals, []);
+    }
+}
+
 #[test]
 fn a_learner_counts_from_its_proposal_on() {
     let mut group = Group::new(&[TWO], &[THREE]);

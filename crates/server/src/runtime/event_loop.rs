@@ -38,7 +38,7 @@ const NATIVE: mio::Token = mio::Token(2);
 /// Ids of connections begin here; each is its socket's poll token too, and never used twice.
 const FIRST_CONNECTION: u64 = 3;
 /// How often the node hears that time passes.
-const TICK: Nanos = Nanos::from_millis(50);
+pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.

@@ -404,6 +404,8 @@ fn timing(config: &NodeConfig) -> NodeTiming {
             lease,
             lease_margin: Nanos(lease.0 / 20),
             lease_interval: Nanos(lease.0 / 4),
+            // Two renewals and a look at the time.
+            promise_patience: Nanos(lease.0 / 2) + event_loop::TICK,
             answer_patience: defaults.answer_patience.max(lease + lease),
             ..defaults
         },
