@@ -220,6 +220,11 @@ impl Memory {
         self.accounts.of(purpose) > self.share(purpose)
     }
 
+    /// A purpose has more than three quarters of its share: what can do without should.
+    pub fn is_tight(&self, purpose: Purpose) -> bool {
+        self.accounts.of(purpose) > self.share(purpose) / 4 * 3
+    }
+
     /// Largest buffer of several that a compaction or scan should read into: `most` where the budget is large.
     pub(crate) fn piece(&self, most: usize) -> usize {
         const LEAST: usize = 32 << 10;

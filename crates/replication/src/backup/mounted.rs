@@ -5,8 +5,9 @@
 //!                   0                         saved
 //! ```
 //! What it takes is leased from the node's budget, as far as its owner knows of it: the primary writes without asking. While
-//! the node's mirrors have more than their share, pages are given back as soon as their bytes are on the volume; otherwise
-//! when the tail is quiet, or not at all, since to take them anew costs more than to make them zeroes.
+//! the node's mirrors have nearly their share, pages of tails are given back as soon as their bytes are on the volume;
+//! otherwise when the tail is quiet, or not at all, since to take them anew costs more than to make them zeroes. Slots are
+//! fewer and written more often, so they keep theirs until mirrors have more than their share.
 //!
 //! Invariants:
 //! - What was saved is read from the volume, never from the buffer.
@@ -116,19 +117,22 @@ impl Mounted {
         }
     }
 
-    /// A memory is about to be written anew, from its start: gives it back if mirrors are short of memory, or if that was
-    /// begun. Otherwise it keeps its pages, the first `used` bytes of them as zeroes.
-    fn end(&self, which: usize, used: usize) {
+    /// Gives back all of a memory, which is about to be written anew from its start.
+    fn give_back_whole(&self, which: usize) {
         let mut held = self.held.lock();
-        let memory = self.memories[which].as_ref();
-        if held[which].start > 0 || self.budget.is_short(Purpose::Mirrors) {
-            memory.release(0..memory.len());
-            held[which] = 0..0;
-            self.account(&held);
-        } else {
-            let page = [0; PAGE_BYTES];
-            (0..used).step_by(PAGE_BYTES).for_each(|at| memory.write(at, &page[..PAGE_BYTES.min(used - at)]));
+        self.memories[which].release(0..self.memories[which].len());
+        held[which] = 0..0;
+        self.account(&held);
+    }
+
+    /// A mirror buffer of which `used` bytes were written is about to be so anew: it is zeroes. It keeps its pages if it has all
+    /// of them and there is memory for that.
+    fn clear(&self, which: usize, used: usize) {
+        if self.held.lock()[which].start > 0 || self.budget.is_tight(Purpose::Mirrors) {
+            return self.give_back_whole(which);
         }
+        let (memory, page) = (self.memories[which].as_ref(), [0; PAGE_BYTES]);
+        (0..used).step_by(PAGE_BYTES).for_each(|at| memory.write(at, &page[..PAGE_BYTES.min(used - at)]));
     }
 
     // ---- tails ---------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ impl Mounted {
             let before = tail.saved;
             self.save_tail(replica, *id, tail)?;
             has_saved |= tail.saved > before;
-            if tail.saved == before || self.budget.is_short(Purpose::Mirrors) {
+            if tail.saved == before || self.budget.is_tight(Purpose::Mirrors) {
                 self.give_back(tail.buffer, tail.saved);
             }
         }
@@ -207,7 +211,7 @@ impl Mounted {
         replica.persist_tail(log, id, saved as u32, &content)?;
         replica.seal_tail(log, id, bytes, last_lsn)?;
         self.open.lock().remove(&id);
-        self.end(which, end);
+        self.clear(which, end);
         Ok(())
     }
 
@@ -236,8 +240,10 @@ impl Mounted {
             source.read(0, content);
             store(content)
         })?;
-        // What is left in a slot is never looked at.
-        self.end(which, 0);
+        // What is left in it is never looked at.
+        if self.budget.is_short(Purpose::Mirrors) {
+            self.give_back_whole(which);
+        }
         Ok(stored)
     }
 
