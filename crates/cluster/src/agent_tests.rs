@@ -259,7 +259,7 @@ fn assignment_waits_for_the_expected_servers_or_the_grace() {
     joined.change("/leeward/server/2", Some(encode_value(&info(member(2, 1)))));
     joined.grant();
     let region = joined.agent.view().region(RegionId(1)).unwrap();
-    assert_eq!((region.epoch, region.primary.is_some(), region.learners.len()), (Epoch(1), true, 1));
+    assert_eq!((region.epoch, region.primary.is_some(), region.backups.len()), (Epoch(1), true, 1));
     assert!(joined.asked.is_empty(), "decided once");
 }
 

@@ -96,8 +96,9 @@ impl Group<'_> {
         Some(next)
     }
 
-    /// A region that never had a primary. Its copies are empty, unless every volume that it needed was given up, or the
-    /// coordinator lost its data and was filled anew: then every server is awaited, and the best copy found is taken,
+    /// A region that never had a primary. Its copies are empty, and an empty copy is a whole one: all members are in sync from
+    /// the start, and any of them can take over before the first write. Unless every volume that it needed was given up, or
+    /// the coordinator lost its data and was filled anew: then every server is awaited, and the best copy found is taken,
     /// under an epoch that no segment of it has seen.
     fn assign(&self, assign: Assign) -> Option<GroupConfig> {
         let best = self.view.servers().map(|info| self.copy_of(info.member)).max()?;
@@ -108,7 +109,12 @@ impl Group<'_> {
         let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
         let primary = self.least_loaded(candidates)?;
         let base = GroupConfig { epoch: self.config.epoch.max(best.0), ..self.config.clone() };
-        Some(self.new_term(&base, primary, Vec::new()))
+        let mut next = self.new_term(&base, primary, Vec::new());
+        // With a quorum, who takes over asks the others how far their copies reach: an empty one would be no answer.
+        if fresh && self.table.quorum.is_none() {
+            next.backups = std::mem::take(&mut next.learners);
+        }
+        Some(next)
     }
 
     /// The primary lives: dead learners leave the group, the living join it. Only the primary removes a dead backup: it knows

@@ -85,8 +85,20 @@ fn assignment_balances_primaries_and_fills_groups() {
     }
     for config in &decided {
         assert_eq!((config.epoch, config.term), (Epoch(1), Epoch(1)));
-        assert_eq!((config.backups.len(), config.learners.len()), (0, 2));
+        assert_eq!((config.backups.len(), config.learners.len()), (2, 0), "an empty copy is a whole one");
     }
+}
+
+#[test]
+fn whoever_is_left_of_a_new_region_takes_over_before_the_first_write() {
+    let mut view = view(1, 3, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
+    let first = decide_one(&view).unwrap();
+    let primary = first.primary.unwrap();
+    configure(&mut view, &first);
+    kill(&mut view, primary.server.0);
+    let next = decide_one(&view).unwrap();
+    assert!(first.backups.contains(&next.primary.unwrap()), "it waits for nobody's volume");
+    assert_eq!((next.epoch, next.backups.len()), (Epoch(2), 1));
 }
 
 #[test]
