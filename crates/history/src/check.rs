@@ -132,8 +132,7 @@ impl History {
     fn new(operations: &[Operation]) -> History {
         let mut sorted = operations.to_vec();
         sorted.sort_by_key(|operation| operation.called);
-        let (must, may): (Vec<_>, Vec<_>) =
-            sorted.into_iter().partition(|operation| operation.answered != UNANSWERED);
+        let (must, may): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|operation| operation.answered != UNANSWERED);
         let named: HashSet<i64> = must.iter().chain(&may).filter_map(|operation| operation.action.names()).collect();
         // With sums any value may be named.
         let has_sums = must.iter().chain(&may).any(|operation| matches!(operation.action, Action::Add(..)));
@@ -172,7 +171,8 @@ impl History {
     /// The value at `place` may be replaced by `value`, by the operation `by` of `must` or by one of `may`: it comes back, or
     /// nobody finds it any more.
     fn may_replace(&self, place: &Place, by: Option<usize>, value: Option<i64>) -> bool {
-        let Some(found_by) = place.value.filter(|_| place.value != value).and_then(|old| self.found_by.get(&old)) else {
+        let Some(found_by) = place.value.filter(|_| place.value != value).and_then(|old| self.found_by.get(&old))
+        else {
             return true;
         };
         found_by.iter().all(|index| Some(*index) == by || place.is_done(*index))
@@ -192,10 +192,13 @@ impl History {
                 continue;
             }
             tried.extend(*class);
-            let Some(value) = operation.action.apply(place.value).filter(|value| *value != place.value) else { continue };
+            let Some(value) = operation.action.apply(place.value).filter(|value| *value != place.value) else {
+                continue;
+            };
             if place.permits(operation.action)
                 && self.may_replace(place, None, value)
-                && self.is_needed(&ready, first_answer, place.value, value) {
+                && self.is_needed(&ready, first_answer, place.value, value)
+            {
                 next.push(state.with_unanswered(index, value));
             }
         }
@@ -234,8 +237,7 @@ impl History {
         let musts = ready.iter().map(|index| self.must[*index].action);
         let mays = self.may.iter().map(|may| may.operation);
         let mut mays = mays.take_while(|operation| operation.called <= first_answer).map(|operation| operation.action);
-        musts.into_iter().any(|action| needs(action, before, after))
-            || mays.any(|action| needs(action, before, after))
+        musts.into_iter().any(|action| needs(action, before, after)) || mays.any(|action| needs(action, before, after))
     }
 }
 

@@ -41,23 +41,38 @@ pub fn essence(operations: &[Operation], max_states: usize) -> Vec<Operation> {
         }
         chunk /= 2;
     }
-    let is_named = |put: Option<i64>| kept.iter().any(|other| put.is_some() && other.action.names() == put);
-    kept.iter()
-        .copied()
-        .filter(|operation| operation.answered != UNANSWERED || is_named(operation.action.put()))
-        .collect()
+    shown(kept)
+}
+
+/// Those that were answered, the puts of what they name, and the puts of what these name; by call.
+fn shown(kept: Vec<Operation>) -> Vec<Operation> {
+    let (mut shown, mut others): (Vec<_>, Vec<_>) =
+        kept.into_iter().partition(|operation| operation.answered != UNANSWERED);
+    loop {
+        let is_named = |put: Option<i64>| put.is_some() && shown.iter().any(|other| other.action.names() == put);
+        let (named, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| is_named(other.action.put()));
+        others = rest;
+        if named.is_empty() {
+            shown.sort_by_key(|operation| operation.called);
+            return shown;
+        }
+        shown.extend(named);
+    }
 }
 
 /// What was known when the answer at `at` had come.
 fn before(operations: &[Operation], at: u64) -> Vec<Operation> {
     let called = operations.iter().filter(|operation| operation.called <= at);
-    called.filter_map(|operation| if operation.answered <= at { Some(*operation) } else { forgotten(operation) }).collect()
+    called
+        .filter_map(|operation| if operation.answered <= at { Some(*operation) } else { forgotten(operation) })
+        .collect()
 }
 
 /// `operations` with the answers of a range forgotten.
 fn without_answers(operations: &[Operation], range: std::ops::Range<usize>) -> Vec<Operation> {
     let each = operations.iter().enumerate();
-    each.filter_map(|(at, operation)| if range.contains(&at) { forgotten(operation) } else { Some(*operation) }).collect()
+    each.filter_map(|(at, operation)| if range.contains(&at) { forgotten(operation) } else { Some(*operation) })
+        .collect()
 }
 
 fn forgotten(operation: &Operation) -> Option<Operation> {
