@@ -5,12 +5,13 @@
 //! give up soon. A client has one operation under way.
 
 use crate::expiring::Expiring;
-use crate::history::{self, Action, MAX_OPS, MAX_UNKNOWN, Operation};
+use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
 use leeward_format::Lsn;
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
+use leeward_history::{Action, Operation};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
 use std::collections::BTreeMap;

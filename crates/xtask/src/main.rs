@@ -1,11 +1,13 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
 //! `tidy` holds the rules of the house that no compiler checks; `simulate` runs seeds of the simulated cluster; `miri` looks for
-//! undefined behaviour in what is unsafe; `ci` runs what CI runs.
+//! undefined behaviour in what is unsafe; `chaos` breaks a cluster of real processes; `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
 use leeward_xtask::{simulate, tidy};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -25,6 +27,13 @@ enum Chore {
     /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
     /// miri,rust-src`).
     Miri,
+    /// Break a cluster of real processes and judge what its clients saw; `cargo xtask chaos --help` lists the options.
+    #[command(disable_help_flag = true)]
+    Chaos {
+        /// For `leeward-chaos`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Run what CI runs: format, lints, tests, documentation, client checks.
     Ci,
 }
@@ -35,6 +44,7 @@ fn main() -> ExitCode {
         Chore::Tidy => report(&root),
         Chore::Simulate(options) => simulate::simulate(&options),
         Chore::Miri => miri(&root),
+        Chore::Chaos { options } => chaos(&root, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
     }
 }
@@ -54,6 +64,26 @@ fn miri(root: &Path) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Builds the binary under test and the suite, which takes this process over: a Ctrl-C is then its own.
+fn chaos(root: &Path, options: &[OsString]) -> ExitCode {
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--package", "leeward-cli", "--package", "leeward-chaos"]).current_dir(root);
+    let built = run(&mut build);
+    let program = std::env::current_exe().map(|own| own.with_file_name("leeward-chaos"));
+    match program {
+        _ if built != ExitCode::SUCCESS => built,
+        Ok(program) => {
+            let error = Command::new(&program).args(options).exec();
+            eprintln!("{}: {error}", program.display());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("cannot tell where this program is: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Prints every violation, one a line as `file:line: what`, so that editors can jump to it.

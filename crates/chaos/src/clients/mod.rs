@@ -1,0 +1,250 @@
+//! The clients: each works on one region, one operation after the other, and notes what it did and what came of it.
+//!
+//! - [`native`]: the client library. - [`resp`]: Redis commands to any server. Both carry out an [`Action`] on a key and
+//!   answer it with what they were told.
+//!
+//! A few *shared* keys of each region are used by all of its clients; after so many operations the next key takes a key's
+//! place. One operation in so many writes a *filling* key instead, once, or reads one. Clients of other regions go on while
+//! one region is unavailable, so that each region's gaps are its own.
+//!
+//! A client is a thread; what they share is here.
+
+pub(crate) mod native;
+pub(crate) mod resp;
+
+use crate::workload::{self, SharedKey};
+use bytes::Bytes;
+use leeward_history::{Action, Operation, UNANSWERED};
+use leeward_platform::Rng;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Shared keys of a region that are in use at the same time.
+const SLOTS: usize = 2;
+/// Operations after which another key takes a shared key's place.
+const LONGEST_HISTORY: u32 = 3_000;
+/// How long a client waits for an answer.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(2_500);
+/// Longest rest between two operations, in microseconds.
+const REST_US: u64 = 30_000;
+/// Rest after an operation that was refused.
+const REFUSED_REST: Duration = Duration::from_millis(20);
+
+/// What came of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The action, with its answer.
+    Answered(Action),
+    /// It took no effect, the store says.
+    NotDone,
+    /// Nobody knows.
+    Unknown,
+    /// What no store may answer.
+    Wrong(String),
+}
+
+/// A way to reach the store.
+pub(crate) trait Store {
+    /// Carries out an action that is not answered yet.
+    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome;
+
+    /// Whether it can carry out a write that always happens and answers nothing.
+    fn has_plain_writes(&self) -> bool;
+}
+
+/// What all clients share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    begun: Instant,
+    is_over: AtomicBool,
+    next_number: AtomicI64,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: AtomicU64,
+    operations: AtomicU32,
+}
+
+/// A successful operation, for the gaps between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Success {
+    pub(crate) region: usize,
+    pub(crate) at: u64,
+    pub(crate) is_write: bool,
+}
+
+/// A key that was written once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Filling {
+    pub(crate) region: usize,
+    pub(crate) number: i64,
+    /// `Answered`, `NotDone` or `Unknown`.
+    pub(crate) outcome: Outcome,
+}
+
+/// What clients did. Times are microseconds since the run began.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) histories: HashMap<SharedKey, Vec<Operation>>,
+    pub(crate) fillings: Vec<Filling>,
+    pub(crate) successes: Vec<Success>,
+    pub(crate) refused: u64,
+    pub(crate) unknown: u64,
+    /// What no store may answer.
+    pub(crate) wrong: Vec<String>,
+}
+
+impl Log {
+    /// Takes in what another client did.
+    pub(crate) fn merge(&mut self, other: Log) {
+        for (key, operations) in other.histories {
+            self.histories.entry(key).or_default().extend(operations);
+        }
+        self.fillings.extend(other.fillings);
+        self.successes.extend(other.successes);
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.wrong.extend(other.wrong);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new() -> Shared {
+        Shared {
+            begun: Instant::now(),
+            is_over: AtomicBool::new(false),
+            next_number: AtomicI64::new(1),
+            slots: (0..workload::regions() * SLOTS).map(|_| Slot::default()).collect(),
+        }
+    }
+
+    /// Microseconds since the run began.
+    pub(crate) fn now(&self) -> u64 {
+        self.begun.elapsed().as_micros() as u64
+    }
+
+    /// Lets all clients end after their operation.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    fn number(&self) -> i64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// One of the keys in use of a region, for one operation.
+    fn key(&self, region: usize, slot: usize) -> SharedKey {
+        let Slot { generation, operations } = &self.slots[region * SLOTS + slot];
+        if operations.fetch_add(1, Ordering::Relaxed) + 1 == LONGEST_HISTORY {
+            operations.store(0, Ordering::Relaxed);
+            generation.fetch_add(1, Ordering::Relaxed);
+        }
+        SharedKey { region, slot, generation: generation.load(Ordering::Relaxed) }
+    }
+}
+
+/// A client of one region: works until the run is over, and answers what it did.
+pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, mut rng: Rng) -> Log {
+    let mut client = Client { shared, region, log: Log::default(), last_seen: None };
+    while !shared.is_over.load(Ordering::SeqCst) {
+        let outcome = if rng.one_in(8) { client.fill(store, &mut rng) } else { client.share(store, &mut rng) };
+        match outcome {
+            Outcome::NotDone => thread::sleep(REFUSED_REST),
+            _ => thread::sleep(Duration::from_micros(rng.below(REST_US))),
+        }
+    }
+    client.log
+}
+
+struct Client<'a> {
+    shared: &'a Shared,
+    region: usize,
+    log: Log,
+    /// The last value that it has read or written, and where.
+    last_seen: Option<(SharedKey, i64)>,
+}
+
+impl Client<'_> {
+    /// An operation on a shared key.
+    fn share(&mut self, store: &mut dyn Store, rng: &mut Rng) -> Outcome {
+        let key = self.shared.key(self.region, rng.index(SLOTS));
+        let number = self.shared.number();
+        let seen = self.last_seen.filter(|(at, _)| *at == key).map(|(_, value)| value);
+        let action = match rng.below(100) {
+            0..38 => Action::Read(None),
+            38..48 => Action::Take(None),
+            48..56 => Action::WriteIfAbsent(number, None),
+            56..62 => Action::WriteIfPresent(number, None),
+            62..82 if seen.is_some() => Action::WriteIfValue(number, seen.expect("just seen"), None),
+            82..90 if store.has_plain_writes() => Action::Write(number),
+            _ => Action::Swap(number, None),
+        };
+        let called = self.shared.now();
+        let outcome = store.carry_out(&key.bytes(), action);
+        let now = self.shared.now();
+        let history = self.log.histories.entry(key).or_default();
+        match &outcome {
+            Outcome::Answered(answered) => {
+                history.push(Operation { called, answered: now, action: *answered });
+                self.saw(key, *answered);
+            }
+            Outcome::Unknown if !matches!(action, Action::Read(_)) => {
+                history.push(Operation { called, answered: UNANSWERED, action });
+            }
+            _ => {}
+        }
+        self.note(now, &outcome, !matches!(action, Action::Read(_)), || format!("{action:?} of {key:?}"));
+        outcome
+    }
+
+    fn saw(&mut self, key: SharedKey, answered: Action) {
+        let seen = match answered {
+            Action::Read(value) => value,
+            Action::WriteIfAbsent(new, Some(done)) | Action::WriteIfPresent(new, Some(done)) => done.then_some(new),
+            Action::WriteIfValue(new, _, Some(done)) => done.then_some(new),
+            other => other.put(),
+        };
+        self.last_seen = seen.map(|value| (key, value)).or(self.last_seen);
+    }
+
+    /// Writes a filling key, or reads one of its own that was acknowledged.
+    fn fill(&mut self, store: &mut dyn Store, rng: &mut Rng) -> Outcome {
+        let (region, count) = (self.region, self.log.fillings.len());
+        let known = (count > 0 && rng.one_in(3)).then(|| self.log.fillings[rng.index(count)].clone());
+        if let Some(Filling { number, outcome: Outcome::Answered(_), .. }) = known {
+            let outcome = store.carry_out(&workload::filling_key(region, number), Action::Read(None));
+            if let Outcome::Answered(found) = outcome
+                && found != Action::Read(Some(number))
+            {
+                let at = self.shared.now();
+                self.log.wrong.push(format!("write {number} was acknowledged, and at {at} us it reads as {found:?}"));
+            }
+            self.note(self.shared.now(), &outcome, false, || format!("a read of filling key {number}"));
+            return outcome;
+        }
+        let number = -self.shared.number();
+        let outcome = store.carry_out(&workload::filling_key(region, number), Action::Write(number));
+        self.note(self.shared.now(), &outcome, true, || format!("the write of filling key {number}"));
+        if !matches!(outcome, Outcome::Wrong(_)) {
+            self.log.fillings.push(Filling { region, number, outcome: outcome.clone() });
+        }
+        outcome
+    }
+
+    fn note(&mut self, at: u64, outcome: &Outcome, is_write: bool, what: impl Fn() -> String) {
+        match outcome {
+            Outcome::Answered(_) => self.log.successes.push(Success { region: self.region, at, is_write }),
+            Outcome::NotDone => self.log.refused += 1,
+            Outcome::Unknown => self.log.unknown += 1,
+            Outcome::Wrong(answer) => self.log.wrong.push(format!("{} was answered: {answer}", what())),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

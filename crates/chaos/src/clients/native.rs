@@ -1,0 +1,132 @@
+//! The client library as a [`Store`]: what it retries, it retries; what it cannot know, it says. Belongs to one thread.
+//!
+//! Writes to shared keys ask for the value before them, so that the library does not carry one out a second time when it does
+//! not know what came of the first: two puts of one value are no single operation.
+
+use crate::clients::{DEADLINE, Outcome, Store};
+use crate::workload::{number_of, value};
+use bytes::Bytes;
+use leeward_client::{ClientOptions, Condition, Lifetime, Op, OpError, OpResult, Session};
+use leeward_format::Lsn;
+use leeward_history::Action;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Native {
+    addresses: Vec<String>,
+    name: String,
+    session: Option<Session>,
+    /// The last put that was answered: where, its version and its value.
+    version: Option<(Bytes, Lsn, i64)>,
+}
+
+impl Native {
+    pub(crate) fn new(addresses: Vec<String>, name: String) -> Native {
+        Native { addresses, name, session: None, version: None }
+    }
+
+    fn op(&self, key: &Bytes, action: Action) -> Op {
+        let put = |new: i64, when, want_old| Op::Put {
+            key: key.clone(),
+            value: value(new),
+            when,
+            want_old,
+            lifetime: Lifetime::Forever,
+        };
+        match action {
+            Action::Read(_) => Op::Get { key: key.clone() },
+            Action::Write(new) => put(new, Condition::Always, false),
+            Action::Swap(new, _) => put(new, Condition::Always, true),
+            Action::WriteIfAbsent(new, _) => put(new, Condition::Absent, false),
+            Action::WriteIfPresent(new, _) => put(new, Condition::Present, false),
+            Action::WriteIfValue(new, old, _) => match &self.version {
+                Some((at, version, known)) if at == key && *known == old => {
+                    put(new, Condition::Version(*version), false)
+                }
+                _ => put(new, Condition::Value(value(old)), false),
+            },
+            Action::Delete(_) | Action::Take(_) => Op::Delete { key: key.clone(), when: Condition::Always },
+            Action::Add(delta, _) => Op::Add { key: key.clone(), delta },
+        }
+    }
+
+    fn execute(&mut self, op: Op) -> Option<OpResult> {
+        if self.session.is_none() {
+            let options = ClientOptions { name: self.name.clone(), deadline: DEADLINE, ..ClientOptions::default() };
+            self.session = Session::connect(&self.addresses, options).ok();
+        }
+        let executed = self.session.as_mut()?.execute(vec![op]);
+        match executed {
+            Ok(mut results) => results.pop(),
+            // This process has no descriptors any more, or the like: nothing is known of what was sent.
+            Err(error) => {
+                self.session = None;
+                Some(OpResult::Error(OpError::Unknown(error.to_string())))
+            }
+        }
+    }
+}
+
+impl Store for Native {
+    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome {
+        let op = self.op(key, action);
+        let Some(result) = self.execute(op) else { return Outcome::NotDone };
+        if let (Some(new), OpResult::Put { done: true, version: Some(version), .. }) = (action.put(), &result) {
+            self.version = Some((key.clone(), *version, new));
+        }
+        outcome(action, &result)
+    }
+
+    fn has_plain_writes(&self) -> bool {
+        false
+    }
+}
+
+/// What an answer says.
+fn outcome(action: Action, result: &OpResult) -> Outcome {
+    let number = |value: &Option<Bytes>| value.as_deref().map(number_of);
+    let answered = match (action, result) {
+        (_, OpResult::Error(OpError::Unknown(_))) => return Outcome::Unknown,
+        (_, OpResult::Error(OpError::Invalid(why))) => return Outcome::Wrong(why.clone()),
+        (_, OpResult::Error(_)) => return Outcome::NotDone,
+        (Action::Read(_), OpResult::Value(found)) => Action::Read(number(found)),
+        (Action::Write(new), OpResult::Put { done: true, .. }) => Action::Write(new),
+        (Action::Swap(new, _), OpResult::Put { done: true, old, .. }) => Action::Swap(new, Some(number(old))),
+        (Action::WriteIfAbsent(new, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(new, Some(*done)),
+        (Action::WriteIfPresent(new, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(new, Some(*done)),
+        (Action::WriteIfValue(new, old, _), OpResult::Put { done, .. }) => Action::WriteIfValue(new, old, Some(*done)),
+        (Action::Take(_), OpResult::Deleted { done, old, .. }) if *done == old.is_some() => {
+            Action::Take(Some(number(old)))
+        }
+        (_, other) => return Outcome::Wrong(format!("{other:?}")),
+    };
+    Outcome::Answered(answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_for_what_they_say() {
+        let old = Some(value(4));
+        let put = |done, old| OpResult::Put { done, old, version: None };
+        assert_eq!(
+            outcome(Action::Read(None), &OpResult::Value(old.clone())),
+            Outcome::Answered(Action::Read(Some(4)))
+        );
+        assert_eq!(
+            outcome(Action::Swap(5, None), &put(true, old.clone())),
+            Outcome::Answered(Action::Swap(5, Some(Some(4))))
+        );
+        let refused = outcome(Action::WriteIfValue(5, 4, None), &put(false, None));
+        assert_eq!(refused, Outcome::Answered(Action::WriteIfValue(5, 4, Some(false))));
+        let taken = OpResult::Deleted { done: true, old, version: None };
+        assert_eq!(outcome(Action::Take(None), &taken), Outcome::Answered(Action::Take(Some(Some(4)))));
+        let error = |error| outcome(Action::Write(1), &OpResult::Error(error));
+        assert_eq!(error(OpError::Unknown(String::new())), Outcome::Unknown);
+        assert_eq!(error(OpError::Unavailable(String::new())), Outcome::NotDone);
+        assert_eq!(error(OpError::Invalid("bad".into())), Outcome::Wrong("bad".into()));
+        assert!(matches!(outcome(Action::Write(1), &put(false, None)), Outcome::Wrong(_)));
+    }
+}

@@ -1,0 +1,223 @@
+//! The coordinator's processes: the embedded one, in a process of its own, or a real ZooKeeper. Faults see no difference.
+//!
+//! | | embedded | ZooKeeper |
+//! |---|---|---|
+//! | processes | this program, as `host-coordinator` | `java`, one or an ensemble of three |
+//! | ready | its port takes a connection | `srvr` answers with a mode |
+//! | a node's `coordinator` | `host:port` | `zk://host:port,.../leeward` |
+
+use crate::cluster::network::{HostNo, Network};
+use crate::cluster::process::Process;
+use crate::error::{ChaosError, fault};
+use clap::ValueEnum;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Kinds of ports of the coordinator's hosts.
+const CLIENTS: u16 = 3;
+const FOLLOWERS: u16 = 4;
+const ELECTION: u16 = 5;
+/// How long a process may take to say whether it is ready.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// ZooKeeper's unit of time, in milliseconds. Sessions are bounded to 2 to 20 of them.
+const TICK_MS: u64 = 250;
+/// How far a follower may be behind, in ticks: shorter than a session, so that no leader that was cut off, and no follower, tells
+/// old things for so long that a node trusts it beyond its session.
+const SYNC_TICKS: u64 = 3;
+/// Where Debian keeps jars.
+const JARS: &str = "/usr/share/java";
+/// What ZooKeeper needs of them.
+const CLASS_PATH: [&str; 16] = [
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "slf4j-log4j12",
+    "log4j-1.2",
+    "netty-common",
+    "netty-buffer",
+    "netty-codec",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    "netty-transport-native-epoll",
+    "netty-transport-native-unix-common",
+    "commons-cli",
+    "metrics-core",
+    "snappy-java",
+];
+
+/// Which coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CoordinatorKind {
+    /// The one that Leeward brings along: one process.
+    Embedded,
+    /// ZooKeeper: an ensemble of three.
+    Zookeeper,
+}
+
+impl CoordinatorKind {
+    pub(crate) fn members(self) -> usize {
+        match self {
+            CoordinatorKind::Embedded => 1,
+            CoordinatorKind::Zookeeper => 3,
+        }
+    }
+
+    /// Session timeout that nodes ask for, in milliseconds.
+    pub(crate) fn session_ms(self) -> u64 {
+        match self {
+            CoordinatorKind::Embedded => 1_000,
+            CoordinatorKind::Zookeeper => 2_000,
+        }
+    }
+
+    /// Why it cannot be run here, if it cannot.
+    pub(crate) fn refusal(self) -> Option<String> {
+        let is_there = Path::new(JARS).join("zookeeper.jar").exists() && crate::tool::is_installed("java");
+        (self == CoordinatorKind::Zookeeper && !is_there).then(|| {
+            "--coordinator zookeeper needs a Java and ZooKeeper: apt-get install default-jre-headless libzookeeper-java".into()
+        })
+    }
+}
+
+/// See the module. Belongs to one thread.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    kind: CoordinatorKind,
+    /// This program.
+    own: PathBuf,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    host: HostNo,
+    folder: PathBuf,
+    process: Process,
+}
+
+impl Coordinator {
+    /// Prepares the processes, at the hosts from `first` on.
+    ///
+    /// # Errors
+    /// A directory cannot be made.
+    pub(crate) fn new(
+        kind: CoordinatorKind,
+        first: HostNo,
+        directory: &Path,
+        network: &Network,
+    ) -> Result<Coordinator, ChaosError> {
+        let mut members = Vec::new();
+        for host in first..first + kind.members() {
+            let name = format!("coordinator-{}", host - first + 1);
+            let folder = directory.join(&name);
+            fs::create_dir_all(&folder).map_err(fault("make", &folder))?;
+            members.push(Member { host, folder, process: Process::new(name, &directory.join("logs")) });
+        }
+        let own = std::env::current_exe().map_err(fault("find", Path::new("this program")))?;
+        let coordinator = Coordinator { kind, own, members };
+        if kind == CoordinatorKind::Zookeeper {
+            coordinator.configure_zookeeper(network)?;
+        }
+        Ok(coordinator)
+    }
+
+    pub(crate) fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = HostNo> {
+        self.members.iter().map(|member| member.host)
+    }
+
+    /// What nodes have as `coordinator` in their settings.
+    pub(crate) fn setting(&self, network: &Network) -> String {
+        let addresses: Vec<String> = self.hosts().map(|host| network.address(host, CLIENTS).to_string()).collect();
+        match self.kind {
+            CoordinatorKind::Embedded => addresses.join(","),
+            CoordinatorKind::Zookeeper => format!("zk://{}/leeward", addresses.join(",")),
+        }
+    }
+
+    /// Starts a process that does not run.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub(crate) fn start(&mut self, index: usize, network: &Network) -> Result<(), ChaosError> {
+        let Member { host, folder, process } = &mut self.members[index];
+        if process.runs() {
+            return Ok(());
+        }
+        let command = match self.kind {
+            CoordinatorKind::Embedded => {
+                let mut command = network.command(*host, &self.own.to_string_lossy());
+                command.arg("host-coordinator").arg("--directory").arg(&*folder);
+                command.args(["--listen", &network.address(*host, CLIENTS).to_string()]);
+                command
+            }
+            CoordinatorKind::Zookeeper => {
+                let mut command = network.command(*host, "java");
+                let jars: Vec<String> = CLASS_PATH.map(|jar| format!("{JARS}/{jar}.jar")).to_vec();
+                command.args(["-Xmx128m", "-Dzookeeper.admin.enableServer=false", "-cp"]);
+                command.arg(format!("{}:{}", folder.display(), jars.join(":")));
+                command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
+                command
+            }
+        };
+        process.start(command)
+    }
+
+    pub(crate) fn process(&mut self, index: usize) -> &mut Process {
+        &mut self.members[index].process
+    }
+
+    /// Every process serves.
+    pub(crate) fn is_ready(&self, network: &Network) -> bool {
+        self.hosts().all(|host| {
+            let address = network.address(host, CLIENTS);
+            match self.kind {
+                CoordinatorKind::Embedded => TcpStream::connect_timeout(&address, ANSWER_WITHIN).is_ok(),
+                CoordinatorKind::Zookeeper => says_mode(address).unwrap_or(false),
+            }
+        })
+    }
+
+    fn configure_zookeeper(&self, network: &Network) -> Result<(), ChaosError> {
+        let mut servers = String::new();
+        for (id, member) in (1..).zip(&self.members) {
+            let peer = |kind| network.address(member.host, kind);
+            servers += &format!("server.{id}={}:{}\n", peer(FOLLOWERS), peer(ELECTION).port());
+        }
+        for (id, Member { host, folder, .. }) in (1..).zip(&self.members) {
+            let address = network.address(*host, CLIENTS);
+            let text = format!(
+                "tickTime={TICK_MS}\ninitLimit=20\nsyncLimit={SYNC_TICKS}\ndataDir={}\nclientPort={}\n\
+                 clientPortAddress={}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{servers}",
+                folder.display(),
+                address.port(),
+                address.ip()
+            );
+            let log = "log4j.rootLogger=INFO, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n\
+                       log4j.appender.out.layout=org.apache.log4j.PatternLayout\n\
+                       log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n\n";
+            for (name, text) in [("zoo.cfg", text), ("myid", id.to_string()), ("log4j.properties", log.to_owned())] {
+                let path = folder.join(name);
+                fs::write(&path, text).map_err(fault("write", &path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A ZooKeeper serves, alone or as leader or follower.
+fn says_mode(address: SocketAddr) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_WITHIN)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.write_all(b"srvr")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.contains("Mode: "))
+}

@@ -1,0 +1,128 @@
+//! A way between two hosts that takes time: connections are carried on by this process, each piece a while after it came.
+//!
+//! A thread accepts; each direction of a connection has one that receives and one that sends. They end when either side
+//! closes or the proxy is dropped, which closes everything.
+
+use crate::error::ChaosError;
+use parking_lot::Mutex;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "delay_tests.rs"]
+mod tests;
+
+/// Bytes that are carried as one piece, at most.
+const PIECE_BYTES: usize = 64 << 10;
+/// How often the thread that accepts looks whether it is over.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the far end may take to accept.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    to: SocketAddr,
+    delay: Duration,
+    is_over: AtomicBool,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+impl Proxy {
+    /// Listens at `listen` (port 0: any), and carries what comes to `to`.
+    ///
+    /// # Errors
+    /// It cannot listen there.
+    pub(crate) fn start(listen: SocketAddr, to: SocketAddr, delay: Duration) -> Result<Proxy, ChaosError> {
+        let fault = |source| ChaosError::Io { what: format!("cannot listen at {listen}"), source };
+        let listener = TcpListener::bind(listen).map_err(fault)?;
+        listener.set_nonblocking(true).map_err(fault)?;
+        let address = listener.local_addr().map_err(fault)?;
+        let shared = Arc::new(Shared { to, delay, is_over: AtomicBool::new(false), connections: Mutex::default() });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || accept(&listener, &accepting));
+        Ok(Proxy { address, shared })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        for connection in self.shared.connections.lock().drain(..) {
+            // One that is closed already stays closed.
+            drop(connection.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while !shared.is_over.load(Ordering::SeqCst) {
+        match listener.accept() {
+            Ok((near, _)) => {
+                let shared = Arc::clone(shared);
+                thread::spawn(move || {
+                    // A far end that is not there is what it would be without a proxy.
+                    drop(connect(&near, &shared));
+                    drop(near.shutdown(Shutdown::Both));
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
+            Err(_) => return,
+        }
+    }
+}
+
+fn connect(near: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+    near.set_nonblocking(false)?;
+    let far = TcpStream::connect_timeout(&shared.to, CONNECT_WITHIN)?;
+    for stream in [near, &far] {
+        stream.set_nodelay(true)?;
+        shared.connections.lock().push(stream.try_clone()?);
+    }
+    if shared.is_over.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    thread::scope(|scope| {
+        for (from, to) in [(near, &far), (&far, near)] {
+            let (sender, receiver) = channel();
+            scope.spawn(move || receive(from, &sender, shared.delay));
+            scope.spawn(move || send(to, &receiver));
+        }
+    });
+    Ok(())
+}
+
+fn receive(mut from: &TcpStream, pieces: &Sender<(Instant, Vec<u8>)>, delay: Duration) {
+    let mut buffer = vec![0; PIECE_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if pieces.send((Instant::now() + delay, buffer[..count].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends each piece when it is due. When nothing comes any more, both directions end.
+fn send(mut to: &TcpStream, pieces: &Receiver<(Instant, Vec<u8>)>) {
+    for (due, piece) in pieces {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&piece).is_err() {
+            break;
+        }
+    }
+    drop(to.shutdown(Shutdown::Both));
+}

@@ -1,0 +1,307 @@
+//! A cluster of real processes, each with an address and a disk of its own, and the means to break it. What is broken and
+//! when is decided elsewhere ([`crate::faults`]).
+//!
+//! - [`network`]: namespaces, what is cut, lost, late. - [`delay`]: a way that takes time. - [`disk`]: full and slow.
+//!   [`process`]: killed and stopped. - [`coordinator`]: embedded or ZooKeeper.
+//!
+//! Belongs to one thread.
+
+pub(crate) mod coordinator;
+mod delay;
+pub(crate) mod disk;
+pub(crate) mod network;
+pub(crate) mod process;
+
+use crate::error::{ChaosError, fault};
+use crate::place::Place;
+use crate::workload;
+use coordinator::{Coordinator, CoordinatorKind};
+use disk::Disk;
+use leeward_client::{
+    ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions, admin, ask_node, introduce,
+};
+use leeward_format::table::NewTable;
+use network::Network;
+use process::Process;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Kinds of ports of a server.
+const RESP: u16 = 0;
+const NATIVE: u16 = 1;
+pub(crate) const FABRIC: u16 = 2;
+const ADMIN: u16 = 3;
+/// How long processes may take until they serve.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long a server may take to say what it knows.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// As which client the run itself asks.
+const NAME: &str = "leeward-chaos";
+/// Pause between looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// Copies of a region.
+const REPLICAS: u32 = 3;
+/// Small, so that a run has compactions and shipments.
+const L0_BYTES: u64 = 256 << 10;
+/// Small, so that segments fill up within a fault, and a full disk is met.
+const SEGMENT_BYTES: u64 = 128 << 10;
+
+/// What cluster to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// The binary under test.
+    pub(crate) leeward: PathBuf,
+    pub(crate) servers: usize,
+    pub(crate) coordinator: CoordinatorKind,
+    /// Without namespaces and disks of their own.
+    pub(crate) alone: bool,
+    pub(crate) table: TableOptions,
+    /// How much servers log.
+    pub(crate) log: String,
+}
+
+/// The table of a run.
+pub(crate) fn table_options() -> TableOptions {
+    TableOptions { replicas: REPLICAS, l0_bytes: L0_BYTES, ..TableOptions::default() }
+}
+
+/// See the module. Dropping it kills all processes; what else there is goes with the [`Place`].
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    plan: Plan,
+    logs: PathBuf,
+    servers: Vec<Server>,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) network: Network,
+}
+
+#[derive(Debug)]
+struct Server {
+    process: Process,
+    config: PathBuf,
+    disk: Disk,
+}
+
+impl Cluster {
+    /// Starts everything and waits until the table's regions have all of their members.
+    ///
+    /// # Errors
+    /// The machine refuses, or the cluster does not come up. `go_on` says whether anybody still wants it.
+    pub(crate) fn start(place: &Arc<Place>, plan: Plan, go_on: &dyn Fn() -> bool) -> Result<Cluster, ChaosError> {
+        for name in ["logs", "config"] {
+            let folder = place.directory().join(name);
+            fs::create_dir_all(&folder).map_err(fault("make", &folder))?;
+        }
+        let hosts = plan.servers + plan.coordinator.members();
+        let network = Network::new(Arc::clone(place), hosts, plan.alone)?;
+        let coordinator = Coordinator::new(plan.coordinator, plan.servers, place.directory(), &network)?;
+        let mut servers = Vec::new();
+        for server in 0..plan.servers {
+            let disk = Disk::new(place, server, plan.alone)?;
+            let config = place.directory().join("config").join(format!("server-{}.toml", server + 1));
+            let process = Process::new(format!("server-{}", server + 1), &place.directory().join("logs"));
+            servers.push(Server { process, config, disk });
+        }
+        let logs = place.directory().join("logs");
+        let mut cluster = Cluster { plan, logs, servers, coordinator, network };
+        for member in 0..cluster.coordinator.members() {
+            cluster.coordinator.start(member, &cluster.network)?;
+        }
+        cluster
+            .wait("the coordinator does not serve", go_on, |cluster| cluster.coordinator.is_ready(&cluster.network))?;
+        for server in 0..cluster.servers.len() {
+            cluster.write_config(server)?;
+            cluster.start_server(server, None)?;
+        }
+        cluster.wait("no table could be made", go_on, Cluster::has_table)?;
+        cluster.wait("not every region has all of its members", go_on, |cluster| cluster.lacks().is_none())?;
+        Ok(cluster)
+    }
+
+    fn wait(
+        &mut self,
+        what: &str,
+        go_on: &dyn Fn() -> bool,
+        is_so: impl Fn(&Cluster) -> bool,
+    ) -> Result<(), ChaosError> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !is_so(self) {
+            if !go_on() {
+                return Err(ChaosError::Interrupted);
+            }
+            if let Some(death) = self.deaths().into_iter().next() {
+                return Err(ChaosError::NotReady(death));
+            }
+            if Instant::now() > deadline {
+                return Err(ChaosError::NotReady(format!("{what} after {READY_WITHIN:?}")));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    pub(crate) fn process(&mut self, server: usize) -> &mut Process {
+        &mut self.servers[server].process
+    }
+
+    pub(crate) fn disk(&self, server: usize) -> &Disk {
+        &self.servers[server].disk
+    }
+
+    /// Native addresses of all servers.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (0..self.servers.len()).map(|server| self.network.address(server, NATIVE).to_string()).collect()
+    }
+
+    /// Where Redis clients reach the servers.
+    pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
+        (0..self.servers.len()).map(|server| self.network.address(server, RESP)).collect()
+    }
+
+    /// The table is there, or is made now, which any server can do that knows the coordinator.
+    fn has_table(&self) -> bool {
+        let address = &self.addresses()[0];
+        let Ok(node) = introduce(address, NAME, ANSWER_WITHIN) else { return false };
+        if node.map.table(&self.plan.table.name).is_some() {
+            return true;
+        }
+        let table = Box::new(NewTable { options: self.plan.table.clone(), splits: workload::splits() });
+        matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
+    }
+
+    /// What keeps the cluster from being whole, if anything: every server knows the same configuration, in which every region
+    /// has all of its members in sync, and every region answers. A server that has just died may count still, until its
+    /// session is over.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        let mut maps = Vec::new();
+        for (server, address) in (1..).zip(self.addresses()) {
+            match introduce(&address, NAME, ANSWER_WITHIN) {
+                Ok(node) => maps.push(node.map),
+                Err(error) => return Some(format!("server {server} does not answer: {error}")),
+            }
+        }
+        let map = &maps[0];
+        // Not their versions: servers may have heard of different changes of what is in none of this.
+        let content = |map: &RegionMap| (map.tables.clone(), map.regions.clone(), map.servers.clone());
+        if maps.iter().any(|other| content(other) != content(map)) {
+            return Some("servers know different configurations".into());
+        }
+        let groups = map.regions_of(&self.plan.table.name);
+        if groups.is_empty() {
+            return Some("there are no regions".into());
+        }
+        let members = self.plan.table.replicas as usize;
+        let is_here = |member| map.servers.iter().any(|server| server.member == member);
+        let count = |group: &GroupConfig| group.in_sync().filter(|member| is_here(*member)).count();
+        if let Some(group) = groups.iter().find(|group| count(group) < members) {
+            return Some(format!("region {} has {} of {members} members in sync", group.region, count(group)));
+        }
+        self.unanswered(groups)
+    }
+
+    /// A region that does not answer.
+    fn unanswered(&self, groups: &[GroupConfig]) -> Option<String> {
+        let options = ClientOptions { name: NAME.into(), deadline: ANSWER_WITHIN, ..ClientOptions::default() };
+        let counts = groups.iter().map(|group| Op::Count { region: group.region }).collect();
+        let asked = Session::connect(&self.addresses(), options).and_then(|mut session| session.execute(counts));
+        let answers = match asked {
+            Ok(answers) => answers,
+            Err(error) => return Some(error.to_string()),
+        };
+        groups.iter().zip(answers).find_map(|(group, answer)| match answer {
+            OpResult::Error(error) => Some(format!("region {}: {error}", group.region)),
+            _ => None,
+        })
+    }
+
+    /// How long the cluster must have been whole to be at rest: whoever died in silence is known to be dead by then.
+    pub(crate) fn at_rest_after(&self) -> Duration {
+        Duration::from_millis(self.plan.coordinator.session_ms()) + LOOK * 5
+    }
+
+    /// Has every server that answers say what it is at, into a file beside its log.
+    pub(crate) fn note_status(&self, at_seconds: f64) {
+        for server in 0..self.servers.len() {
+            let address = self.network.address(server, ADMIN).to_string();
+            let path = self.logs.join(format!("server-{}-status-{at_seconds:.0}.json", server + 1));
+            if let Ok((_, status)) = admin::get(&address, "/status", ANSWER_WITHIN) {
+                // It is for people to look at; without it the run goes on.
+                drop(fs::write(path, status));
+            }
+        }
+    }
+
+    /// Starts a server that does not run; its boot clock is ahead of the machine's by `ahead` seconds, if any.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub(crate) fn start_server(&mut self, server: usize, ahead: Option<u64>) -> Result<(), ChaosError> {
+        if self.servers[server].process.runs() {
+            return Ok(());
+        }
+        let leeward = self.plan.leeward.to_string_lossy().into_owned();
+        let mut command = match ahead {
+            None => self.network.command(server, &leeward),
+            Some(seconds) => {
+                let mut command = self.network.command(server, "unshare");
+                let offset = seconds.to_string();
+                command.args(["--time", "--boottime", &offset, "--monotonic", &offset, &leeward]);
+                command
+            }
+        };
+        let Server { process, config, disk } = &mut self.servers[server];
+        command.args(["--log", &self.plan.log, "serve", "--stop-with-stdin", "--config"]).arg(config);
+        process.start(command)?;
+        process.pid().map_or(Ok(()), |pid| disk.used_by(pid))
+    }
+
+    /// Processes that ended by themselves since this was last asked.
+    pub(crate) fn deaths(&mut self) -> Vec<String> {
+        let coordinator = (0..self.coordinator.members()).collect::<Vec<_>>();
+        let deaths = coordinator.into_iter().filter_map(|member| self.coordinator.process(member).death());
+        let mut deaths: Vec<String> = deaths.collect();
+        deaths.extend(self.servers.iter_mut().filter_map(|server| server.process.death()));
+        deaths
+    }
+
+    /// Asks the servers whether their replicas are the same; answers what is wrong, if anything.
+    ///
+    /// # Errors
+    /// The command cannot be run.
+    pub(crate) fn compare_replicas(&self) -> Result<Option<String>, ChaosError> {
+        let mut command = Command::new(&self.plan.leeward);
+        command.args(["verify", "--replicas", "--connect", &self.addresses().join(",")]);
+        let output = command.output().map_err(fault("run", Path::new(&self.plan.leeward)))?;
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        Ok((!output.status.success()).then_some(said))
+    }
+
+    fn write_config(&self, server: usize) -> Result<(), ChaosError> {
+        let address = |kind| self.network.address(server, kind);
+        let Server { config, disk, .. } = &self.servers[server];
+        let text = format!(
+            "server_id = {}\ndata_dir = \"{}\"\nresp_listen = \"{}\"\nnative_listen = \"{}\"\nadmin_listen = \"{}\"\n\
+             fabric_listen = \"{}\"\nfabric = \"tcp\"\ncoordinator = \"{}\"\nexpected_servers = {}\n\
+             insecure_listen = true\nsession_timeout_ms = {}\nsegment_bytes = {SEGMENT_BYTES}\n",
+            server + 1,
+            disk.folder().display(),
+            address(RESP),
+            address(NATIVE),
+            address(ADMIN),
+            address(FABRIC),
+            self.coordinator.setting(&self.network),
+            self.servers.len(),
+            self.plan.coordinator.session_ms(),
+        );
+        fs::write(config, text).map_err(fault("write", config))
+    }
+}

@@ -1,0 +1,99 @@
+//! A process of the cluster: started, killed, stopped, and what it says kept. Belongs to one thread.
+
+use crate::error::{ChaosError, fault};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Lines of its log that are shown when a process dies by itself.
+const SHOWN_LINES: usize = 8;
+
+/// See the module. It is killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    log: PathBuf,
+    child: Option<Child>,
+    is_stopped: bool,
+}
+
+impl Process {
+    /// One that does not run yet, and will log to a file of its name.
+    pub(crate) fn new(name: String, logs: &Path) -> Process {
+        let log = logs.join(&name);
+        Process { name, log, child: None, is_stopped: false }
+    }
+
+    /// Starts it, in a group of processes of its own, so that a Ctrl-C meets the run alone. Its standard input ends with this process.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub(crate) fn start(&mut self, mut command: Command) -> Result<(), ChaosError> {
+        assert!(self.child.is_none(), "it runs already");
+        let log = File::options().create(true).append(true).open(&self.log).map_err(fault("open", &self.log))?;
+        let copy = log.try_clone().map_err(fault("open", &self.log))?;
+        let child = command.stdin(Stdio::piped()).stdout(copy).stderr(log).process_group(0).spawn();
+        let what = || format!("cannot run {}", command.get_program().display());
+        self.child = Some(child.map_err(|source| ChaosError::Io { what: what(), source })?);
+        Ok(())
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // One that has just ended by itself is gone as well.
+            drop(child.kill());
+            drop(child.wait());
+        }
+        self.is_stopped = false;
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopped = self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT, if it was stopped.
+    pub(crate) fn go_on(&mut self) {
+        if self.is_stopped {
+            self.signal(Signal::CONT);
+            self.is_stopped = false;
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> bool {
+        let pid = self.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+
+    /// How it ended by itself, and the last that it said, if it did since this was last asked.
+    pub(crate) fn death(&mut self) -> Option<String> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        let how = match (status.signal(), status.code()) {
+            (Some(signal), _) => format!("was killed by signal {signal}"),
+            (None, code) => format!("ended with exit code {}", code.unwrap_or_default()),
+        };
+        let log = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&log).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n    ");
+        Some(format!("{} {how} by itself; the end of its log:\n    {tail}", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

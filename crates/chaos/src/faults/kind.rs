@@ -1,0 +1,144 @@
+//! The kinds of faults, and what a machine must give for them. Plain data.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// `kill -9` of a server, which is started again later.
+    Kill,
+    /// `kill -9` of all servers at once.
+    KillAll,
+    /// SIGSTOP of a server, and SIGCONT.
+    Stop,
+    /// A server, or two of five, is cut off from the others, often from the coordinator too. Clients still reach it.
+    Partition,
+    /// Nothing reaches a server from the others, or them from it; the other way all goes through.
+    OneWay,
+    /// What a server answers its clients is lost, after it was done; it hears them, and the other servers hear it.
+    Mute,
+    /// What a server and the others send to each other takes longer, by 20 to 250 ms each way.
+    Delay,
+    /// Of what a server and the others send to each other, 2 to 30 % of the packets are lost.
+    Loss,
+    /// The disk of a server takes and gives 64 KiB to 1 MiB a second.
+    SlowDisk,
+    /// The disk of a server, or of all, is full to the last block.
+    FullDisk,
+    /// `kill -9` of the coordinator; of an ensemble, one process or all.
+    CoordinatorKill,
+    /// SIGSTOP of a coordinator's process.
+    CoordinatorStop,
+    /// A server is cut off from the coordinator until its session has expired.
+    CoordinatorCut,
+    /// A server is killed and starts again at once with a boot clock that is far ahead; its next life has the machine's again.
+    Clock,
+}
+
+/// Two faults of one class do not strike at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Process,
+    Network,
+    Disk,
+    Coordinator,
+}
+
+/// What a machine must give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    Namespaces,
+    OwnDisks,
+    SlowDisks,
+    ClockOffsets,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [FaultKind; 14] = [
+        FaultKind::Kill,
+        FaultKind::KillAll,
+        FaultKind::Stop,
+        FaultKind::Partition,
+        FaultKind::OneWay,
+        FaultKind::Mute,
+        FaultKind::Delay,
+        FaultKind::Loss,
+        FaultKind::SlowDisk,
+        FaultKind::FullDisk,
+        FaultKind::CoordinatorKill,
+        FaultKind::CoordinatorStop,
+        FaultKind::CoordinatorCut,
+        FaultKind::Clock,
+    ];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What happens, in a few words.
+    pub fn what(self) -> &'static str {
+        self.row().1
+    }
+
+    pub(crate) fn class(self) -> Class {
+        self.row().2
+    }
+
+    pub(crate) fn need(self) -> Need {
+        self.row().3
+    }
+
+    fn row(self) -> (&'static str, &'static str, Class, Need) {
+        match self {
+            FaultKind::Kill => ("kill", "kill -9 of a server", Class::Process, Need::Nothing),
+            FaultKind::KillAll => ("kill-all", "kill -9 of all servers at once", Class::Process, Need::Nothing),
+            FaultKind::Stop => ("stop", "SIGSTOP of a server, and SIGCONT", Class::Process, Need::Nothing),
+            FaultKind::Partition => {
+                ("partition", "a minority cut off from the other servers", Class::Network, Need::Namespaces)
+            }
+            FaultKind::OneWay => {
+                ("one-way", "nothing goes from a server to the others, or to it", Class::Network, Need::Namespaces)
+            }
+            FaultKind::Mute => ("mute", "what a server answers its clients is lost", Class::Network, Need::Namespaces),
+            FaultKind::Delay => {
+                ("delay", "20 to 250 ms each way between a server and the others", Class::Network, Need::Namespaces)
+            }
+            FaultKind::Loss => {
+                ("loss", "2 to 30 % of packets lost between a server and the others", Class::Network, Need::Namespaces)
+            }
+            FaultKind::SlowDisk => ("slow-disk", "a disk takes 64 KiB to 1 MiB a second", Class::Disk, Need::SlowDisks),
+            FaultKind::FullDisk => ("full-disk", "a disk, or all, full to the last block", Class::Disk, Need::OwnDisks),
+            FaultKind::CoordinatorKill => {
+                ("coordinator-kill", "kill -9 of the coordinator", Class::Coordinator, Need::Nothing)
+            }
+            FaultKind::CoordinatorStop => {
+                ("coordinator-stop", "SIGSTOP of the coordinator, and SIGCONT", Class::Coordinator, Need::Nothing)
+            }
+            FaultKind::CoordinatorCut => {
+                ("coordinator-cut", "a server's session at the coordinator expires", Class::Network, Need::Namespaces)
+            }
+            FaultKind::Clock => {
+                ("clock", "a server restarts with another boot clock", Class::Process, Need::ClockOffsets)
+            }
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for FaultKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FaultKind, String> {
+        let names = || FaultKind::ALL.map(FaultKind::name).join(", ");
+        FaultKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| format!("one of {}", names()))
+    }
+}

@@ -1,0 +1,187 @@
+//! Faults: which there are ([`kind`]), when they strike ([`schedule`]), and how they strike and heal (here). Whatever strikes
+//! is undone by [`heal`], all of a round at once. Belongs to the run's thread.
+
+pub(crate) mod kind;
+pub(crate) mod schedule;
+
+use crate::cluster::{Cluster, FABRIC};
+use crate::error::ChaosError;
+use crate::tool;
+use kind::{FaultKind, Need};
+use schedule::Fault;
+use std::fs;
+use std::time::Duration;
+
+/// How far ahead a boot clock is set, at most, in seconds.
+const LONGEST_JUMP: u64 = 30 * 86_400;
+/// How far ahead one must be seen to be set, for offsets to work on this machine.
+const TRIED_JUMP: u64 = 100_000;
+
+/// What a machine gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Means {
+    pub(crate) namespaces: bool,
+    pub(crate) slow_disks: bool,
+    pub(crate) clock_offsets: bool,
+}
+
+impl Means {
+    /// Why a kind cannot strike, if it cannot.
+    pub(crate) fn refusal(self, kind: FaultKind) -> Option<&'static str> {
+        match kind.need() {
+            Need::Namespaces if !self.namespaces => Some("no network namespaces"),
+            Need::OwnDisks | Need::SlowDisks if !self.namespaces => Some("no disks of their own"),
+            Need::SlowDisks if !self.slow_disks => Some("no control groups (version 1) that limit a device"),
+            Need::ClockOffsets if !self.clock_offsets => {
+                Some("no time namespaces that begin with a program (Linux 6.3, util-linux)")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a program can be started with a boot clock of its own.
+pub(crate) fn has_clock_offsets() -> bool {
+    let uptime = |text: &str| text.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
+    let own = fs::read_to_string("/proc/uptime").ok().and_then(|text| uptime(&text));
+    let other = tool::run(&format!("unshare --time --boottime {TRIED_JUMP} cat /proc/uptime")).ok();
+    let other = other.and_then(|text| uptime(&text));
+    own.zip(other).is_some_and(|(own, other)| other >= own + TRIED_JUMP)
+}
+
+/// Lets a fault strike; answers what happened, for people.
+///
+/// # Errors
+/// The machine refuses.
+pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, ChaosError> {
+    let Fault { kind, target, dice } = fault;
+    let servers = cluster.servers();
+    let server = target % servers;
+    let named = server + 1;
+    match kind {
+        FaultKind::Kill => {
+            cluster.process(server).kill();
+            Ok(format!("server {named}"))
+        }
+        FaultKind::KillAll => {
+            (0..servers).for_each(|server| cluster.process(server).kill());
+            Ok("all servers".into())
+        }
+        FaultKind::Stop => {
+            cluster.process(server).stop();
+            Ok(format!("server {named}"))
+        }
+        FaultKind::Partition => partition(cluster, server, dice),
+        FaultKind::OneWay => one_way(cluster, server, dice),
+        FaultKind::Mute => {
+            cluster.network.mute(server)?;
+            Ok(format!("server {named}"))
+        }
+        FaultKind::Delay => {
+            let delay = Duration::from_millis(20 + dice % 231);
+            for other in others(servers, server) {
+                cluster.network.delay(server, other, FABRIC, delay)?;
+            }
+            Ok(format!("{delay:?} each way, between server {named} and the others"))
+        }
+        FaultKind::Loss => {
+            let per_mille = 20 + (dice % 281) as u32;
+            for other in others(servers, server) {
+                cluster.network.lose(server, other, per_mille)?;
+            }
+            Ok(format!("{per_mille} of 1000 packets, between server {named} and the others"))
+        }
+        FaultKind::SlowDisk => {
+            let bytes_per_second = (64 << 10) << (dice % 5);
+            cluster.disk(server).throttle(bytes_per_second)?;
+            Ok(format!("{} KiB a second at server {named}", bytes_per_second >> 10))
+        }
+        FaultKind::FullDisk => {
+            let all = dice.is_multiple_of(3);
+            let struck = (0..servers).filter(|other| all || *other == server);
+            struck.into_iter().try_for_each(|server| cluster.disk(server).fill())?;
+            Ok(if all { "at all servers".into() } else { format!("at server {named}") })
+        }
+        FaultKind::CoordinatorKill | FaultKind::CoordinatorStop => Ok(strike_coordinator(cluster, fault)),
+        FaultKind::CoordinatorCut => {
+            for host in cluster.coordinator.hosts().collect::<Vec<_>>() {
+                cluster.network.cut(host, server)?;
+                cluster.network.cut(server, host)?;
+            }
+            Ok(format!("server {named} and the coordinator"))
+        }
+        FaultKind::Clock => {
+            let ahead = 1 + dice % LONGEST_JUMP;
+            cluster.process(server).kill();
+            cluster.start_server(server, Some(ahead))?;
+            Ok(format!("server {named} starts {ahead} s ahead"))
+        }
+    }
+}
+
+fn strike_coordinator(cluster: &mut Cluster, fault: Fault) -> String {
+    let members = cluster.coordinator.members();
+    let all = members > 1 && fault.dice.is_multiple_of(3);
+    let first = fault.target % members;
+    let struck: Vec<usize> = (0..members).filter(|member| all || *member == first).collect();
+    for member in &struck {
+        let process = cluster.coordinator.process(*member);
+        if fault.kind == FaultKind::CoordinatorKill { process.kill() } else { process.stop() }
+    }
+    format!("{} of {members} of the coordinator's processes", struck.len())
+}
+
+fn others(servers: usize, server: usize) -> impl Iterator<Item = usize> {
+    (0..servers).filter(move |other| *other != server)
+}
+
+/// Both ways: a minority from the rest, and in two cases of three from the coordinator.
+fn partition(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, ChaosError> {
+    let servers = cluster.servers();
+    let size = if servers >= 5 && dice.is_multiple_of(2) { 2 } else { 1 };
+    let minority: Vec<usize> = (0..size).map(|next| (server + next) % servers).collect();
+    let with_coordinator = !dice.is_multiple_of(3);
+    let coordinator = cluster.coordinator.hosts().filter(|_| with_coordinator);
+    let rest: Vec<usize> = (0..servers).filter(|other| !minority.contains(other)).chain(coordinator).collect();
+    for (one, other) in minority.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other))) {
+        cluster.network.cut(one, other)?;
+        cluster.network.cut(other, one)?;
+    }
+    let named: Vec<String> = minority.iter().map(|server| (server + 1).to_string()).collect();
+    let from = if with_coordinator { "the others and the coordinator" } else { "the others" };
+    Ok(format!("server {} from {from}", named.join(" and ")))
+}
+
+fn one_way(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, ChaosError> {
+    let is_deaf = dice.is_multiple_of(2);
+    let with_coordinator = dice.is_multiple_of(3);
+    let coordinator = cluster.coordinator.hosts().filter(|_| with_coordinator);
+    for other in others(cluster.servers(), server).chain(coordinator).collect::<Vec<_>>() {
+        let (from, to) = if is_deaf { (other, server) } else { (server, other) };
+        cluster.network.cut(from, to)?;
+    }
+    let others = if with_coordinator { "the others and the coordinator" } else { "the others" };
+    Ok(match is_deaf {
+        true => format!("nothing reaches server {} from {others}", server + 1),
+        false => format!("nothing from server {} reaches {others}", server + 1),
+    })
+}
+
+/// Undoes all that struck: everything runs, and reaches everything.
+///
+/// # Errors
+/// The machine refuses.
+pub(crate) fn heal(cluster: &mut Cluster) -> Result<(), ChaosError> {
+    cluster.network.heal()?;
+    for member in 0..cluster.coordinator.members() {
+        cluster.coordinator.process(member).go_on();
+        cluster.coordinator.start(member, &cluster.network)?;
+    }
+    for server in 0..cluster.servers() {
+        cluster.disk(server).empty();
+        cluster.disk(server).throttle(0)?;
+        cluster.process(server).go_on();
+        cluster.start_server(server, None)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! `leeward-chaos`: the chaos suite's command, which `cargo xtask chaos` builds and runs, and the process that hosts the
+//! embedded coordinator in it.
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand};
+use leeward_chaos::{CoordinatorKind, FaultKind, Options, run};
+use leeward_cluster::embedded::{Host, HostOptions};
+use leeward_format::cluster::Acknowledge;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::error::Error;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Breaks a cluster of real processes in every way, and judges what its clients saw.
+#[derive(Parser)]
+#[command(name = "cargo xtask chaos", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
+    #[command(flatten)]
+    chaos: Chaos,
+}
+
+#[derive(Subcommand)]
+enum Other {
+    /// Hosts the embedded coordinator until the standard input ends.
+    #[command(hide = true)]
+    HostCoordinator {
+        #[arg(long)]
+        directory: PathBuf,
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+}
+
+#[derive(Args)]
+struct Chaos {
+    /// For how long faults strike.
+    #[arg(long, default_value_t = 2.0, value_parser = minutes)]
+    minutes: f64,
+    /// Writes the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Strikes as an earlier run did; by default a new one, which is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Processes of servers, 3 to 5; regions have 3 replicas.
+    #[arg(long, default_value_t = 3)]
+    servers: usize,
+    /// Only these kinds of faults, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<FaultKind>,
+    /// Lists the kinds of faults.
+    #[arg(long)]
+    list: bool,
+    /// Which coordinator.
+    #[arg(long, value_enum, default_value = "embedded")]
+    coordinator: CoordinatorKind,
+    /// When the table acknowledges a write: last-write, or last-flush, which may lose some: a run that must fail.
+    #[arg(long, default_value = "last-write")]
+    acknowledge: Acknowledge,
+    /// Without network namespaces and disks of its own for each server, which need root: only faults of processes.
+    #[arg(long)]
+    alone: bool,
+    /// The binary under test; by default the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    leeward: Option<PathBuf>,
+    /// Where the cluster's directory is made.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    directory: PathBuf,
+    /// How much servers log, as `leeward --log`.
+    #[arg(long, default_value = "info")]
+    log: String,
+    /// Leaves the servers' logs also where nothing is wrong.
+    #[arg(long)]
+    keep: bool,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    let is_sensible = (0.1..=10_000.0).contains(&minutes);
+    if is_sensible { Ok(minutes) } else { Err("0.1 to 10000 minutes".into()) }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.other {
+        Some(Other::HostCoordinator { directory, listen }) => host(directory, listen),
+        None => chaos(&arguments.chaos),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("chaos: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn chaos(arguments: &Chaos) -> Result<bool, Box<dyn Error>> {
+    if arguments.list {
+        FaultKind::ALL.iter().for_each(|kind| println!("{kind:18} {}", kind.what()));
+        return Ok(true);
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let beside = std::env::current_exe()?.with_file_name("leeward");
+    let options = Options {
+        lasts: Duration::from_secs_f64(arguments.minutes * 60.0),
+        seed: arguments.seed.unwrap_or_else(|| leeward_platform::Rng::from_entropy().below(1_000_000)),
+        servers: arguments.servers,
+        faults: arguments.faults.clone(),
+        coordinator: arguments.coordinator,
+        leeward: arguments.leeward.clone().unwrap_or(beside),
+        directory: arguments.directory.clone(),
+        acknowledge: arguments.acknowledge,
+        alone: arguments.alone,
+        log: arguments.log.clone(),
+        keep: arguments.keep,
+    };
+    eprintln!("seed {}", options.seed);
+    let report = run(&options, &interrupted)?;
+    println!("{report}");
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(report.is_clean())
+}
+
+/// Until whoever started this process is gone.
+fn host(directory: PathBuf, listen: SocketAddr) -> Result<bool, Box<dyn Error>> {
+    let _host = Host::start(HostOptions { directory, listen })?;
+    let mut ignored = [0; 64];
+    while std::io::stdin().read(&mut ignored)? > 0 {}
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leeward_chaos::ChaosError;
+
+    #[test]
+    fn arguments_are_understood_or_refused() {
+        let parsed = |line: &str| Arguments::try_parse_from(line.split(' '));
+        let arguments = parsed("chaos --minutes 60 --seed 7 --faults kill,one-way").expect("as in the documents");
+        assert_eq!(arguments.chaos.faults, [FaultKind::Kill, FaultKind::OneWay]);
+        for wrong in ["chaos --minutes 0", "chaos --faults flood", "chaos --coordinator etcd"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_the_reason() {
+        let options = Options {
+            lasts: Duration::from_secs(1),
+            seed: 1,
+            servers: 9,
+            faults: Vec::new(),
+            coordinator: CoordinatorKind::Embedded,
+            leeward: "/nowhere/leeward".into(),
+            directory: std::env::temp_dir(),
+            acknowledge: Acknowledge::LastWrite,
+            alone: true,
+            log: "info".into(),
+            keep: false,
+        };
+        let refused = |options: &Options| match run(options, &AtomicBool::new(false)) {
+            Err(error @ ChaosError::Refused(_)) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert!(refused(&options).contains("3 to 5"));
+        assert!(refused(&Options { servers: 3, ..options.clone() }).contains("/nowhere/leeward is not there"));
+    }
+}

@@ -1,0 +1,208 @@
+//! What a run came to: for people a table, for programs JSON. The JSON's names are stable; others may be added.
+
+use crate::faults::kind::FaultKind;
+use crate::gaps::Longest;
+use serde::Serialize;
+use std::fmt::{self, Write};
+use std::path::PathBuf;
+
+/// A run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Repeats the same faults.
+    pub seed: u64,
+    /// How long faults struck, in minutes.
+    pub minutes: f64,
+    /// Processes of servers.
+    pub servers: usize,
+    /// `embedded` or `zookeeper`.
+    pub coordinator: String,
+    /// Servers had network namespaces, and disks, of their own.
+    pub namespaces: bool,
+    /// Operations that were answered.
+    pub operations: u64,
+    /// Operations that were refused, without effect.
+    pub refused: u64,
+    /// Operations of which nobody knows whether they took effect.
+    pub unknown: u64,
+    /// Keys with a history.
+    pub keys: usize,
+    /// Keys whose history no single register could have, and answers that no store may give.
+    pub violations: u64,
+    /// Keys whose history took too long to search.
+    pub undecided: u64,
+    /// Acknowledged writes of keys that were written once and are not there, as they were written, at the end.
+    pub lost_writes: u64,
+    /// The replicas were compared, and are the same; `null` if they could not be.
+    pub replicas_equal: Option<bool>,
+    /// Faults by kind.
+    pub faults: Vec<KindReport>,
+    /// What struck when.
+    pub rounds: Vec<RoundReport>,
+    /// Kinds that could not strike on this machine, and why.
+    pub left_out: Vec<String>,
+    /// What went wrong, in words.
+    pub findings: Vec<String>,
+    /// What an operator would have had to do: servers that had to be restarted before the cluster was whole.
+    pub restarts: Vec<String>,
+    /// Where the logs of all processes are, if they were kept.
+    pub logs: Option<PathBuf>,
+}
+
+/// A kind of fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindReport {
+    /// Its name.
+    pub kind: &'static str,
+    /// How often it struck.
+    pub count: u64,
+    /// Longest time in which some region answered no operation, from striking until all was well again.
+    pub longest_unavailable_ms: u64,
+    /// Longest time in which some region acknowledged no write.
+    pub longest_without_write_ms: u64,
+    /// The same two, of those times at which nothing else struck; `null` if there was none.
+    pub alone: Option<LongestMs>,
+}
+
+/// Longest times, in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LongestMs {
+    /// Without an answer.
+    pub unavailable_ms: u64,
+    /// Without an acknowledged write.
+    pub without_write_ms: u64,
+}
+
+/// One or two faults that struck together.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundReport {
+    /// When, in seconds since the run began.
+    pub at_seconds: f64,
+    /// How long it took until all was well again.
+    pub seconds: f64,
+    /// What happened.
+    pub faults: Vec<String>,
+    /// Longest time in which some region answered no operation.
+    pub longest_unavailable_ms: u64,
+    /// Longest time in which some region acknowledged no write.
+    pub longest_without_write_ms: u64,
+}
+
+impl From<Longest> for LongestMs {
+    fn from(longest: Longest) -> LongestMs {
+        LongestMs { unavailable_ms: longest.of_any / 1_000, without_write_ms: longest.of_writes / 1_000 }
+    }
+}
+
+impl KindReport {
+    pub(crate) fn new(kind: FaultKind, count: u64, longest: Longest, alone: Option<Longest>) -> KindReport {
+        let LongestMs { unavailable_ms, without_write_ms } = longest.into();
+        KindReport {
+            kind: kind.name(),
+            count,
+            longest_unavailable_ms: unavailable_ms,
+            longest_without_write_ms: without_write_ms,
+            alone: alone.map(LongestMs::from),
+        }
+    }
+}
+
+impl RoundReport {
+    pub(crate) fn new(at_seconds: f64, seconds: f64, faults: Vec<String>, longest: Longest) -> RoundReport {
+        let LongestMs { unavailable_ms, without_write_ms } = longest.into();
+        RoundReport {
+            at_seconds,
+            seconds,
+            faults,
+            longest_unavailable_ms: unavailable_ms,
+            longest_without_write_ms: without_write_ms,
+        }
+    }
+}
+
+impl Report {
+    /// Nothing is wrong, and everything was judged.
+    pub fn is_clean(&self) -> bool {
+        self.violations == 0
+            && self.undecided == 0
+            && self.lost_writes == 0
+            && self.replicas_equal == Some(true)
+            && self.findings.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let where_ = if self.namespaces { "in network namespaces" } else { "on the loopback interface" };
+        writeln!(
+            f,
+            "seed {}, {:.1} minutes, {} servers {where_}, coordinator: {}\n",
+            self.seed, self.minutes, self.servers, self.coordinator
+        )?;
+        writeln!(
+            f,
+            "| fault | count | longest without an answer, ms | without a write | the same, where nothing else struck |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|")?;
+        for KindReport { kind, count, longest_unavailable_ms, longest_without_write_ms, alone } in &self.faults {
+            let alone = alone
+                .map(|LongestMs { unavailable_ms, without_write_ms }| format!("{unavailable_ms}, {without_write_ms}"));
+            let alone = alone.unwrap_or_else(|| "-".into());
+            writeln!(f, "| {kind} | {count} | {longest_unavailable_ms} | {longest_without_write_ms} | {alone} |")?;
+        }
+        for left_out in &self.left_out {
+            writeln!(f, "left out: {left_out}")?;
+        }
+        let replicas = match self.replicas_equal {
+            Some(true) => "equal",
+            Some(false) => "NOT EQUAL",
+            None => "not compared",
+        };
+        writeln!(
+            f,
+            "\n{} operations on {} keys ({} refused, {} of unknown outcome): {} violations, {} undecided, {} lost writes; \
+             replicas {replicas}",
+            self.operations, self.keys, self.refused, self.unknown, self.violations, self.undecided, self.lost_writes
+        )?;
+        self.restarts.iter().try_for_each(|restart| writeln!(f, "restarted: {restart}"))?;
+        self.findings.iter().try_for_each(|finding| writeln!(f, "FOUND: {finding}"))?;
+        if let Some(logs) = &self.logs {
+            writeln!(f, "logs of all processes: {}", logs.display())?;
+        }
+        f.write_char('\n')?;
+        f.write_str(if self.is_clean() { "passed" } else { "FAILED" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_wrong_is_enough() {
+        let clean = Report { replicas_equal: Some(true), ..Report::default() };
+        assert!(clean.is_clean() && clean.to_string().ends_with("passed"));
+        let bad = [
+            Report { violations: 1, ..clean.clone() },
+            Report { undecided: 1, ..clean.clone() },
+            Report { lost_writes: 1, ..clean.clone() },
+            Report { replicas_equal: None, ..clean.clone() },
+            Report { replicas_equal: Some(false), ..clean.clone() },
+            Report { findings: vec!["a process died".into()], ..clean.clone() },
+        ];
+        assert!(bad.iter().all(|report| !report.is_clean() && report.to_string().ends_with("FAILED")));
+    }
+
+    #[test]
+    fn names_of_the_json_stay() {
+        let kind = KindReport::new(FaultKind::Kill, 2, Longest { of_any: 1_500_000, of_writes: 2_000_000 }, None);
+        let report = Report { faults: vec![kind], ..Report::default() };
+        let json = serde_json::to_value(&report).expect("plain data");
+        for name in ["violations", "lost_writes", "replicas_equal", "seed", "findings"] {
+            assert!(json.get(name).is_some(), "{name}");
+        }
+        let fault = &json["faults"][0];
+        assert_eq!((&fault["kind"], &fault["count"]), (&"kill".into(), &2.into()));
+        assert_eq!(fault["longest_unavailable_ms"], 1_500);
+    }
+}

@@ -1,0 +1,314 @@
+//! A run, from its first process to its report. One thread strikes and heals; clients have a thread each.
+
+use crate::clients::native::Native;
+use crate::clients::resp::Resp;
+use crate::clients::{Log, Shared, Store, work};
+use crate::cluster::coordinator::CoordinatorKind;
+use crate::cluster::{Cluster, Plan, disk, table_options};
+use crate::error::ChaosError;
+use crate::faults::kind::FaultKind;
+use crate::faults::schedule::{Round, Schedule};
+use crate::faults::{self, Means};
+use crate::gaps::{Longest, Successes};
+use crate::place::{self, Place};
+use crate::report::{KindReport, Report, RoundReport};
+use crate::{tool, verdict, workload};
+use leeward_format::cluster::{Acknowledge, TableOptions};
+use leeward_platform::Rng;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Clients of each region that use the client library; one more uses Redis commands.
+const NATIVE_CLIENTS: usize = 2;
+/// How long clients work before the first fault.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// How long the cluster has to be whole again by itself after all is healed.
+const WHOLE_WITHIN: Duration = Duration::from_secs(45);
+/// Pause between looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For how long faults strike.
+    pub lasts: Duration,
+    /// Chooses the faults.
+    pub seed: u64,
+    /// Processes of servers: 3 to 5.
+    pub servers: usize,
+    /// Kinds of faults; empty: all.
+    pub faults: Vec<FaultKind>,
+    /// Which coordinator.
+    pub coordinator: CoordinatorKind,
+    /// The binary under test.
+    pub leeward: PathBuf,
+    /// Where directories are made.
+    pub directory: PathBuf,
+    /// When the table acknowledges a write. With `last-flush` some may be lost, and a run should find that.
+    pub acknowledge: Acknowledge,
+    /// Without namespaces and disks of their own, by loopback: only faults of processes.
+    pub alone: bool,
+    /// How much servers log: `info`, `debug`.
+    pub log: String,
+    /// The servers' logs are left also where nothing is wrong.
+    pub keep: bool,
+}
+
+/// Runs it. `interrupted` ends it early, without a verdict.
+///
+/// # Errors
+/// This machine cannot run it, or the cluster did not come up. What the store did wrong is in the report.
+pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosError> {
+    let means = means(options)?;
+    let wanted: Vec<FaultKind> = match &options.faults[..] {
+        [] => FaultKind::ALL.to_vec(),
+        some => some.to_vec(),
+    };
+    let (possible, impossible): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|kind| means.refusal(*kind).is_none());
+    let left_out = impossible.iter().map(|kind| format!("{kind}: {}", means.refusal(*kind).unwrap_or_default()));
+    let mut report = Report {
+        seed: options.seed,
+        servers: options.servers,
+        coordinator: format!("{:?}", options.coordinator).to_lowercase(),
+        namespaces: means.namespaces,
+        left_out: left_out.collect(),
+        ..Report::default()
+    };
+    report.left_out.iter().for_each(|left_out| eprintln!("left out: {left_out}"));
+    if possible.is_empty() {
+        return Err(ChaosError::Refused("none of these faults can strike on this machine".into()));
+    }
+    let mut place = Place::new(&options.directory)?;
+    if options.keep {
+        place.keep();
+        report.logs = Some(place::kept(&place));
+    }
+    let place = Arc::new(place);
+    let plan = Plan {
+        leeward: options.leeward.clone(),
+        servers: options.servers,
+        coordinator: options.coordinator,
+        alone: options.alone,
+        log: options.log.clone(),
+        table: TableOptions { acknowledge: options.acknowledge, ..table_options() },
+    };
+    let is_wanted = || !interrupted.load(Ordering::SeqCst);
+    let outcome = Cluster::start(&place, plan, &is_wanted).and_then(|cluster| {
+        let mut run = Run { options, cluster, struck: Vec::new(), interrupted };
+        run.go(possible, &mut report)
+    });
+    let is_evidence =
+        (!report.is_clean() || !report.restarts.is_empty()) && !matches!(outcome, Err(ChaosError::Interrupted));
+    if let Some(place) = Arc::into_inner(place).as_mut().filter(|_| is_evidence) {
+        place.keep();
+        report.logs = Some(place::kept(place));
+    }
+    outcome.map(|()| report)
+}
+
+/// What this machine gives, or why the run is refused.
+fn means(options: &Options) -> Result<Means, ChaosError> {
+    if !(3..=5).contains(&options.servers) {
+        return Err(ChaosError::Refused(format!("--servers {}: 3 to 5", options.servers)));
+    }
+    if !options.leeward.is_file() {
+        let path = options.leeward.display();
+        return Err(ChaosError::Refused(format!(
+            "{path} is not there: `cargo build -p leeward-cli`, or --leeward PATH"
+        )));
+    }
+    options.coordinator.refusal().map_or(Ok(()), |why| Err(ChaosError::Refused(why)))?;
+    if options.alone {
+        return Ok(Means { namespaces: false, slow_disks: false, clock_offsets: faults::has_clock_offsets() });
+    }
+    let advice = "; or --alone for the faults that need none of this";
+    if !rustix::process::geteuid().is_root() {
+        return Err(ChaosError::Refused(format!("namespaces, bridges and mounts are root's: run it as root{advice}")));
+    }
+    let packages =
+        [("ip", "iproute2"), ("ss", "iproute2"), ("nft", "nftables"), ("mkfs.ext4", "e2fsprogs"), ("mount", "mount")];
+    let missing: Vec<&str> =
+        packages.iter().filter(|(tool, _)| !tool::is_installed(tool)).map(|(_, package)| *package).collect();
+    if !missing.is_empty() {
+        let packages = missing.join(" ");
+        return Err(ChaosError::Refused(format!("tools are missing: apt-get install {packages}{advice}")));
+    }
+    Ok(Means { namespaces: true, slow_disks: disk::can_be_slow(), clock_offsets: faults::has_clock_offsets() })
+}
+
+/// A round that is over.
+struct Struck {
+    kinds: Vec<FaultKind>,
+    /// What happened, for people.
+    what: Vec<String>,
+    /// When it struck, and when all was well again.
+    from: u64,
+    to: u64,
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    cluster: Cluster,
+    struck: Vec<Struck>,
+    interrupted: &'a AtomicBool,
+}
+
+impl Run<'_> {
+    /// Everything from the first operation to the verdict.
+    fn go(&mut self, kinds: Vec<FaultKind>, report: &mut Report) -> Result<(), ChaosError> {
+        let shared = Shared::new();
+        let mut rng = Rng::new(self.options.seed ^ 0x5eed);
+        let mut log = Log::default();
+        let stores = self.stores();
+        let struck = thread::scope(|scope| {
+            let clients: Vec<_> = stores
+                .into_iter()
+                .map(|(region, mut store)| {
+                    let (shared, rng) = (&shared, rng.fork());
+                    scope.spawn(move || work(shared, region, &mut *store, rng))
+                })
+                .collect();
+            // Clients end whatever comes of the faults.
+            let struck = self.strike(kinds, &shared, report);
+            shared.end();
+            clients.into_iter().for_each(|client| log.merge(client.join().expect("a client does not panic")));
+            struck
+        });
+        struck?;
+        (report.refused, report.unknown) = (log.refused, log.unknown);
+        report.operations = log.successes.len() as u64;
+        self.report_gaps(&Successes::new(&log.successes, workload::regions(), shared.now()), report);
+        let judged = match self.cluster.lacks() {
+            None => verdict::judge(&self.cluster, &shared, &mut log, report),
+            Some(lack) => Err(ChaosError::NotReady(format!("not whole at the end: {lack}"))),
+        };
+        if let Err(error) = judged {
+            report.findings.push(error.to_string());
+        }
+        verdict::judge_histories(&log, report);
+        Ok(())
+    }
+
+    /// A client is a region and a store.
+    fn stores(&self) -> Vec<(usize, Box<dyn Store + Send>)> {
+        let mut stores: Vec<(usize, Box<dyn Store + Send>)> = Vec::new();
+        for region in 0..workload::regions() {
+            for client in 0..NATIVE_CLIENTS {
+                let name = format!("chaos-{region}-{client}");
+                stores.push((region, Box::new(Native::new(self.cluster.addresses(), name))));
+            }
+            stores.push((region, Box::new(Resp::new(self.cluster.resp_addresses(), region))));
+        }
+        stores
+    }
+
+    /// Round after round, until the time is over or the cluster does not heal.
+    fn strike(&mut self, kinds: Vec<FaultKind>, shared: &Shared, report: &mut Report) -> Result<(), ChaosError> {
+        let mut schedule = Schedule::new(self.options.seed, kinds);
+        let begun = Instant::now();
+        self.pass(WARM_UP, report)?;
+        while begun.elapsed() < self.options.lasts {
+            let Round { faults, lasts, quiet } = schedule.next_round();
+            let from = shared.now();
+            let mut what = Vec::new();
+            for fault in &faults {
+                let struck = faults::strike(&mut self.cluster, *fault)?;
+                eprintln!("{:8.1} s  {}: {struck}", seconds(from), fault.kind);
+                what.push(format!("{}: {struck}", fault.kind));
+            }
+            self.pass(lasts, report)?;
+            faults::heal(&mut self.cluster)?;
+            let healed = shared.now();
+            let is_whole = self.become_whole(shared, report)?;
+            let to = shared.now();
+            eprintln!("{:8.1} s  at rest {:.1} s after healing", seconds(to), seconds(to - healed));
+            self.struck.push(Struck { kinds: faults.iter().map(|fault| fault.kind).collect(), what, from, to });
+            if !is_whole {
+                break;
+            }
+            self.pass(quiet, report)?;
+        }
+        report.minutes = begun.elapsed().as_secs_f64() / 60.0;
+        Ok(())
+    }
+
+    /// A line a kind, and a line a round.
+    fn report_gaps(&self, successes: &Successes, report: &mut Report) {
+        for kind in FaultKind::ALL {
+            let rounds: Vec<&Struck> = self.struck.iter().filter(|round| round.kinds.contains(&kind)).collect();
+            let longest = |only: bool| {
+                let rounds = rounds.iter().filter(|round| !only || round.kinds.len() == 1);
+                rounds.map(|round| successes.longest(round.from, round.to)).reduce(Longest::or)
+            };
+            if let Some(of_all) = longest(false) {
+                report.faults.push(KindReport::new(kind, rounds.len() as u64, of_all, longest(true)));
+            }
+        }
+        report.rounds = self
+            .struck
+            .iter()
+            .map(|round| {
+                let longest = successes.longest(round.from, round.to);
+                RoundReport::new(seconds(round.from), seconds(round.to - round.from), round.what.clone(), longest)
+            })
+            .collect();
+    }
+
+    /// Waits, and looks after processes that end by themselves.
+    fn pass(&mut self, time: Duration, report: &mut Report) -> Result<(), ChaosError> {
+        let until = Instant::now() + time;
+        loop {
+            if self.interrupted.load(Ordering::SeqCst) {
+                return Err(ChaosError::Interrupted);
+            }
+            for death in self.cluster.deaths() {
+                eprintln!("{death}");
+                report.findings.push(death);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Waits until all regions have all of their members, and have had them for a while. A server whose state takes an operator is restarted, and the report
+    /// says so. Answers whether they have.
+    fn become_whole(&mut self, shared: &Shared, report: &mut Report) -> Result<bool, ChaosError> {
+        for attempt in 0..2 {
+            let until = Instant::now() + WHOLE_WITHIN;
+            let mut lack = String::new();
+            let mut whole_since = None;
+            while Instant::now() < until {
+                self.pass(LOOK, report)?;
+                faults::heal(&mut self.cluster)?;
+                match self.cluster.lacks() {
+                    None => {
+                        let since = *whole_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() > self.cluster.at_rest_after() {
+                            return Ok(true);
+                        }
+                    }
+                    Some(what) => (lack, whole_since) = (what, None),
+                }
+            }
+            self.cluster.note_status(seconds(shared.now()));
+            if attempt == 0 {
+                eprintln!("not whole {WHOLE_WITHIN:?} after healing: {lack}; all servers are restarted");
+                report.restarts.push(format!("all servers, {WHOLE_WITHIN:?} after healing: {lack}"));
+                (0..self.cluster.servers()).for_each(|server| self.cluster.process(server).kill());
+            } else {
+                report.findings.push(format!("not whole {WHOLE_WITHIN:?} after all servers were restarted: {lack}"));
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}

@@ -1,0 +1,127 @@
+//! The end of a run: every key is read, histories and the ledger of filling keys are judged, replicas are compared. One
+//! thread.
+
+use crate::clients::{Filling, Log, Outcome, Shared};
+use crate::cluster::Cluster;
+use crate::error::ChaosError;
+use crate::report::Report;
+use crate::workload::{SharedKey, filling_key, number_of};
+use bytes::Bytes;
+use leeward_client::{ClientOptions, Op, OpResult, Session};
+use leeward_history::{Action, Operation, Verdict, check, essence};
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;
+
+/// States after which the search for an order of a key's operations is given up.
+const MAX_STATES: usize = 2_000_000;
+/// The same, where a contradiction is made small: it is done many times.
+const MAX_SMALL_STATES: usize = 50_000;
+/// Keys that are read at once.
+const BATCH: usize = 200;
+/// Contradictions and losses that are shown.
+const SHOWN: usize = 5;
+
+/// Reads every key, judges all, and fills `report`.
+///
+/// # Errors
+/// The cluster, which is whole, cannot be asked.
+pub(crate) fn judge(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
+    read_histories(cluster, shared, log, report)?;
+    let found = {
+        let keys = log.fillings.iter().map(|filling| filling_key(filling.region, filling.number));
+        read(cluster, keys.collect(), report)?
+    };
+    judge_fillings(&log.fillings, &found, report);
+    let difference = cluster.compare_replicas()?;
+    report.replicas_equal = Some(difference.is_none());
+    report.findings.extend(difference.map(|difference| format!("replicas differ: {difference}")));
+    Ok(())
+}
+
+/// The last operation of every key is a read.
+fn read_histories(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
+    let mut keys: Vec<SharedKey> = log.histories.keys().copied().collect();
+    keys.sort_unstable();
+    let called = shared.now();
+    let found = read(cluster, keys.iter().map(|key| key.bytes()).collect(), report)?;
+    let answered = shared.now();
+    for (key, found) in keys.iter().zip(&found) {
+        let last = Operation { called, answered, action: Action::Read(*found) };
+        log.histories.entry(*key).or_default().push(last);
+    }
+    Ok(())
+}
+
+/// The numbers of the values at `keys`.
+fn read(cluster: &Cluster, keys: Vec<Bytes>, report: &mut Report) -> Result<Vec<Option<i64>>, ChaosError> {
+    let failed = |why: String| ChaosError::NotReady(format!("the cluster is whole, and cannot be read: {why}"));
+    let options = ClientOptions { name: "leeward-chaos-verdict".into(), ..ClientOptions::default() };
+    let connected = Session::connect(&cluster.addresses(), options);
+    let mut session = connected.map_err(|error| failed(error.to_string()))?;
+    let mut found = Vec::new();
+    for batch in keys.chunks(BATCH) {
+        let ops = batch.iter().map(|key| Op::Get { key: key.clone() }).collect();
+        for result in session.execute(ops).map_err(|error| failed(error.to_string()))? {
+            match result {
+                OpResult::Value(value) => found.push(value.as_deref().map(number_of)),
+                other => return Err(failed(format!("{other:?}"))),
+            }
+        }
+    }
+    report.operations += found.len() as u64;
+    Ok(found)
+}
+
+/// Judges all histories.
+pub(crate) fn judge_histories(log: &Log, report: &mut Report) {
+    report.keys = log.histories.len();
+    report.violations += log.wrong.len() as u64;
+    report.findings.extend(log.wrong.iter().take(SHOWN).cloned());
+    let mut keys: Vec<(&SharedKey, &Vec<Operation>)> = log.histories.iter().collect();
+    keys.sort_unstable_by_key(|(key, _)| **key);
+    let mut explained = 0;
+    for (key, operations) in keys {
+        match check(operations, MAX_STATES) {
+            Verdict::Linearizable => continue,
+            Verdict::Undecided => report.undecided += 1,
+            Verdict::Violation => report.violations += 1,
+        }
+        if explained < SHOWN {
+            explained += 1;
+            report.findings.push(explain(*key, operations));
+        }
+    }
+}
+
+/// The operations that contradict each other; times in microseconds since the run began.
+fn explain(key: SharedKey, operations: &[Operation]) -> String {
+    let shown = essence(operations, MAX_SMALL_STATES);
+    let lines: String = shown.iter().take(BATCH).map(|operation| format!("\n    {operation}")).collect();
+    let (count, name) = (operations.len(), key.bytes());
+    format!("key {name:?}: no order explains these of its {count} operations (us since the run began):{lines}")
+}
+
+/// Each acknowledged one is there as it was written, and none that was refused.
+fn judge_fillings(fillings: &[Filling], found: &[Option<i64>], report: &mut Report) {
+    for (filling, found) in fillings.iter().zip(found) {
+        let number = filling.number;
+        let is_right = match filling.outcome {
+            Outcome::Answered(_) => *found == Some(number),
+            Outcome::NotDone => found.is_none(),
+            Outcome::Unknown | Outcome::Wrong(_) => found.is_none_or(|found| found == number),
+        };
+        if is_right {
+            continue;
+        }
+        match (&filling.outcome, found) {
+            (Outcome::Answered(_), _) => report.lost_writes += 1,
+            _ => report.violations += 1,
+        }
+        if report.findings.len() < 2 * SHOWN {
+            let key = filling_key(filling.region, number);
+            report.findings.push(format!("{key:?}, written once, {:?}, reads as {found:?}", filling.outcome));
+        }
+    }
+}

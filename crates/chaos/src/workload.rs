@@ -1,0 +1,66 @@
+//! Keys and values of a run, and the one place that knows what they look like. Pure.
+//!
+//! Each region has its letter, so that it is known which region an operation was for. *Shared* keys are used by many clients
+//! and have histories; *filling* keys are written once. A value begins with its number, which no other value has, and all of
+//! it follows from that.
+
+use bytes::Bytes;
+
+/// First letters of the keys of each region.
+const REGIONS: [char; 4] = ['a', 'b', 'c', 'd'];
+/// Longest padding of a value, in bytes: some are kept in place, some in the medium log, some in the large log.
+const PADDING_BYTES: [u64; 3] = [20, 600, 2_500];
+/// The same, of filling keys.
+const FILLING_BYTES: [u64; 3] = [200, 2_000, 12_000];
+
+/// How many regions there are.
+pub(crate) const fn regions() -> usize {
+    REGIONS.len()
+}
+
+/// First keys of the regions after the first.
+pub(crate) fn splits() -> Vec<Bytes> {
+    REGIONS[1..].iter().map(|letter| Bytes::from(letter.to_string())).collect()
+}
+
+/// A key that many clients use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SharedKey {
+    pub(crate) region: usize,
+    /// Which of the region's keys in use.
+    pub(crate) slot: usize,
+    /// How many keys were in its place before.
+    pub(crate) generation: u64,
+}
+
+impl SharedKey {
+    pub(crate) fn bytes(self) -> Bytes {
+        let SharedKey { region, slot, generation } = self;
+        Bytes::from(format!("{}shared{slot}-{generation:06}", REGIONS[region]))
+    }
+}
+
+/// The key of the filling write with this number. The numbers are scattered, so that compactions overlap.
+pub(crate) fn filling_key(region: usize, number: i64) -> Bytes {
+    let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    Bytes::from(format!("{}fill{scattered:011x}-{number}", REGIONS[region]))
+}
+
+/// The value with this number.
+pub(crate) fn value(number: i64) -> Bytes {
+    let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let longest = if number < 0 { FILLING_BYTES } else { PADDING_BYTES }[(scattered % 3) as usize];
+    let padding = (scattered >> 2) % longest;
+    Bytes::from(format!("{number}:{}", "x".repeat(padding as usize)))
+}
+
+/// The number of a value; one that no value has for what is none.
+pub(crate) fn number_of(found: &[u8]) -> i64 {
+    let digits = found.split(|byte| *byte == b':').next().unwrap_or_default();
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.filter(|number| value(*number) == found).unwrap_or(i64::MIN)
+}
+
+#[cfg(test)]
+#[path = "workload_tests.rs"]
+mod tests;

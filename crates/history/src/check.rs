@@ -1,0 +1,306 @@
+//! The search: Wing and Gong's with the memory of Lowe. States (which operations took effect, the value) are visited once.
+//!
+//! **Long histories.** Operations that must take effect are done from the front, so a state notes how far all of them are
+//! done, and bits only for those beyond; the search goes forward, and back only as far as operations overlap.
+//!
+//! **Unknown outcomes.** An operation without an answer may take effect at any time after its call, or never. It is tried
+//! only where it is needed: right before an operation that would not be possible, or would do something else, without it.
+//! That loses nothing. In an order that explains the answers, move it later past everything that does not care; what it meets
+//! then either needs it or makes it as if it had never happened, and in that case it is left out. And of several that could
+//! serve alike (deletes; writes of values that no operation names) the first is as good as any other, since all of them have
+//! been called. And a state is as good as any that differs from it only in having used more of them. So outcomes that nobody
+//! knows cost next to nothing, as long as values differ.
+//!
+//! **Values that one operation puts** are gone for good once they are overwritten. So nothing overwrites one while an operation
+//! that found it has not taken effect, which leaves little to search where most answers name a value.
+
+use crate::action::{Action, Operation, UNANSWERED};
+use std::collections::{HashMap, HashSet};
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;
+
+/// What a search came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is an order that explains the answers.
+    Linearizable,
+    /// There is none.
+    Violation,
+    /// The search was given up.
+    Undecided,
+}
+
+/// Checks the operations on one key, which began without a value; gives up after `max_states` states, each of some 100 bytes.
+pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
+    let history = History::new(operations);
+    if history.is_out_of_thin_air() {
+        return Verdict::Violation;
+    }
+    let mut seen = Seen::default();
+    let mut open = vec![State::default()];
+    let mut next = Vec::new();
+    while let Some(state) = open.pop() {
+        if state.place.base == history.must.len() {
+            return Verdict::Linearizable;
+        }
+        if seen.states > max_states {
+            return Verdict::Undecided;
+        }
+        history.expand(&state, &mut next);
+        open.extend(next.drain(..).filter(|state| seen.is_new(state)));
+    }
+    Verdict::Violation
+}
+
+/// What took effect, and what came of it.
+#[derive(Clone, Debug, Default)]
+struct State {
+    place: Place,
+    /// Operations without an answer that took effect, ascending.
+    used: Vec<usize>,
+}
+
+/// The states that were visited.
+#[derive(Default)]
+struct Seen {
+    /// The least that was used to be there.
+    used: HashMap<Place, Vec<Vec<usize>>>,
+    states: usize,
+}
+
+impl Seen {
+    /// There was no state like it that had used no more; now there is.
+    fn is_new(&mut self, state: &State) -> bool {
+        let least = self.used.entry(state.place.clone()).or_default();
+        if least.iter().any(|used| is_subset(used, &state.used)) {
+            return false;
+        }
+        least.retain(|used| !is_subset(&state.used, used));
+        least.push(state.used.clone());
+        self.states += 1;
+        true
+    }
+}
+
+/// All of `few` are among `many`; both ascend.
+fn is_subset(few: &[usize], many: &[usize]) -> bool {
+    let mut many = many.iter();
+    few.len() <= many.len() && few.iter().all(|one| many.any(|other| other == one))
+}
+
+/// What took effect of that which must.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Place {
+    /// All operations before this one did.
+    base: usize,
+    /// Those of the later ones that did: bit `i` is `base + i`. No zero word at the end.
+    ahead: Vec<u64>,
+    value: Option<i64>,
+    /// The last one was not answered: the value before it. The next one must need it.
+    owed: Option<Option<i64>>,
+}
+
+/// One key's operations by what is known of their outcome, each sorted by call.
+struct History {
+    /// They were answered, so they took effect.
+    must: Vec<Operation>,
+    /// Nobody knows.
+    may: Vec<May>,
+    /// Of values that at most one operation puts: those of `must` that found them.
+    found_by: HashMap<i64, Vec<usize>>,
+    /// All values that are put; `None`: they are more than can be told.
+    puts: Option<HashSet<i64>>,
+}
+
+struct May {
+    operation: Operation,
+    /// Operations of one class serve alike, so that only the first that was not used is tried. `None`: none is like it.
+    class: Option<Class>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Removes,
+    Writes,
+    WritesIfAbsent,
+    WritesIfPresent,
+}
+
+impl History {
+    fn new(operations: &[Operation]) -> History {
+        let mut sorted = operations.to_vec();
+        sorted.sort_by_key(|operation| operation.called);
+        let (must, may): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|operation| operation.answered != UNANSWERED);
+        let named: HashSet<i64> = must.iter().chain(&may).filter_map(|operation| operation.action.names()).collect();
+        // With sums any value may be named.
+        let has_sums = must.iter().chain(&may).any(|operation| matches!(operation.action, Action::Add(..)));
+        let class = |action: Action| match action {
+            // Its answer, if it takes effect at all, is known.
+            _ if action.unanswered() != Some(action) => None,
+            Action::Delete(_) | Action::Take(_) => Some(Class::Removes),
+            _ if has_sums || action.put().is_some_and(|new| named.contains(&new)) => None,
+            Action::Write(_) | Action::Swap(..) => Some(Class::Writes),
+            Action::WriteIfAbsent(..) => Some(Class::WritesIfAbsent),
+            Action::WriteIfPresent(..) => Some(Class::WritesIfPresent),
+            Action::Read(_) | Action::WriteIfValue(..) | Action::Add(..) => None,
+        };
+        let changes = may.into_iter().filter(|operation| !matches!(operation.action, Action::Read(_)));
+        let may: Vec<May> = changes.map(|operation| May { operation, class: class(operation.action) }).collect();
+        let mut found_by = HashMap::<i64, Vec<usize>>::new();
+        let mut puts = HashSet::new();
+        if !has_sums {
+            for (index, operation) in must.iter().enumerate() {
+                operation.action.finds().into_iter().for_each(|value| found_by.entry(value).or_default().push(index));
+            }
+            for value in must.iter().chain(may.iter().map(|may| &may.operation)).filter_map(|one| one.action.put()) {
+                if !puts.insert(value) {
+                    found_by.remove(&value);
+                }
+            }
+        }
+        History { must, may, found_by, puts: (!has_sums).then_some(puts) }
+    }
+
+    /// Something was found that nobody put.
+    fn is_out_of_thin_air(&self) -> bool {
+        self.puts.as_ref().is_some_and(|puts| self.found_by.keys().any(|value| !puts.contains(value)))
+    }
+
+    /// The value at `place` may be replaced by `value`, by the operation `by` of `must` or by one of `may`: it comes back, or
+    /// nobody finds it any more.
+    fn may_replace(&self, place: &Place, by: Option<usize>, value: Option<i64>) -> bool {
+        let Some(found_by) = place.value.filter(|_| place.value != value).and_then(|old| self.found_by.get(&old))
+        else {
+            return true;
+        };
+        found_by.iter().all(|index| Some(*index) == by || place.is_done(*index))
+    }
+
+    /// The states that may follow `state`; the last is tried first.
+    fn expand(&self, state: &State, next: &mut Vec<State>) {
+        let place = &state.place;
+        let (ready, first_answer) = self.ready(place);
+        let mut tried: Vec<Class> = Vec::new();
+        for (index, May { operation, class }) in self.may.iter().enumerate() {
+            if operation.called > first_answer {
+                break;
+            }
+            let is_used = state.used.binary_search(&index).is_ok();
+            if is_used || class.is_some_and(|class| tried.contains(&class)) {
+                continue;
+            }
+            tried.extend(*class);
+            let Some(value) = operation.action.apply(place.value).filter(|value| *value != place.value) else {
+                continue;
+            };
+            if place.permits(operation.action)
+                && self.may_replace(place, None, value)
+                && self.is_needed(&ready, first_answer, place.value, value)
+            {
+                next.push(state.with_unanswered(index, value));
+            }
+        }
+        // The one with the earliest answer is tried first.
+        for index in ready {
+            let action = self.must[index].action;
+            if let Some(value) = action.apply(place.value)
+                && place.permits(action)
+                && self.may_replace(place, Some(index), value)
+            {
+                next.push(state.with_answered(index, value));
+            }
+        }
+    }
+
+    /// What may take effect next of that which must, latest answer first; and the earliest answer of all that did not yet.
+    fn ready(&self, place: &Place) -> (Vec<usize>, u64) {
+        let mut first_answer = u64::MAX;
+        let mut ready = Vec::new();
+        for (index, operation) in self.must.iter().enumerate().skip(place.base) {
+            if operation.called > first_answer {
+                break;
+            }
+            if !place.is_done(index) {
+                first_answer = first_answer.min(operation.answered);
+                ready.push(index);
+            }
+        }
+        ready.retain(|index| self.must[*index].called <= first_answer);
+        ready.sort_by_key(|index| std::cmp::Reverse(self.must[*index].answered));
+        (ready, first_answer)
+    }
+
+    /// Something can follow a change from `before` to `after` that cannot without it.
+    fn is_needed(&self, ready: &[usize], first_answer: u64, before: Option<i64>, after: Option<i64>) -> bool {
+        let musts = ready.iter().map(|index| self.must[*index].action);
+        let mays = self.may.iter().map(|may| may.operation);
+        let mut mays = mays.take_while(|operation| operation.called <= first_answer).map(|operation| operation.action);
+        musts.into_iter().any(|action| needs(action, before, after)) || mays.any(|action| needs(action, before, after))
+    }
+}
+
+/// `action` is possible after a change from `before` to `after`, and the change can neither come behind it nor be left out.
+fn needs(action: Action, before: Option<i64>, after: Option<i64>) -> bool {
+    let Some(with) = action.apply(after) else { return false };
+    match action.apply(before) {
+        None => true,
+        // It would come to the same without the change.
+        Some(without) if without == with => false,
+        // It changes nothing either way: the change may as well come behind it.
+        Some(without) => !(without == before && with == after),
+    }
+}
+
+impl State {
+    fn with_unanswered(&self, index: usize, value: Option<i64>) -> State {
+        let mut state = self.clone();
+        let at = state.used.partition_point(|used| *used < index);
+        state.used.insert(at, index);
+        (state.place.owed, state.place.value) = (Some(self.place.value), value);
+        state
+    }
+
+    fn with_answered(&self, index: usize, value: Option<i64>) -> State {
+        let mut state = self.clone();
+        (state.place.owed, state.place.value) = (None, value);
+        state.place.done(index);
+        state
+    }
+}
+
+impl Place {
+    fn is_done(&self, index: usize) -> bool {
+        let Some(bit) = index.checked_sub(self.base) else { return true };
+        self.ahead.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    }
+
+    /// `action` may be the next one.
+    fn permits(&self, action: Action) -> bool {
+        self.owed.is_none_or(|before| needs(action, before, self.value))
+    }
+
+    /// Notes an operation, and moves the base over what is done.
+    fn done(&mut self, index: usize) {
+        let bit = index - self.base;
+        if self.ahead.len() <= bit / 64 {
+            self.ahead.resize(bit / 64 + 1, 0);
+        }
+        self.ahead[bit / 64] |= 1 << (bit % 64);
+        let full = self.ahead.iter().take_while(|word| **word == u64::MAX).count();
+        self.ahead.drain(..full);
+        self.base += full * 64;
+        let ones = self.ahead.first().map_or(0, |word| word.trailing_ones());
+        if ones > 0 {
+            for at in 0..self.ahead.len() {
+                let above = self.ahead.get(at + 1).map_or(0, |word| word << (64 - ones));
+                self.ahead[at] = self.ahead[at] >> ones | above;
+            }
+            self.base += ones as usize;
+        }
+        while self.ahead.last() == Some(&0) {
+            self.ahead.pop();
+        }
+    }
+}
