@@ -135,6 +135,21 @@ impl Backup {
         self.start_next();
     }
 
+    /// The link to `primary` came up again: what it was told last may have been lost with the one before. It cannot know that by
+    /// itself, while its own link stays up and its writes complete.
+    pub fn link_up(&mut self, primary: ServerId) {
+        if let Some(office) = self.joined.filter(|office| office.primary == primary && !self.failed) {
+            self.fail(office, "the link broke, and answers may have been lost with it".into());
+        }
+    }
+
+    /// The session of `office` is over.
+    fn fail(&mut self, office: Office, reason: String) {
+        self.queue.clear();
+        (self.in_sync, self.failed) = (false, true);
+        self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
+    }
+
     /// Time passed: joins an office that was waiting for a promise to run out.
     pub fn join_when_allowed(&mut self, now: Nanos, grants: &Grants) {
         let Some((office, _)) = &self.waiting else { return };
@@ -180,9 +195,7 @@ impl Backup {
             }
             Err(reason) if current => {
                 tracing::warn!(region = %self.region, primary = %office.primary, reason, "cannot follow the primary");
-                self.queue.clear();
-                (self.in_sync, self.failed) = (false, true);
-                self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
+                self.fail(office, reason);
             }
             Err(_) => {}
         }
@@ -216,7 +229,7 @@ impl Backup {
                 ToPrimary::Stored { slot, rewritten }
             }
             Done::BaseInstalled => {
-                self.in_sync = current;
+                self.in_sync = current && !self.failed;
                 ToPrimary::BaseInstalled
             }
             Done::Installed => {

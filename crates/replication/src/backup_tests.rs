@@ -83,3 +83,25 @@ fn a_failure_is_told_and_ends_the_session() {
     backup.message(now, office(1, 5, 2), open(), &grants);
     assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]), "a new session starts afresh");
 }
+
+#[test]
+fn a_session_ends_with_the_link_that_its_answers_took() {
+    let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
+    let now = Nanos::from_secs(1);
+    backup.link_up(ServerId(1));
+    assert!(backup.take_actions().is_empty(), "nothing was said over a link before");
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
+    started(&mut backup);
+    backup.link_up(ServerId(3));
+    assert!(backup.take_actions().is_empty(), "that is another's");
+    backup.link_up(ServerId(1));
+    let answers = backup.take_actions();
+    assert!(matches!(&answers[..], [BackupAction::Send(_, ToPrimary::Failed(why))] if why.contains("link")));
+    backup.done(Ok(Done::BaseInstalled));
+    assert!(!backup.is_in_sync() && started(&mut backup).is_empty(), "what was under way counts for nothing");
+    backup.link_up(ServerId(1));
+    assert!(!matches!(backup.take_actions()[..], [.., BackupAction::Send(_, ToPrimary::Failed(_))]), "told once");
+    backup.message(now, office(1, 5, 2), open(), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]));
+}

@@ -104,6 +104,8 @@ pub struct Peer {
     /// No session begins before that.
     rest_until: Nanos,
     failures: u32,
+    /// It was silent for too long, and has said nothing since.
+    is_silent: bool,
     /// Last LSN that it held as a part of the group when its last session ended: it keeps that.
     held: Lsn,
 }
@@ -126,6 +128,7 @@ impl Peer {
             in_sync_since: now,
             rest_until: now,
             failures: 0,
+            is_silent: false,
             held: Lsn(0),
         }
     }
@@ -168,6 +171,17 @@ impl Peer {
         }
     }
 
+    /// It has been silent for too long: gives up the session, and holds that against it until it says something.
+    pub fn give_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
+        self.end_session(now, out);
+        self.is_silent = true;
+    }
+
+    /// It was given up, and has said nothing since.
+    pub fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
     /// Gives up the session; a new one should begin if the link is up.
     pub fn fail(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
@@ -195,7 +209,7 @@ impl Peer {
         if number != self.session_number || self.state == PeerState::Away {
             return Ok(());
         }
-        self.heard = now;
+        (self.heard, self.is_silent) = (now, false);
         if let ToPrimary::Opened { member, buffers, slots, .. } = message {
             return self.opened(member, buffers, slots, out);
         }

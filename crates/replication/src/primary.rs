@@ -328,12 +328,13 @@ impl Primary {
             let silence = peer.silence(now);
             let patience = if peer.is_linked() { self.timing.answer_patience } else { self.timing.link_patience };
             let (is_silent, is_away) = (silence > patience, peer.state() == PeerState::Away);
-            if is_silent || peer.failures() >= MAX_FAILED_SESSIONS || self.breaks_promises(now, server) {
+            let has_failed = is_silent || peer.is_silent() || peer.failures() >= MAX_FAILED_SESSIONS;
+            if has_failed || self.breaks_promises(now, server) {
                 failed.push(server);
             }
             if is_silent && !is_away {
                 tracing::warn!(region = %self.config.region, %server, silence_ms = silence.as_millis(), "backup is silent");
-                self.with_peer(server, |peer, _, out| peer.fail(now, out));
+                self.with_peer(server, |peer, _, out| peer.give_up(now, out));
             }
         }
         failed

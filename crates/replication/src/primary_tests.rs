@@ -361,6 +361,32 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     }
 }
 
+/// Two of three are silent: the second leaves as soon as the first is out, and has not to be silent as long again.
+#[test]
+fn all_who_are_silent_leave_one_right_after_the_other() {
+    let mut group = Group::new(&[TWO, THREE], &[]);
+    for member in [TWO, THREE] {
+        group.link(member, true);
+        group.run(&[member]);
+    }
+    group.append(11);
+    let patience = group.primary.timing.answer_patience.as_millis() + 100;
+    for _ in 0..patience / 50 {
+        for member in [TWO, THREE] {
+            group.primary.lease_granted(member.server, group.now);
+        }
+        group.wait(50);
+    }
+    group.run(&[]);
+    assert_eq!(group.proposals.len(), 1);
+    let next = group.proposals[0].clone();
+    group.primary.proposal_ended();
+    group.primary.reconfigure(group.now, next.clone(), &[]);
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals[1..], [next.without(next.backups[0])]);
+}
+
 #[test]
 fn a_learner_counts_from_its_proposal_on() {
     let mut group = Group::new(&[TWO], &[THREE]);

@@ -413,6 +413,10 @@ impl Node {
                         serving.primary.link(now, from, up);
                         slot.act_as_primary(&mut self.context);
                     }
+                    if up {
+                        slot.backup.link_up(from);
+                        slot.act_as_backup(&mut self.context);
+                    }
                 }
                 if !up {
                     for next in self.forwarding.lost(from) {
