@@ -173,7 +173,7 @@ impl Cluster {
         process.up = true;
         self.deadlines.open(self.now, session, SESSION);
         let mut events = vec![CoordinatorEvent::Up { session }];
-        events.extend(self.tree.changes().map(CoordinatorEvent::Changed));
+        events.extend(self.tree.changes().map(|change| CoordinatorEvent::Changed(vec![change])));
         events.push(CoordinatorEvent::Synced { version: self.tree.version() });
         for event in events {
             self.send(server, event);
@@ -193,7 +193,7 @@ impl Cluster {
             self.observe(&change);
             let servers: Vec<ServerId> = self.processes.keys().copied().collect();
             for server in servers {
-                self.send(server, CoordinatorEvent::Changed(change.clone()));
+                self.send(server, CoordinatorEvent::Changed(vec![change.clone()]));
             }
         }
     }
