@@ -44,7 +44,8 @@ use leeward_platform::Nanos;
 ///   order for all. It need not be shown each: changes that follow on one another may be told in one
 ///   [`CoordinatorEvent::Changed`], and of several changes of one path then only the last, which may be the removal of a
 ///   path that was never shown.
-/// - What an operation changed, or was refused for, was shown before its `Reply`, or something later was.
+/// - What an operation changed, or was refused for, was shown before its `Reply`, or something later was. One that names a
+///   version that this process was not shown yet may be refused for what it was shown last.
 /// - Versions rise. A path is shown with the version of its last change, a removed one with any version from its removal to
 ///   the state that is shown. Changes that were made in one step may share a version, and are told together. What two
 ///   processes hold at the same version is the same.

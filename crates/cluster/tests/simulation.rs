@@ -183,7 +183,16 @@ impl Cluster {
     /// An event begins its way to a process, behind those before it.
     fn send(&mut self, server: ServerId, event: CoordinatorEvent) {
         let delay = self.delay();
+        let is_together = self.random.bool();
         let Some(process) = self.processes.get_mut(&server).filter(|process| process.up) else { return };
+        // What is on its way may be told together with what follows, of each path the last.
+        if let (CoordinatorEvent::Changed(new), Some((_, CoordinatorEvent::Changed(changes)))) =
+            (&event, process.inbox.back_mut().filter(|_| is_together))
+        {
+            changes.retain(|change| new.iter().all(|other| other.path != change.path));
+            changes.extend(new.iter().cloned());
+            return;
+        }
         let last = process.inbox.back().map_or(Nanos::ZERO, |(at, _)| *at);
         process.inbox.push_back(((self.now + delay).max(last), event));
     }

@@ -132,7 +132,8 @@ proptest! {
 
     #[test]
     fn a_length_that_makes_no_sense_is_refused(length in prop::num::i32::ANY) {
-        let found = read_packet(&length.to_be_bytes());
+        let bytes = length.to_be_bytes();
+        let found = read_packet(&bytes);
         match usize::try_from(length) {
             Ok(length) if length <= MAX_REPLY_BYTES => prop_assert_eq!(found.unwrap().is_some(), length == 0),
             _ => prop_assert!(found.is_err()),

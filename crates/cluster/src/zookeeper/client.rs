@@ -3,11 +3,13 @@
 use super::address::{Credentials, Ensemble};
 use super::link::{Link, WAKER};
 use crate::mailbox::{Mailbox, Running, Stop};
-use crate::{Coordinator, CoordinatorEvent, CoordinatorOp, Outage};
-use leeward_platform::Nanos;
+use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage};
+use leeward_platform::{BootClock, Clock, Nanos};
 use mio::Poll;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Which ensemble, who Leeward is there, and how fast this process's death must be noticed.
 #[derive(Clone, Debug)]
@@ -55,6 +57,35 @@ impl Client {
     pub fn abandon(mut self) {
         self.0.stop(Stop::Abandon);
     }
+}
+
+/// Does `op` in a session of its own, for whoever is not a process of a cluster. Waits up to `within`.
+///
+/// # Errors
+/// The operation was refused; or no server took it in time: [`CoordinatorError::Refused`] with the reason. It may be done none
+/// the less.
+pub fn apply_once(options: ClientOptions, op: CoordinatorOp, within: Duration) -> Result<u64, CoordinatorError> {
+    let refused = |why: String| Err(CoordinatorError::Refused(why));
+    let (sender, events) = channel();
+    let client = match Client::start(options, move |event| drop(sender.send(event))) {
+        Ok(client) => client,
+        Err(error) => return refused(error.to_string()),
+    };
+    let clock = BootClock;
+    let deadline = clock.now() + Nanos::from(within);
+    while let Ok(event) = events.recv_timeout(deadline.since(clock.now()).duration()) {
+        match event {
+            // Again after a connection that was lost: whoever asks for this takes what was done before for an answer.
+            CoordinatorEvent::Synced { .. } => client.submit(0, op.clone()),
+            CoordinatorEvent::Reply { result: Err(CoordinatorError::Disconnected), .. } => {}
+            CoordinatorEvent::Reply { result, .. } => return result,
+            _ => {}
+        }
+    }
+    let outage = client.outage().map_or("it does not answer".into(), |outage| {
+        format!("{} cannot be reached: {}", outage.address, outage.reason)
+    });
+    refused(outage)
 }
 
 impl Coordinator for Client {

@@ -278,7 +278,7 @@ impl Link {
         let Some(connected) = talk.conversation.connected() else { return };
         let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
         if self.session.session != connected.session && timeout != self.options.session_timeout {
-            tracing::warn!(
+            tracing::info!(
                 asked_ms = self.options.session_timeout.as_millis(),
                 granted_ms = timeout.as_millis(),
                 "ZooKeeper grants another session timeout: it allows 2 to 20 times its tickTime"

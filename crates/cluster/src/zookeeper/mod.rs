@@ -26,4 +26,4 @@ mod mirror;
 mod plan;
 
 pub use address::{Credentials, Ensemble, SCHEME};
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, apply_once};

@@ -207,6 +207,7 @@ fn a_path_that_is_made_anew_is_not_the_one_before(stage: &dyn Stage) {
     assert!(one.submit(delete("/p/x", Some(first))).unwrap() > first);
     let second = one.submit(create("/p/x", "second", true)).unwrap();
     assert!(second > first);
+    two.until_tree(|tree| tree.get("/p/x").is_some_and(|(version, _)| *version == second));
     for op in [set("/p/x", "?", first), delete("/p/x", Some(first))] {
         assert_eq!(two.submit(op), Err(CoordinatorError::Stale { version: second }));
     }

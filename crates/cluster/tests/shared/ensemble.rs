@@ -23,7 +23,7 @@ const CLASS_PATH: [&str; 6] = [
     "netty-resolver.jar",
 ];
 /// Sessions end at a multiple of it.
-pub(crate) const TICK: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_millis(200);
 /// Longer than a server takes to start on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -112,11 +112,6 @@ impl Ensemble {
     pub(crate) fn address(&self, path: &str) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| server.client.to_string()).collect();
         format!("zk://{}{path}", hosts.join(","))
-    }
-
-    /// Where clients reach one server.
-    pub(crate) fn client_address(&self, server: usize) -> SocketAddr {
-        self.servers[server].client
     }
 
     /// Starts a server that was killed, and waits until it serves.
