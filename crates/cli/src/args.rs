@@ -48,6 +48,7 @@ pub(crate) enum Command {
     /// Run a whole cluster on this machine: one process a node, and the coordinator
     Dev(DevArgs),
     /// Run one node
+    #[command(alias = "server")]
     Serve(ServeArgs),
     /// Show nodes, roles, regions and lag of a running cluster
     Status(StatusArgs),
@@ -143,6 +144,9 @@ pub(crate) struct DevArgs {
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
+    /// Use ZooKeeper in place of a coordinator in this process: zk://host,host:port,.../path
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) coordinator: Option<String>,
     /// First port
     #[arg(long, default_value_t = crate::ports::DEFAULT_BASE, value_name = "PORT",
         value_parser = clap::value_parser!(u16).range(1..=65_000))]
@@ -159,10 +163,10 @@ pub(crate) struct DevArgs {
 #[command(after_help = "\
 Examples:
   leeward serve --config node.toml
-  leeward serve --set server_id=2 --set data_dir=/srv/leeward --set coordinator=127.0.0.1:7779
+  leeward serve --set server_id=2 --set data_dir=/srv/leeward --coordinator zk://zk1,zk2,zk3/leeward
   leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
-A node needs a coordinator: `leeward dev` hosts one. Settings of --set win over those of the file. The names and what
+A node needs a coordinator: `leeward dev` hosts one, ZooKeeper is one (docs/zookeeper.md). Settings of --set win over those of the file. The names and what
 they may be are in docs/configuration.md; an unknown name or a value out of its range is refused.")]
 pub(crate) struct ServeArgs {
     /// TOML file with the node's settings
@@ -171,6 +175,9 @@ pub(crate) struct ServeArgs {
     /// One setting
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
+    /// Where the coordinator is: an address, or zk://host,host:port,.../path
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) coordinator: Option<String>,
     /// Listen on addresses that others can reach, although nobody is asked for credentials
     #[arg(long)]
     pub(crate) insecure_listen: bool,

@@ -20,8 +20,8 @@ const FREED_WITHIN: Duration = Duration::from_millis(1500);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the coordinator of `plan`, once all that the plan needs is free.
-pub(crate) fn claim(plan: &Plan) -> Result<Host, DevError> {
+/// Starts the coordinator of `plan`, if it hosts one, once all that the plan needs is free.
+pub(crate) fn claim(plan: &Plan) -> Result<Option<Host>, DevError> {
     let deadline = Instant::now() + FREED_WITHIN;
     loop {
         match try_claim(plan) {
@@ -35,16 +35,8 @@ pub(crate) fn claim(plan: &Plan) -> Result<Host, DevError> {
     }
 }
 
-fn try_claim(plan: &Plan) -> Result<Host, DevError> {
-    let listen = plan.ports.coordinator();
-    let host = match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
-        Err(error @ HostError::Io { .. }) => {
-            // If it is the port, there is more to say about it.
-            plan.ports.check_coordinator()?;
-            return Err(error.into());
-        }
-        host => host?,
-    };
+fn try_claim(plan: &Plan) -> Result<Option<Host>, DevError> {
+    let host = if plan.hosts_coordinator() { Some(start_host(plan)?) } else { None };
     plan.ports.check_nodes(plan.nodes)?;
     for path in (1..=plan.nodes).map(|node| plan.node_directory(node)) {
         let locked = RealDisk::open(&path).and_then(|disk| disk.lock());
@@ -55,4 +47,16 @@ fn try_claim(plan: &Plan) -> Result<Host, DevError> {
         }
     }
     Ok(host)
+}
+
+fn start_host(plan: &Plan) -> Result<Host, DevError> {
+    let listen = plan.ports.coordinator();
+    match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
+        Err(error @ HostError::Io { .. }) => {
+            // If it is the port, there is more to say about it.
+            plan.ports.check_coordinator()?;
+            Err(error.into())
+        }
+        host => Ok(host?),
+    }
 }

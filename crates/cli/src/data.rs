@@ -11,8 +11,16 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) fn connect(connect: &Connect) -> Result<Client, ClientError> {
-    let options = ClientOptions { name: "leeward-cli".into(), deadline: DEADLINE, ..ClientOptions::default() };
-    Client::connect(&connect.connect, options)
+    Client::connect(&connect.connect, options())
+}
+
+/// As [`connect`], to a cluster that may have no table yet.
+pub(crate) fn connect_to_new(connect: &Connect) -> Result<Client, ClientError> {
+    Client::connect(&connect.connect, ClientOptions { needs_regions: false, ..options() })
+}
+
+fn options() -> ClientOptions {
+    ClientOptions { name: "leeward-cli".into(), deadline: DEADLINE, ..ClientOptions::default() }
 }
 
 fn open(place: &InTable) -> Result<Client, ClientError> {

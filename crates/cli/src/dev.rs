@@ -27,6 +27,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         Some(keys) => keys.iter().map(|key| bytes::Bytes::from(key.clone())).collect(),
         None => DEFAULT_SPLITS.map(bytes::Bytes::from).to_vec(),
     };
+    let coordinator = args.coordinator.iter().map(|address| ("coordinator".into(), address.clone()));
     let plan = Plan {
         nodes: args.nodes,
         directory: args.data.clone(),
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         splits,
         fabric: args.fabric.name(),
         table: args.table.options(args.nodes),
-        settings: args.settings.clone(),
+        settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
     let mut cluster = Cluster::start(plan)?;
     let interrupted = || matches!(events.try_recv(), Ok(Event::Stop));

@@ -7,6 +7,7 @@ use leeward_server::NodeConfig;
 
 pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let mut settings = args.settings.clone();
+    settings.extend(args.coordinator.iter().map(|address| ("coordinator".into(), address.clone())));
     if args.insecure_listen {
         settings.push(("insecure_listen".into(), "true".into()));
     }

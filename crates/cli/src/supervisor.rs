@@ -1,4 +1,4 @@
-//! A cluster on this machine: the coordinator in this process, and a child process a node. Used by `leeward dev` and by
+//! A cluster on this machine: the coordinator in this process, unless it is ZooKeeper, and a child process a node. Used by `leeward dev` and by
 //! `leeward bench --dev`.
 //!
 //! ```text
@@ -17,11 +17,12 @@ use crate::replicas;
 use leeward_bench::DevCluster;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
+use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
 use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
 use leeward_server::NodeConfig;
-use leeward_server::config::ConfigError;
+use leeward_server::config::{ConfigError, CoordinatorAt};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -39,8 +40,10 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long nodes may take to stop by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Settings that differ from node to node, and that the supervisor chooses.
-const CHOSEN_HERE: [&str; 7] =
-    ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen", "coordinator"];
+const CHOSEN_HERE: [&str; 6] =
+    ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen"];
+/// How long ZooKeeper may take to make the regions of a new cluster.
+const MADE_WITHIN: Duration = Duration::from_secs(20);
 /// Lines of a node's log that are shown when it dies.
 const SHOWN_LOG_LINES: usize = 12;
 
@@ -120,7 +123,8 @@ pub(crate) struct Death {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     plan: Plan,
-    host: Host,
+    /// The coordinator, unless it is ZooKeeper.
+    host: Option<Host>,
     nodes: Vec<Node>,
     /// The regions were there before this start.
     pub(crate) existed: bool,
@@ -138,14 +142,29 @@ impl Cluster {
         if let Some((name, _)) = chosen {
             return Err(DevError::Chosen(name.clone()));
         }
-        NodeConfig::load(None, &plan.settings)?;
+        let config = NodeConfig::load(None, &plan.settings)?;
+        let credentials = config.zookeeper_credentials()?;
+        let ensemble = match config.coordinator {
+            CoordinatorAt::ZooKeeper(ensemble) => Some(ensemble),
+            CoordinatorAt::Embedded(_) if plan.hosts_coordinator() => None,
+            CoordinatorAt::Embedded(_) => return Err(DevError::Chosen("coordinator".into())),
+        };
         create_directory(&plan.directory)?;
         let found = node_directories(&plan.directory);
         if found != 0 && found != plan.nodes {
             return Err(DevError::OtherNodes { directory: plan.directory, found });
         }
         let host = claim(&plan)?;
-        let existed = match host.apply(bootstrap_op(&plan.table, RegionId(1), &plan.splits)) {
+        let bootstrap = bootstrap_op(&plan.table, RegionId(1), &plan.splits);
+        let made = match (&host, ensemble) {
+            (Some(host), _) => host.apply(bootstrap),
+            (None, ensemble) => {
+                let ensemble = ensemble.expect("who hosts no coordinator uses ZooKeeper");
+                let options = zookeeper::ClientOptions { credentials, ..zookeeper::ClientOptions::new(ensemble) };
+                apply_once(options, bootstrap, MADE_WITHIN)
+            }
+        };
+        let existed = match made {
             Ok(_) => false,
             Err(CoordinatorError::Exists { .. }) => true,
             Err(error) => return Err(error.into()),
@@ -177,7 +196,7 @@ impl Cluster {
 
     /// Why the coordinator stopped by itself, if it did.
     pub(crate) fn coordinator_failure(&self) -> Option<String> {
-        self.host.failure()
+        self.host.as_ref().and_then(Host::failure)
     }
 
     /// Waits until every region answers and, where `whole`, has all of its members in sync.
@@ -310,6 +329,11 @@ impl DevCluster for Cluster {
 }
 
 impl Plan {
+    /// Whether the coordinator is in this process. Otherwise the settings say where it is.
+    pub(crate) fn hosts_coordinator(&self) -> bool {
+        self.settings.iter().all(|(name, _)| name != "coordinator")
+    }
+
     pub(crate) fn node_directory(&self, node: u32) -> PathBuf {
         self.directory.join(format!("node-{node}"))
     }

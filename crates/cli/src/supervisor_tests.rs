@@ -30,7 +30,7 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
     assert_eq!(config.data_dir(), directory.join("node-2"));
     let addresses = [config.resp_listen(), config.native_listen(), config.admin_listen(), config.fabric_listen()];
     assert_eq!(addresses, ["127.0.0.1:9380", "127.0.0.1:9480", "127.0.0.1:9580", "127.0.0.1:9680"]);
-    assert_eq!(config.coordinator.port(), 9779);
+    assert_eq!(config.coordinator.to_string(), "127.0.0.1:9779");
     let shared = NodeConfig::from_toml(&plan(directory, "shm").config(1), "node.toml").expect("settings");
     assert_eq!(shared.fabric, FabricKind::Shm);
     for fabric in <Fabric as clap::ValueEnum>::value_variants() {
@@ -59,6 +59,8 @@ fn settings_that_no_node_could_take_are_refused_before_anything_is_made() {
         ("colour", "red", "unknown field `colour`"),
         ("server_id", "7", "--set server_id: every node gets its own"),
         ("resp_listen", "127.0.0.1:1", "--set resp_listen"),
+        ("coordinator", "127.0.0.1:1", "--set coordinator"),
+        ("coordinator", "zk://127.0.0.1:1", "names no path"),
     ] {
         let directory = parent.path().join("data");
         let mut plan = plan(&directory, "shm");

@@ -32,7 +32,7 @@ pub(crate) fn run(command: &TableCommand) -> Outcome {
 }
 
 fn create(args: &CreateTableArgs) -> Outcome {
-    let client = data::connect(args.connect())?;
+    let client = data::connect_to_new(args.connect())?;
     let map = client.region_map()?;
     let replicas = map.table(DEFAULT_TABLE).map_or(TableOptions::default().replicas, |table| table.replicas);
     let table = args.new_table(replicas);

@@ -16,6 +16,8 @@ pub struct ClientOptions {
     /// How long connecting may take until some node has answered. Nothing listening at any address is no reason to
     /// wait for a whole deadline.
     pub connect_within: Duration,
+    /// Whether connecting waits until there is a region. Not for whoever makes the first table.
+    pub needs_regions: bool,
     /// Pause before the first retry of an operation; it doubles from there up to 16 times as long.
     pub retry_pause: Duration,
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple of
@@ -41,6 +43,7 @@ impl Default for ClientOptions {
             table: TableName::default(),
             deadline: Duration::from_secs(30),
             connect_within: Duration::from_secs(2),
+            needs_regions: true,
             retry_pause: Duration::from_millis(5),
             ring_bytes: 256 << 10,
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },

@@ -116,7 +116,7 @@ impl Session {
     ///
     /// # Errors
     /// There are no rings where they are asked for ([`ClientError::Rings`]), no node answers within [`ClientOptions::connect_within`], the one that does knows no region until
-    /// [`ClientOptions::deadline`], or an address cannot be one.
+    /// [`ClientOptions::deadline`] though one is [needed](ClientOptions::needs_regions), or an address cannot be one.
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
         let begun = Instant::now();
         let deadline = begun + options.deadline;
@@ -157,7 +157,7 @@ impl Session {
         if session.mail.is_some() {
             session.await_rings(connect_until)?;
         }
-        while session.map.regions.is_empty() {
+        while session.options.needs_regions && session.map.regions.is_empty() {
             if Instant::now() >= deadline {
                 return Err(ClientError::NoRegions { seeds: session.seeds.join(", ") });
             }

@@ -176,8 +176,8 @@ impl Agent {
                 self.forget_outstanding()
             }
             CoordinatorEvent::Synced { .. } => {}
-            CoordinatorEvent::Changed(change) => {
-                if let Some(path) = ClusterPath::parse(&change.path) {
+            CoordinatorEvent::Changed(changes) => {
+                for path in changes.iter().filter_map(|change| ClusterPath::parse(&change.path)) {
                     self.paused.remove(&path);
                 }
             }

@@ -51,7 +51,7 @@ impl Fixture {
 
     pub(super) fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
         self.version += 1;
-        self.tell(CoordinatorEvent::Changed(Change { path: path.into(), version: self.version, value }));
+        self.tell(CoordinatorEvent::Changed(vec![Change { path: path.into(), version: self.version, value }]));
     }
 
     pub(super) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {

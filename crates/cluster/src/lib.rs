@@ -8,7 +8,8 @@
 //!   clock, socket or file inside. The simulator drives the very same machine.
 //! - A replica group's configuration changes only by compare-and-set, and every change raises its epoch (PacificA). So
 //!   two masters, or a master and a primary, that act on different knowledge do no harm: one of them is refused.
-//! - [`Tree`] is the coordinator itself as a state machine; [`embedded`] gives it a log, sockets and threads.
+//! - [`Tree`] is the coordinator itself as a state machine; [`embedded`] gives it a log, sockets and threads. [`zookeeper`]
+//!   keeps the same paths in an ensemble of ZooKeeper servers.
 //!
 //! Nothing here knows the engine or how replicas exchange data. `docs/reconfiguration.md` tells the rules to operators.
 #![forbid(unsafe_code)]
@@ -16,11 +17,14 @@
 mod agent;
 mod awaited;
 mod bootstrap;
+mod connection;
 mod deadlines;
 pub mod embedded;
+mod mailbox;
 mod master;
 mod tree;
 mod view;
+pub mod zookeeper;
 
 pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};
 pub use awaited::{Awaited, awaited};
@@ -35,8 +39,19 @@ use leeward_platform::Nanos;
 /// A service that keeps a small tree of paths for the whole cluster, with sessions, ephemeral paths and
 /// compare-and-set.
 ///
-/// What it promises to each process, as [`CoordinatorEvent`]s in this order: every change, in one order that is the
-/// same for all; the changes of an operation before the operation's `Reply`.
+/// What it promises to each process, as [`CoordinatorEvent`]s in this order:
+/// - The process is shown the tree as it was at one version, then as it was at a later one, and so on: versions are one
+///   order for all. It need not be shown each: changes that follow on one another may be told in one
+///   [`CoordinatorEvent::Changed`], and of several changes of one path then only the last, which may be the removal of a
+///   path that was never shown.
+/// - What an operation changed, or was refused for, was shown before its `Reply`, or something later was. One that names a
+///   version that this process was not shown yet may be refused for what it was shown last.
+/// - Versions rise. A path is shown with the version of its last change, a removed one with any version from its removal to
+///   the state that is shown. Changes that were made in one step may share a version, and are told together. What two
+///   processes hold at the same version is the same.
+///
+/// Whoever decides on the states that he is shown, and changes them by compare-and-set, as [`Agent`] does, is as
+/// well off without those in between: he is like one who was told a little later.
 pub trait Coordinator: Send + Sync {
     /// Asks for `op`; the answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no
     /// session is up, the answer is [`CoordinatorError::Disconnected`].
@@ -72,8 +87,9 @@ pub enum CoordinatorEvent {
     Down,
     /// The session is over and its ephemeral paths are gone. `Up` with another follows.
     Expired,
-    /// A path changed, or, between `Up` and `Synced`, is part of the tree.
-    Changed(Change),
+    /// Paths changed, ascending by version; between `Up` and `Synced`, they are part of the tree. Never empty, and each
+    /// path at most once.
+    Changed(Vec<Change>),
     /// The whole tree was told; what follows are changes.
     Synced {
         /// Number of the last change that it holds.
@@ -83,7 +99,7 @@ pub enum CoordinatorEvent {
     Reply {
         /// Id that [`Coordinator::submit`] got.
         id: u64,
-        /// The version that the operation's last change got.
+        /// The version of what it changed last.
         result: Result<u64, CoordinatorError>,
     },
 }

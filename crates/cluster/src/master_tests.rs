@@ -22,7 +22,7 @@ fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> V
     let mut view = View::default();
     view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
     for change in tree.changes() {
-        view.handle(&CoordinatorEvent::Changed(change));
+        view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
     view.handle(&CoordinatorEvent::Synced { version: tree.version() });
     for (member, copy) in live {
@@ -33,7 +33,7 @@ fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> V
 
 fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
     let version = view.version() + 1;
-    view.handle(&CoordinatorEvent::Changed(Change { path: path.to_string(), version, value }));
+    view.handle(&CoordinatorEvent::Changed(vec![Change { path: path.to_string(), version, value }]));
 }
 
 fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {

@@ -41,13 +41,13 @@ impl View {
                 self.synced = false;
                 self.gathering = None;
             }
-            CoordinatorEvent::Changed(change) => match &mut self.gathering {
-                Some(content) => content.take(change),
-                None => {
-                    self.current.take(change);
+            CoordinatorEvent::Changed(changes) => {
+                let content = self.gathering.as_mut().unwrap_or(&mut self.current);
+                changes.iter().for_each(|change| content.take(change));
+                if self.gathering.is_none() {
                     self.map = None;
                 }
-            },
+            }
             CoordinatorEvent::Synced { version } => {
                 if let Some(mut content) = self.gathering.take() {
                     content.version = content.version.max(*version);

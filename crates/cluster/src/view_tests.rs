@@ -20,7 +20,7 @@ fn info(server: u32, incarnation: u64) -> ServerInfo {
 }
 
 fn changed(path: &str, version: u64, value: Option<Bytes>) -> CoordinatorEvent {
-    CoordinatorEvent::Changed(Change { path: path.into(), version, value })
+    CoordinatorEvent::Changed(vec![Change { path: path.into(), version, value }])
 }
 
 const UP: CoordinatorEvent = CoordinatorEvent::Up { session: SessionId(1) };
@@ -37,7 +37,7 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
     let mut view = View::default();
     view.handle(&UP);
     for change in tree.changes() {
-        view.handle(&CoordinatorEvent::Changed(change));
+        view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
     assert!(!view.is_synced() && view.regions().count() == 0);
     view.handle(&CoordinatorEvent::Synced { version: 9 });

@@ -173,7 +173,7 @@ impl Cluster {
         process.up = true;
         self.deadlines.open(self.now, session, SESSION);
         let mut events = vec![CoordinatorEvent::Up { session }];
-        events.extend(self.tree.changes().map(CoordinatorEvent::Changed));
+        events.extend(self.tree.changes().map(|change| CoordinatorEvent::Changed(vec![change])));
         events.push(CoordinatorEvent::Synced { version: self.tree.version() });
         for event in events {
             self.send(server, event);
@@ -183,7 +183,16 @@ impl Cluster {
     /// An event begins its way to a process, behind those before it.
     fn send(&mut self, server: ServerId, event: CoordinatorEvent) {
         let delay = self.delay();
+        let is_together = self.random.bool();
         let Some(process) = self.processes.get_mut(&server).filter(|process| process.up) else { return };
+        // What is on its way may be told together with what follows, of each path the last.
+        if let (CoordinatorEvent::Changed(new), Some((_, CoordinatorEvent::Changed(changes)))) =
+            (&event, process.inbox.back_mut().filter(|_| is_together))
+        {
+            changes.retain(|change| new.iter().all(|other| other.path != change.path));
+            changes.extend(new.iter().cloned());
+            return;
+        }
         let last = process.inbox.back().map_or(Nanos::ZERO, |(at, _)| *at);
         process.inbox.push_back(((self.now + delay).max(last), event));
     }
@@ -193,7 +202,7 @@ impl Cluster {
             self.observe(&change);
             let servers: Vec<ServerId> = self.processes.keys().copied().collect();
             for server in servers {
-                self.send(server, CoordinatorEvent::Changed(change.clone()));
+                self.send(server, CoordinatorEvent::Changed(vec![change.clone()]));
             }
         }
     }

@@ -25,6 +25,7 @@ mod stamp;
 pub mod superblock;
 pub mod table;
 pub mod wire;
+pub mod zookeeper;
 
 pub use frame::DecodeError;
 pub use ids::*;

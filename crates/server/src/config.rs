@@ -13,6 +13,7 @@
 //! # Ok::<(), leeward_server::config::ConfigError>(())
 //! ```
 
+use leeward_cluster::zookeeper::{Credentials, Ensemble};
 use leeward_fabric::Provider;
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
@@ -21,6 +22,7 @@ use leeward_platform::Nanos;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt::{self, Display};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -88,6 +90,45 @@ impl<'de> Deserialize<'de> for RingsOn {
     }
 }
 
+/// Who keeps the cluster's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoordinatorAt {
+    /// The embedded coordinator, which listens here.
+    Embedded(SocketAddr),
+    /// A path of an ensemble of ZooKeeper.
+    ZooKeeper(Ensemble),
+}
+
+impl<'de> Deserialize<'de> for CoordinatorAt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CoordinatorAt, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl FromStr for CoordinatorAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<CoordinatorAt, String> {
+        if text.contains("://") {
+            return text.parse().map(CoordinatorAt::ZooKeeper);
+        }
+        text.parse().map(CoordinatorAt::Embedded).map_err(|_| {
+            format!(
+                "{text:?} is not an IP address and a port, such as 127.0.0.1:7779, nor a path of ZooKeeper, such as \
+                 zk://zk1,zk2,zk3/leeward"
+            )
+        })
+    }
+}
+
+impl Display for CoordinatorAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CoordinatorAt::Embedded(address) => address.fmt(f),
+            CoordinatorAt::ZooKeeper(ensemble) => ensemble.fmt(f),
+        }
+    }
+}
+
 /// Settings of one node. Every field can be given in the file by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -117,9 +158,10 @@ pub struct NodeConfig {
     /// How long the event loop looks for requests in rings after the last one, before it sleeps, in microseconds: 0 to
     /// 100,000. Default: 100 with four cores or more, else 0.
     pub ring_spin_us: Option<u64>,
-    /// Where the embedded coordinator listens.
-    #[serde(deserialize_with = "socket_address")]
-    pub coordinator: SocketAddr,
+    /// Where the coordinator is: the embedded one's address, or `zk://host[:port],.../path`.
+    pub coordinator: CoordinatorAt,
+    /// A file with `user:password` for ZooKeeper: only this user then has access to what Leeward writes there.
+    pub zookeeper_auth_file: Option<PathBuf>,
     /// Listen on addresses that are not loopback, although nothing checks who connects.
     pub insecure_listen: bool,
     /// Size that the volume may reach, in bytes: at least 64 MiB. Default: as far as the device lets it.
@@ -163,7 +205,8 @@ impl Default for NodeConfig {
             rings: RingsOn::Fabric(FabricKind::Shm),
             ring_bytes: 256 << 10,
             ring_spin_us: None,
-            coordinator: SocketAddr::from(([127, 0, 0, 1], 7779)),
+            coordinator: CoordinatorAt::Embedded(SocketAddr::from(([127, 0, 0, 1], 7779))),
+            zookeeper_auth_file: None,
             insecure_listen: false,
             capacity_bytes: None,
             memory_budget: 128 << 20,
@@ -198,6 +241,14 @@ pub enum ConfigError {
         /// The file, or the flag.
         origin: String,
         /// What is wrong, and where.
+        reason: String,
+    },
+    /// The file with the credentials for ZooKeeper holds none.
+    #[error("{}: it must be one line, user:password, for ZooKeeper: {reason}", path.display())]
+    Credentials {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
         reason: String,
     },
     /// A value is out of its range.
@@ -326,6 +377,11 @@ impl NodeConfig {
         check.range("session_timeout_ms", self.session_timeout_ms, 200..=60_000)?;
         check.range("lease_ms", self.lease_ms, 100..=60_000)?;
         check.range("expected_servers", self.expected_servers, 1..=1000)?;
+        if let (Some(file), CoordinatorAt::Embedded(_)) = (&self.zookeeper_auth_file, &self.coordinator) {
+            let allowed =
+                "left out where the coordinator is not ZooKeeper: set coordinator to zk://host,.../path".into();
+            return Err(check.refused("zookeeper_auth_file", file.display(), allowed));
+        }
         if let Some(host) = &self.advertise_host {
             let is_ip = host.parse::<IpAddr>().is_ok_and(|ip| !ip.is_unspecified());
             let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
@@ -363,6 +419,19 @@ impl NodeConfig {
         Ok(())
     }
 
+    /// Who this node is for ZooKeeper, from the file that says so.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn zookeeper_credentials(&self) -> Result<Option<Credentials>, ConfigError> {
+        let Some(path) = &self.zookeeper_auth_file else { return Ok(None) };
+        let unreadable = |source| ConfigError::Unreadable { path: path.clone(), source };
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let wrong = |reason| ConfigError::Credentials { path: path.clone(), reason };
+        line.parse().map(Some).map_err(wrong)
+    }
+
     /// Where its volume is.
     pub fn data_dir(&self) -> PathBuf {
         self.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("leeward-data/node-{}", self.server_id)))
@@ -388,8 +457,15 @@ impl NodeConfig {
         match self.fabric {
             FabricKind::Tcp | FabricKind::Libfabric(_) => self.listen(&self.fabric_listen, 7678),
             FabricKind::Shm => self.fabric_listen.clone().unwrap_or_else(|| {
-                // Two clusters of one host differ in their coordinator's port.
-                format!("@leeward-{}-{}", self.coordinator.port(), self.server_id)
+                // Two clusters of one host differ in their coordinator's port, or in their path at ZooKeeper.
+                match &self.coordinator {
+                    CoordinatorAt::Embedded(address) => format!("@leeward-{}-{}", address.port(), self.server_id),
+                    CoordinatorAt::ZooKeeper(ensemble) => {
+                        let mut hasher = DefaultHasher::new();
+                        ensemble.to_string().hash(&mut hasher);
+                        format!("@leeward-zk-{:016x}-{}", hasher.finish(), self.server_id)
+                    }
+                }
             }),
         }
     }
@@ -419,13 +495,6 @@ impl NodeConfig {
 pub(crate) fn has_many_cores() -> bool {
     const MANY_CORES: usize = 4;
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
-}
-
-/// An address, with a message that says what one is.
-fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let reason = || D::Error::custom(format!("{text:?} is not an IP address and a port, such as 127.0.0.1:7779"));
-    text.parse().map_err(|_| reason())
 }
 
 fn malformed(origin: &str, error: &toml::de::Error) -> ConfigError {

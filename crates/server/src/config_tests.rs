@@ -41,7 +41,13 @@ fn absurd_values_are_refused_with_the_range() {
         ("advertise_host = \"\"", "advertise_host is \"\": it must be a host name or an IP address"),
         ("advertise_host = \"node-1:7379\"", "without a port"),
         ("advertise_host = \"0.0.0.0\"", "that others can connect to"),
-        ("coordinator = \"localhost:7779\"", "is not an IP address and a port, such as 127.0.0.1:7779"),
+        (
+            "coordinator = \"localhost:7779\"",
+            "is not an IP address and a port, such as 127.0.0.1:7779, nor a path of ZooKeeper",
+        ),
+        ("coordinator = \"zk://zk1,zk2\"", "\"zk://zk1,zk2\" names no path for the cluster: write zk://host"),
+        ("coordinator = \"http://zk1/x\"", "does not begin with zk://"),
+        ("zookeeper_auth_file = \"/x\"", "zookeeper_auth_file is /x: it must be left out where the coordinator is not"),
         ("memory_budget = -1", "memory_budget"),
         ("memory_budget = \"much\"", "memory_budget"),
         ("fabric = \"carrier-pigeon\"", "\"carrier-pigeon\" is no fabric: it must be tcp, shm, libfabric"),
@@ -111,4 +117,30 @@ fn every_setting_is_documented() {
     for name in names {
         assert!(page.contains(&format!("`{name}`")), "docs/configuration.md lacks {name}");
     }
+}
+
+#[test]
+fn an_ensemble_and_its_credentials_are_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("auth");
+    let overrides = [("coordinator", "zk://zk1,zk2:2182/leeward"), ("zookeeper_auth_file", file.to_str().unwrap())];
+    let overrides = overrides.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let config = NodeConfig::load(None, &overrides).unwrap();
+    assert_eq!(config.coordinator.to_string(), "zk://zk1:2181,zk2:2182/leeward");
+    let missing = config.zookeeper_credentials().unwrap_err().to_string();
+    assert!(missing.starts_with(&format!("{}: No such file", file.display())), "{missing}");
+    std::fs::write(&file, "leeward:secret\n").unwrap();
+    assert_eq!(config.zookeeper_credentials().unwrap().unwrap().user(), "leeward");
+    std::fs::write(&file, "secret\n").unwrap();
+    let wrong = config.zookeeper_credentials().unwrap_err().to_string();
+    assert!(wrong.contains("auth: it must be one line, user:password") && !wrong.contains("secret"), "{wrong}");
+    assert_eq!(NodeConfig::default().zookeeper_credentials().unwrap(), None);
+
+    // Two clusters of one host have sockets of their own.
+    let listens = |path: &str| {
+        let coordinator = format!("coordinator = \"zk://zk1/{path}\"\nfabric = \"shm\"");
+        NodeConfig::from_toml(&coordinator, "node.toml").unwrap().fabric_listen()
+    };
+    assert_eq!(listens("a"), listens("a"));
+    assert_ne!(listens("a"), listens("b"));
 }

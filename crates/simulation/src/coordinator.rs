@@ -1,7 +1,8 @@
 //! The coordinator of the simulation: the real [`Tree`], with sessions that expire and connections that are cut.
 //!
 //! What goes over a connection arrives in order, later. A cut loses what is under way; whether an operation that was
-//! under way is done is up to chance.
+//! under way is done is up to chance. In one seed of three a change may be told together with those after it, of each path the
+//! last, as ZooKeeper's client does.
 
 use crate::world::NodeId;
 use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, Tree};
@@ -34,6 +35,8 @@ struct Client {
     /// Names the connection; what belongs to an earlier one is lost.
     connection: Option<u64>,
     heard: Nanos,
+    /// Changes that are told together with the next thing that is, each path once.
+    held: Vec<Change>,
     /// When the last thing sent either way arrives.
     inbound: Nanos,
     outbound: Nanos,
@@ -48,6 +51,8 @@ pub(crate) struct Host {
     /// Its process does not run: nobody reaches it, no session expires.
     pub(crate) down: bool,
     next_connection: u64,
+    /// Chooses which changes are told together, where some are.
+    together: Option<Rng>,
 }
 
 /// Something on its way to the host or to a node, and when it arrives.
@@ -62,7 +67,8 @@ pub(crate) enum Travelling {
 }
 
 impl Host {
-    pub(crate) fn new(nodes: usize) -> Host {
+    /// The coordinator of `nodes` nodes in the world of `seed`.
+    pub(crate) fn new(nodes: usize, seed: u64) -> Host {
         Host {
             tree: Tree::new(),
             clients: (0..nodes).map(|_| Client::default()).collect(),
@@ -70,6 +76,7 @@ impl Host {
             reachable: vec![true; nodes],
             down: false,
             next_connection: 1,
+            together: seed.is_multiple_of(3).then(|| Rng::new(!seed)),
         }
     }
 
@@ -78,17 +85,32 @@ impl Host {
     }
 
     fn tell(&mut self, now: Nanos, node: NodeId, event: CoordinatorEvent, rng: &mut Rng, out: &mut Vec<Sent>) {
+        self.tell_held(now, node, rng, out);
         let client = &mut self.clients[node];
         client.inbound = client.inbound.max(now + Host::delay(rng));
         let travelling = Travelling::Event { connection: client.connection, event };
         out.push((client.inbound, node, travelling));
     }
 
+    /// Tells what is held back for `node`.
+    fn tell_held(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Sent>) {
+        let held = std::mem::take(&mut self.clients[node].held);
+        if !held.is_empty() {
+            self.tell(now, node, CoordinatorEvent::Changed(held), rng, out);
+        }
+    }
+
     fn broadcast(&mut self, now: Nanos, changes: &[Change], rng: &mut Rng, out: &mut Vec<Sent>) {
         for node in 0..self.clients.len() {
-            if self.clients[node].connection.is_some() {
-                for change in changes {
-                    self.tell(now, node, CoordinatorEvent::Changed(change.clone()), rng, out);
+            if self.clients[node].connection.is_none() {
+                continue;
+            }
+            for change in changes {
+                let held = &mut self.clients[node].held;
+                held.retain(|other| other.path != change.path);
+                held.push(change.clone());
+                if !self.together.as_mut().is_some_and(|rng| rng.one_in(2)) {
+                    self.tell_held(now, node, rng, out);
                 }
             }
         }
@@ -147,6 +169,7 @@ impl Host {
     /// The connection of a node ends; it notices after a while.
     fn cut(&mut self, now: Nanos, node: NodeId, out: &mut Vec<Sent>) {
         let client = &mut self.clients[node];
+        client.held.clear();
         if client.connection.take().is_some() {
             let noticed = client.inbound.max(client.heard + NOTICED).max(now);
             client.inbound = noticed;
@@ -177,6 +200,7 @@ impl Host {
             return;
         }
         for node in 0..alive.len() {
+            self.tell_held(now, node, rng, out);
             let silent = now - self.clients[node].heard > SESSION_TIMEOUT;
             if let Some(session) = self.clients[node].session.take_if(|_| silent) {
                 let changes = self.tree.close(session);
@@ -203,7 +227,7 @@ impl Host {
         }
         self.tell(now, node, CoordinatorEvent::Up { session }, rng, out);
         for change in self.tree.changes().collect::<Vec<_>>() {
-            self.tell(now, node, CoordinatorEvent::Changed(change), rng, out);
+            self.tell(now, node, CoordinatorEvent::Changed(vec![change]), rng, out);
         }
         let version = self.tree.version();
         self.tell(now, node, CoordinatorEvent::Synced { version }, rng, out);

@@ -3,11 +3,14 @@
 
 mod comparison;
 mod copies;
+#[path = "../../../cluster/tests/shared/ensemble.rs"]
+mod ensemble;
 mod faults;
 mod many;
 mod rings;
 mod running;
 mod tables;
+mod zookeeper;
 
 use running::{Dev, Resp, leeward, wait_for};
 use std::process::Command;
@@ -202,6 +205,11 @@ fn bad_arguments_and_settings_are_refused() {
     for (args, part) in [
         (&["serve", "--set", "memory_budget=5"][..], "memory_budget is 5: it must be from"),
         (&["serve", "--set", "colour=red"], "colour"),
+        (&["server", "--coordinator", "zk://a,b"], "names no path for the cluster: write zk://host[:port]"),
+        (
+            &["serve", "--coordinator", "zk://a/b", "--set", "zookeeper_auth_file=/nonexistent"],
+            "/nonexistent: No such file",
+        ),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["serve", "--set", "resp_listen=0.0.0.0:1"], "loopback"),
         (&["get", "x", "--connect", "nowhere"], "host:port"),

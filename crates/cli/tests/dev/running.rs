@@ -154,7 +154,7 @@ impl Drop for Dev {
 }
 
 /// A base port for one test; tests of this file run at the same time.
-fn free_base() -> u16 {
+pub(crate) fn free_base() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let offset = (std::process::id() % 8) as u16 * 1000;
     10_000 + offset + NEXT.fetch_add(10, Ordering::Relaxed)

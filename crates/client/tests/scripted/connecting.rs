@@ -1,7 +1,9 @@
 //! What a client says, and how soon, where there is nothing to connect to; and what a node says of itself.
 
 use crate::fake::{FakeNode, map, succeed};
-use leeward_client::{ClientError, ClientOptions, Introduction, RegionMap, Session, introduce};
+use leeward_client::{
+    Client, ClientError, ClientOptions, Introduction, NewTable, RegionMap, Session, TableOptions, introduce,
+};
 use leeward_format::ServerId;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -47,6 +49,15 @@ fn a_node_without_regions_is_waited_for_and_then_told_from_none() {
     let options = ClientOptions { deadline: Duration::from_millis(300), ..ClientOptions::default() };
     let error = Session::connect(&[&address], options).expect_err("it knows no region");
     assert!(matches!(error, ClientError::NoRegions { .. }), "{error}");
+}
+
+#[test]
+fn whoever_makes_the_first_table_needs_no_region() {
+    let (listener, address) = FakeNode::bind();
+    let _node = FakeNode::serve(listener, map(1, &[], &[&address]), succeed);
+    let options = ClientOptions { needs_regions: false, ..options(LONG) };
+    let client = Client::connect(&[&address], options).expect("the node answers");
+    client.create_table(NewTable { options: TableOptions::default(), splits: Vec::new() }).expect("it is asked for");
 }
 
 #[test]

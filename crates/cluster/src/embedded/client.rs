@@ -8,19 +8,18 @@
 //! `Down` comes as soon as heartbeats are unanswered for a third of the session timeout, so a process learns that it is
 //! cut off well before the others believe that it died.
 
-use super::connection::{Broken, Connection};
+use crate::connection::{Broken, Connection};
+use crate::mailbox::{LEAVE_WITHIN, Mailbox, Running, Stop};
 use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
 use leeward_format::frame::FrameKind;
 use leeward_platform::{BootClock, Clock, Nanos};
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token, Waker};
-use parking_lot::Mutex;
+use mio::{Events, Interest, Poll, Token};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -29,8 +28,6 @@ const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
 const REQUEST_OVERHEAD_BYTES: usize = 64;
 /// Pause between attempts to connect.
 const RETRY: Nanos = Nanos::from_millis(50);
-/// How long a client that leaves tries to say so.
-const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
 
 /// Which coordinator, and how fast it must notice this process's death.
 #[derive(Clone, Copy, Debug)]
@@ -50,29 +47,7 @@ impl ClientOptions {
 
 /// The connection. Dropping it ends the session at once; [`Client::abandon`] does not.
 #[derive(Debug)]
-pub struct Client {
-    shared: Arc<Shared>,
-    waker: Arc<Waker>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    inbox: Mutex<Inbox>,
-    outage: Mutex<Option<Outage>>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    ops: Vec<(u64, CoordinatorOp)>,
-    stop: Option<Stop>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    Leave,
-    Abandon,
-}
+pub struct Client(Running);
 
 impl Client {
     /// Begins to connect, and goes on until dropped. Events go to `sink`, from the client's thread.
@@ -81,55 +56,34 @@ impl Client {
     /// The machine refuses a thread or descriptors. A host that cannot be reached is no error: it may come.
     pub fn start(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let shared = Arc::new(Shared::default());
+        let mailbox = Arc::new(Mailbox::new(&poll, WAKER)?);
         let link = Link {
             options,
             sink: Box::new(sink),
             clock: BootClock,
             poll,
-            shared: shared.clone(),
+            mailbox: mailbox.clone(),
             session: None,
             timeout: options.session_timeout,
             state: State::Idle { retry: Nanos::ZERO },
             pending: BTreeSet::new(),
         };
-        let thread = std::thread::Builder::new().name("coordinator-client".into()).spawn(move || link.run())?;
-        Ok(Client { shared, waker, thread: Some(thread) })
+        Ok(Client(Running::start(mailbox, move || link.run())?))
     }
 
     /// Stops without ending the session, as if the process had been killed.
     pub fn abandon(mut self) {
-        self.stop(Stop::Abandon);
-    }
-
-    fn stop(&mut self, stop: Stop) {
-        let Some(thread) = self.thread.take() else { return };
-        self.shared.inbox.lock().stop = Some(stop);
-        self.wake();
-        // A panic of the thread was printed when it happened.
-        drop(thread.join());
-    }
-
-    fn wake(&self) {
-        self.waker.wake().expect("an eventfd takes a write of one");
+        self.0.stop(Stop::Abandon);
     }
 }
 
 impl Coordinator for Client {
     fn submit(&self, id: u64, op: CoordinatorOp) {
-        self.shared.inbox.lock().ops.push((id, op));
-        self.wake();
+        self.0.mailbox().submit(id, op);
     }
 
     fn outage(&self) -> Option<Outage> {
-        self.shared.outage.lock().clone()
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.stop(Stop::Leave);
+        self.0.mailbox().outage()
     }
 }
 
@@ -148,7 +102,7 @@ struct Link {
     sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
     clock: BootClock,
     poll: Poll,
-    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
     session: Option<SessionId>,
     timeout: Nanos,
     state: State,
@@ -174,8 +128,7 @@ impl Link {
                 self.lose(&broken);
             }
             self.keep_time();
-            let stop = self.shared.inbox.lock().stop;
-            match stop {
+            match self.mailbox.stop() {
                 Some(Stop::Leave) => return self.leave(),
                 Some(Stop::Abandon) => return,
                 None => {}
@@ -252,14 +205,16 @@ impl Link {
 
     /// Remembers why there is no session, for whoever asks: the first failure's time, the last one's reason.
     fn note_outage(&self, now: Nanos, before: &State, broken: &Broken) {
-        let mut outage = self.shared.outage.lock();
         let since = match before {
             State::Up { confirmed, .. } => *confirmed,
             State::Attaching { since, .. } => *since,
             State::Idle { .. } => now,
         };
-        let since = outage.as_ref().map_or(since, |outage| outage.since);
-        *outage = Some(Outage { address: self.options.address.to_string(), since, reason: broken.to_string() });
+        self.mailbox.note_outage(Outage {
+            address: self.options.address.to_string(),
+            since,
+            reason: broken.to_string(),
+        });
     }
 
     /// Takes everything that the host has sent.
@@ -291,7 +246,7 @@ impl Link {
                 (self.sink)(CoordinatorEvent::Expired);
                 return Err(Broken::Protocol("the session has expired"));
             }
-            (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(change),
+            (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(vec![change]),
             (CoordinatorReply::Synced { version }, State::Up { .. }) => CoordinatorEvent::Synced { version },
             (CoordinatorReply::Heartbeat { nonce }, State::Up { confirmed, sent, .. }) => {
                 // Never later than what was sent, whatever the peer says.
@@ -318,14 +273,14 @@ impl Link {
         self.state = State::Up { connection, confirmed: since, sent: since };
         self.session = Some(session);
         self.timeout = Nanos::from_millis(timeout_ms.max(1).into());
-        *self.shared.outage.lock() = None;
+        self.mailbox.end_outage();
         (self.sink)(CoordinatorEvent::Up { session });
         Ok(())
     }
 
     /// Sends what was submitted, or refuses it while there is nobody to send it to.
     fn send(&mut self) -> Result<(), Broken> {
-        let ops = std::mem::take(&mut self.shared.inbox.lock().ops);
+        let ops = self.mailbox.take_ops();
         match &mut self.state {
             State::Up { connection, .. } => {
                 for (id, op) in ops {

@@ -9,7 +9,6 @@
 //! `docs/formats/coordinator.md` describes the bytes.
 
 mod client;
-mod connection;
 mod host;
 mod log;
 mod service;

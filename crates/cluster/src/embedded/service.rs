@@ -7,8 +7,8 @@
 //!   after `Synced` a process knows that nothing it asked for earlier is still on its way.
 //! - If the log fails, the loop ends with everything dropped: a host never guesses what its log holds.
 
-use super::connection::{Broken, Connection};
 use super::log::Log;
+use crate::connection::{Broken, Connection};
 use crate::{Deadlines, Tree};
 use leeward_format::coordinator::{
     Change, CoordinatorError, CoordinatorOp, CoordinatorReply, CoordinatorRequest, LogEntry, SessionId,
@@ -393,7 +393,7 @@ impl Service {
             Broken::Closed | Broken::Io(_) => {
                 tracing::debug!(address = peer.address, reason = %broken, "the coordinator lost a connection");
             }
-            Broken::Hostile(_) | Broken::Protocol(_) | Broken::Slow | Broken::Silent => {
+            Broken::Hostile(_) | Broken::Protocol(_) | Broken::Slow | Broken::Silent | Broken::Refused(_) => {
                 tracing::warn!(address = peer.address, reason = %broken, "the coordinator closes a connection");
             }
         }

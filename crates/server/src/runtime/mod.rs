@@ -22,13 +22,14 @@ pub(crate) mod spending;
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking};
 use crate::commands::{Clients, Cursors, Facts, Shared};
-use crate::config::{ConfigError, FabricKind, RingsOn};
+use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
 use crate::rings::{Mail, RingFabric, RingLimits, Rings};
 use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
-use leeward_cluster::{ClusterOptions, embedded};
+use leeward_cluster::zookeeper::{self, Credentials};
+use leeward_cluster::{ClusterOptions, Coordinator, embedded};
 use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
 use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
@@ -116,6 +117,7 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
+    let credentials = config.zookeeper_credentials()?;
     raise_descriptor_limit(config);
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
@@ -139,7 +141,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         volume,
         copies,
         fabric,
-        coordinator: Arc::new(join_cluster(config, &doorbell)?),
+        coordinator: join_cluster(config, credentials, &doorbell)?,
         cluster: ClusterOptions { expected_servers: config.expected_servers, ..ClusterOptions::default() },
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
@@ -383,16 +385,27 @@ fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
     }
 }
 
-fn join_cluster(config: &NodeConfig, doorbell: &Doorbell) -> Result<embedded::Client, StartError> {
-    let options = embedded::ClientOptions {
-        session_timeout: Nanos::from_millis(config.session_timeout_ms),
-        ..embedded::ClientOptions::new(config.coordinator)
-    };
+fn join_cluster(
+    config: &NodeConfig,
+    credentials: Option<Credentials>,
+    doorbell: &Doorbell,
+) -> Result<Arc<dyn Coordinator>, StartError> {
+    let session_timeout = Nanos::from_millis(config.session_timeout_ms);
     let (doorbell, vital) = (doorbell.clone(), Vital("the coordinator client"));
-    let client = embedded::Client::start(options, move |event| {
+    let sink = move |event| {
         let _the_threads_own = &vital;
         doorbell.send(Event::Coordinator(event));
-    });
+    };
+    let client: io::Result<Arc<dyn Coordinator>> = match &config.coordinator {
+        CoordinatorAt::Embedded(address) => {
+            let options = embedded::ClientOptions { address: *address, session_timeout };
+            embedded::Client::start(options, sink).map(|client| Arc::new(client) as Arc<dyn Coordinator>)
+        }
+        CoordinatorAt::ZooKeeper(ensemble) => {
+            let options = zookeeper::ClientOptions { ensemble: ensemble.clone(), credentials, session_timeout };
+            zookeeper::Client::start(options, sink).map(|client| Arc::new(client) as Arc<dyn Coordinator>)
+        }
+    };
     client.map_err(system("coordinator client"))
 }
 

@@ -51,7 +51,7 @@ impl Cluster {
             native_listen: Some(LOOPBACK.into()),
             admin_listen: Some(LOOPBACK.into()),
             fabric_listen: Some(LOOPBACK.into()),
-            coordinator: self.host().address(),
+            coordinator: CoordinatorAt::Embedded(self.host().address()),
             expected_servers: nodes,
             max_connections: 20,
             ..NodeConfig::default()

@@ -1,7 +1,8 @@
-//! One TCP connection that carries frames, without blocking: bytes in, frames out, and back. Host and client both use
-//! it, each from its own thread.
+//! One TCP connection that does not block: bytes in and out, and the frames of the embedded coordinator in them. Its host
+//! and every client use it, each from its own thread.
 //!
-//! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends.
+//! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends, where whoever
+//! reads takes each frame before he reads on and refuses long ones.
 
 use leeward_format::DecodeError;
 use leeward_format::coordinator::MAX_COORDINATOR_BYTES;
@@ -14,7 +15,7 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     #[error("the peer closed the connection")]
     Closed,
     #[error("{0}")]
@@ -27,12 +28,14 @@ pub(super) enum Broken {
     Slow,
     #[error("no answer in time")]
     Silent,
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// The connection.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
     input: Vec<u8>,
     /// Bytes at the front of `input` that were frames already taken.
     taken: usize,
@@ -42,12 +45,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream) -> Connection {
+    pub(crate) fn new(stream: TcpStream) -> Connection {
         Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
     }
 
     /// Reads once. `false` when there is nothing to read for now.
-    pub(super) fn fill(&mut self) -> Result<bool, Broken> {
+    pub(crate) fn fill(&mut self) -> Result<bool, Broken> {
         self.input.drain(..self.taken);
         self.taken = 0;
         let before = self.input.len();
@@ -63,9 +66,19 @@ impl Connection {
         }
     }
 
+    /// What was read and not taken yet.
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.input[self.taken..]
+    }
+
+    /// Takes `bytes` of what was read.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
+    }
+
     /// The next frame that was read whole.
-    pub(super) fn next<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<Option<T>, Broken> {
-        let frame = read_frame(kind, &self.input[self.taken..], MAX_COORDINATOR_BYTES)?;
+    pub(crate) fn next<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<Option<T>, Broken> {
+        let frame = read_frame(kind, self.unread(), MAX_COORDINATOR_BYTES)?;
         Ok(frame.map(|(body, bytes)| {
             self.taken += bytes;
             body
@@ -73,17 +86,17 @@ impl Connection {
     }
 
     /// Puts a frame at the end of what is to be written.
-    pub(super) fn queue<T: Serialize>(&mut self, kind: FrameKind, body: &T) {
+    pub(crate) fn queue<T: Serialize>(&mut self, kind: FrameKind, body: &T) {
         write_frame(kind, body, &mut self.output);
     }
 
     /// Puts a frame that is encoded already at the end of what is to be written.
-    pub(super) fn queue_bytes(&mut self, frame: &[u8]) {
+    pub(crate) fn queue_bytes(&mut self, frame: &[u8]) {
         self.output.extend_from_slice(frame);
     }
 
     /// Writes what the socket takes now.
-    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
                 Ok(0) => return Err(Broken::Closed),
@@ -104,7 +117,7 @@ impl Connection {
     }
 
     /// Bytes that wait to be written.
-    pub(super) fn backlog(&self) -> usize {
+    pub(crate) fn backlog(&self) -> usize {
         self.output.len() - self.written
     }
 }

@@ -1,0 +1,393 @@
+//! What is said over one connection to a server of the ensemble: it goes on with a session, reads the tree, and then asks
+//! for operations and hears of changes.
+//!
+//! ```text
+//! Connect -> Digest, Sync, Watch -> reads ... all read: Up, the tree, Synced -> Multi, words of the watch, reads ...
+//! ```
+//! Invariants: answers come in the order of the questions. `Sync` comes before the reads, so the tree holds whatever an
+//! earlier connection of this session still brought about. An operation's answer is held until everything that changed
+//! before it was read and told.
+//!
+//! `(now, packet) -> events, bytes to be sent`: no socket, clock or thread. One thread at a time.
+
+use super::mirror::{Mirror, Read};
+use super::plan::{Place, Plan, Verdict};
+use crate::connection::Broken;
+use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
+use leeward_format::zookeeper::{
+    AUTH_XID, Body, Connect, Connected, PING_XID, ReplyHeader, Request, Step, WATCH_XID, Watched, error, write_connect,
+    write_request,
+};
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+
+/// Attempts that others may thwart by making paths beside the one that is changed.
+const MOST_ATTEMPTS: u32 = 32;
+
+/// Why a conversation ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The session that was to go on is over.
+    Expired,
+    /// The server let the session go, as it was asked to.
+    Left,
+    /// Anything else.
+    Broken(Broken),
+}
+
+impl<E: Into<Broken>> From<E> for End {
+    fn from(error: E) -> End {
+        End::Broken(error.into())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was answered.
+    Greeting,
+    /// The tree is being read.
+    Reading,
+    /// The session is up.
+    Up,
+}
+
+/// A question that is not answered.
+#[derive(Debug)]
+struct Waiting {
+    xid: i32,
+    sent: Nanos,
+    asked: Asked,
+}
+
+#[derive(Debug)]
+enum Asked {
+    Sync,
+    Watch,
+    /// A part of the cluster's path is made; `is_last`: then it is there.
+    MakeRoot {
+        is_last: bool,
+    },
+    Read(Read),
+    Op(Wish, Plan),
+    Close,
+}
+
+/// An operation that was submitted.
+#[derive(Debug)]
+struct Wish {
+    id: u64,
+    op: CoordinatorOp,
+    attempts: u32,
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+enum Answer {
+    Told(u64, Result<u64, CoordinatorError>),
+    /// What that means depends on what changed before.
+    Refused {
+        wish: Wish,
+        plan: Plan,
+        step: usize,
+        code: i32,
+    },
+}
+
+/// The conversation.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    place: Place,
+    digest: Option<String>,
+    phase: Phase,
+    connected: Option<Connected>,
+    mirror: Mirror,
+    waiting: VecDeque<Waiting>,
+    /// When the pings that are not answered were sent.
+    pings: VecDeque<Nanos>,
+    next_xid: i32,
+    heard: Nanos,
+    last_zxid: i64,
+    has_made_root: bool,
+    /// What is told once everything before it was.
+    answers: Vec<Answer>,
+    /// To be sent.
+    pub(super) output: Vec<u8>,
+    /// To be told.
+    pub(super) events: Vec<CoordinatorEvent>,
+}
+
+impl Conversation {
+    /// Begins one at `now`.
+    pub(super) fn new(now: Nanos, place: Place, digest: Option<String>, connect: &Connect) -> Conversation {
+        let mut output = Vec::new();
+        write_connect(connect, &mut output);
+        Conversation {
+            place,
+            digest,
+            phase: Phase::Greeting,
+            connected: None,
+            mirror: Mirror::default(),
+            waiting: VecDeque::new(),
+            pings: VecDeque::new(),
+            next_xid: 1,
+            heard: now,
+            last_zxid: connect.last_zxid,
+            has_made_root: false,
+            answers: Vec::new(),
+            output,
+            events: Vec::new(),
+        }
+    }
+
+    /// The session, once the server has taken it on.
+    pub(super) fn connected(&self) -> Option<&Connected> {
+        self.connected.as_ref()
+    }
+
+    /// Whether the tree was told.
+    pub(super) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// When the newest question that was answered was sent: at least that long the session lasts, and its timeout longer.
+    pub(super) fn heard(&self) -> Nanos {
+        self.heard
+    }
+
+    /// Number of the newest change that was seen.
+    pub(super) fn last_zxid(&self) -> i64 {
+        self.last_zxid
+    }
+
+    /// Takes what the server said.
+    pub(super) fn take(&mut self, now: Nanos, packet: &[u8]) -> Result<(), End> {
+        let mut body = Body::new(packet);
+        if self.phase == Phase::Greeting {
+            return self.greeted(now, body.connected()?);
+        }
+        let header = body.header()?;
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        match header.xid {
+            WATCH_XID => {
+                let (what, path) = body.watched()?;
+                if let (Watched::Changed, Some(path)) = (what, path.strip_prefix(&self.place.root)) {
+                    self.mirror.changed(path.to_owned());
+                }
+            }
+            PING_XID => self.heard = self.pings.pop_front().unwrap_or(self.heard).max(self.heard),
+            AUTH_XID if header.error == error::OK => {}
+            AUTH_XID => return Err(self.refused(error::AUTH_FAILED, None)),
+            xid => match self.waiting.pop_front() {
+                Some(waiting) if waiting.xid == xid => {
+                    self.heard = waiting.sent.max(self.heard);
+                    self.answered(now, waiting.asked, header, body)?;
+                }
+                _ => return Err(Broken::Protocol("an answer to a question that was not asked").into()),
+            },
+        }
+        self.go_on(now);
+        Ok(())
+    }
+
+    fn greeted(&mut self, now: Nanos, connected: Connected) -> Result<(), End> {
+        if connected.timeout_ms <= 0 {
+            return Err(End::Expired);
+        }
+        self.connected = Some(connected);
+        self.phase = Phase::Reading;
+        self.heard = now;
+        if let Some(digest) = &self.digest {
+            write_request(AUTH_XID, &Request::Digest(digest), &mut self.output);
+        }
+        let root = self.place.root.clone();
+        self.ask(now, &Request::Sync(&root), Asked::Sync);
+        self.ask(now, &Request::Watch(&root), Asked::Watch);
+        self.mirror.changed(String::new());
+        self.go_on(now);
+        Ok(())
+    }
+
+    fn ask(&mut self, now: Nanos, request: &Request<'_>, asked: Asked) {
+        let xid = self.next_xid();
+        write_request(xid, request, &mut self.output);
+        self.waiting.push_back(Waiting { xid, sent: now, asked });
+    }
+
+    fn next_xid(&mut self) -> i32 {
+        let xid = self.next_xid;
+        self.next_xid = xid.checked_add(1).unwrap_or(1);
+        xid
+    }
+
+    fn refused(&self, code: i32, path: Option<&str>) -> End {
+        match code {
+            error::SESSION_EXPIRED | error::SESSION_MOVED => Broken::Protocol("the session ended or moved").into(),
+            _ => Broken::Refused(self.place.explain(code, path)).into(),
+        }
+    }
+
+    fn answered(&mut self, now: Nanos, asked: Asked, header: ReplyHeader, body: Body<'_>) -> Result<(), End> {
+        match (asked, header.error) {
+            (Asked::Sync | Asked::Watch, error::OK) => {}
+            (Asked::MakeRoot { is_last }, error::OK) => match body.multi()? {
+                None | Some((_, error::NODE_EXISTS)) if is_last => self.mirror.changed(String::new()),
+                None | Some((_, error::NODE_EXISTS)) => {}
+                Some((_, code)) => return Err(self.refused(code, None)),
+            },
+            (Asked::Read(Read::Data(path)), error::OK) => {
+                let (value, stat) = body.data()?;
+                self.mirror.found(path, value, stat);
+            }
+            (Asked::Read(Read::Data(path)), error::NO_NODE) => {
+                let is_root = path.is_empty();
+                self.mirror.missing(path, header.zxid);
+                if is_root {
+                    self.make_root(now)?;
+                }
+            }
+            (Asked::Read(Read::Children(path)), error::OK) => self.mirror.children(&path, body.children()?),
+            (Asked::Read(Read::Children(path)), error::NO_NODE) => self.mirror.children(&path, Vec::new()),
+            (Asked::Read(Read::Data(path) | Read::Children(path)), code) => return Err(self.refused(code, Some(&path))),
+            (Asked::Op(wish, plan), code) => {
+                let failed = if code == error::OK { body.multi()? } else { Some((plan.steps.len(), code)) };
+                match failed {
+                    None => self.answers.push(Answer::Told(wish.id, Ok(header.zxid.unsigned_abs()))),
+                    Some((_, code @ (error::SESSION_EXPIRED | error::SESSION_MOVED))) => {
+                        self.answers.push(Answer::Told(wish.id, Err(CoordinatorError::Disconnected)));
+                        return Err(self.refused(code, None));
+                    }
+                    Some((step, code)) => self.answers.push(Answer::Refused { wish, plan, step, code }),
+                }
+            }
+            (Asked::Close, _) => return Err(End::Left),
+            (Asked::Sync | Asked::Watch | Asked::MakeRoot { .. }, code) => return Err(self.refused(code, None)),
+        }
+        Ok(())
+    }
+
+    /// Makes the cluster's path, part by part.
+    fn make_root(&mut self, now: Nanos) -> Result<(), End> {
+        if std::mem::replace(&mut self.has_made_root, true) || self.is_up() {
+            return Err(Broken::Refused(format!("{} was removed", self.place.root)).into());
+        }
+        let root = self.place.root.clone();
+        tracing::info!(path = root, "the cluster's path at ZooKeeper is made");
+        let ends = root.match_indices('/').map(|(at, _)| at).skip(1).chain([root.len()]);
+        for end in ends {
+            let path = root[..end].to_owned();
+            let steps = [Step::Create { path, value: None, ephemeral: false, access: self.place.access }];
+            self.ask(now, &Request::Multi(&steps), Asked::MakeRoot { is_last: end == root.len() });
+        }
+        Ok(())
+    }
+
+    /// Reads what is to be read; tells what is new and what was answered, once everything is.
+    fn go_on(&mut self, now: Nanos) {
+        while let Some(read) = self.mirror.next_read() {
+            let whole = format!("{}{}", self.place.root, read.path());
+            let request = match &read {
+                Read::Data(_) => Request::Data(&whole),
+                Read::Children(_) => Request::Children(&whole),
+            };
+            self.ask(now, &request, Asked::Read(read));
+        }
+        if !self.mirror.is_settled() || self.mirror.get("").is_none() {
+            return;
+        }
+        let news = self.mirror.take_news(self.last_zxid);
+        let changed = (!news.is_empty()).then_some(CoordinatorEvent::Changed(news));
+        if let (Phase::Reading, Some(Connected { session, .. })) = (self.phase, &self.connected) {
+            self.phase = Phase::Up;
+            self.events.push(CoordinatorEvent::Up { session: SessionId(session.cast_unsigned()) });
+            self.events.extend(changed);
+            self.events.push(CoordinatorEvent::Synced { version: self.mirror.told() });
+        } else {
+            self.events.extend(changed);
+        }
+        self.tell_answers(now);
+    }
+
+    /// Tells what became of operations. Everything that was done before was told.
+    fn tell_answers(&mut self, now: Nanos) {
+        while !self.answers.is_empty() {
+            for answer in std::mem::take(&mut self.answers) {
+                let (id, result) = match answer {
+                    Answer::Told(id, result) => (id, result),
+                    Answer::Refused { wish, plan, step, code } => {
+                        match self.place.judge(&self.mirror, &plan, step, code) {
+                            Verdict::Failed(error) => (wish.id, Err(error)),
+                            Verdict::Again if wish.attempts < MOST_ATTEMPTS => {
+                                self.send(now, Wish { attempts: wish.attempts + 1, ..wish });
+                                continue;
+                            }
+                            Verdict::Again => {
+                                let why = format!(
+                                    "{MOST_ATTEMPTS} attempts failed: others make paths beside it all the time"
+                                );
+                                (wish.id, Err(CoordinatorError::Refused(why)))
+                            }
+                        }
+                    }
+                };
+                self.events.push(CoordinatorEvent::Reply { id, result });
+            }
+        }
+    }
+
+    /// Asks for an operation.
+    pub(super) fn submit(&mut self, now: Nanos, id: u64, op: CoordinatorOp) {
+        if !self.is_up() {
+            let result = Err(CoordinatorError::Disconnected);
+            return self.events.push(CoordinatorEvent::Reply { id, result });
+        }
+        self.send(now, Wish { id, op, attempts: 1 });
+        if self.mirror.is_settled() {
+            self.tell_answers(now);
+        }
+    }
+
+    fn send(&mut self, now: Nanos, wish: Wish) {
+        match self.place.plan(&self.mirror, &wish.op) {
+            Ok(plan) if plan.steps.is_empty() => self.answers.push(Answer::Told(wish.id, Ok(self.mirror.told()))),
+            Ok(plan) => {
+                let xid = self.next_xid();
+                write_request(xid, &Request::Multi(&plan.steps), &mut self.output);
+                self.waiting.push_back(Waiting { xid, sent: now, asked: Asked::Op(wish, plan) });
+            }
+            Err(error) => self.answers.push(Answer::Told(wish.id, Err(error))),
+        }
+    }
+
+    /// Says that this process lives.
+    pub(super) fn ping(&mut self, now: Nanos) {
+        write_request(PING_XID, &Request::Ping, &mut self.output);
+        self.pings.push_back(now);
+    }
+
+    /// Asks for the session's end.
+    pub(super) fn leave(&mut self, now: Nanos) {
+        self.ask(now, &Request::Close, Asked::Close);
+    }
+
+    /// The connection is gone: what is lost with it.
+    pub(super) fn lose(mut self) -> Vec<CoordinatorEvent> {
+        if self.is_up() {
+            self.events.push(CoordinatorEvent::Down);
+        }
+        let asked = self.waiting.into_iter().filter_map(|waiting| match waiting.asked {
+            Asked::Op(wish, _) => Some(wish.id),
+            _ => None,
+        });
+        let held = self.answers.into_iter().map(|answer| match answer {
+            Answer::Told(id, _) | Answer::Refused { wish: Wish { id, .. }, .. } => id,
+        });
+        for id in held.chain(asked) {
+            self.events.push(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+        }
+        self.events
+    }
+}
+
+#[cfg(test)]
+#[path = "conversation_tests.rs"]
+mod tests;

@@ -1,0 +1,339 @@
+//! The thread of a client: it finds a server of the ensemble, keeps time, and goes on with the session elsewhere when a
+//! server fails.
+//!
+//! Invariants: every submitted operation gets exactly one `Reply`. `Down` comes as soon as the server is lost, or has left
+//! everything unanswered for a third of the session's timeout, by this process's own clock from when the question was
+//! sent: the ensemble lets the session go two thirds later at the earliest. Only the ensemble says that a session is over.
+
+use super::client::ClientOptions;
+use super::conversation::{Conversation, End};
+use super::plan::Place;
+use crate::connection::{Broken, Connection};
+use crate::mailbox::{LEAVE_WITHIN, Mailbox, Stop};
+use crate::{CoordinatorError, CoordinatorEvent, Outage};
+use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
+use leeward_platform::{BootClock, Clock, Nanos, Rng};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SOCKET: Token = Token(0);
+pub(super) const WAKER: Token = Token(1);
+/// Pause between attempts to connect.
+const RETRY: Nanos = Nanos::from_millis(50);
+/// Pause after a refusal, which only an operator can mend.
+const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
+
+enum State {
+    /// No connection until `retry`.
+    Idle { retry: Nanos },
+    /// With a server.
+    Talking(Box<Talk>),
+}
+
+struct Talk {
+    connection: Connection,
+    conversation: Conversation,
+    server: String,
+    since: Nanos,
+    pinged: Nanos,
+}
+
+/// What the thread owns.
+pub(super) struct Link {
+    options: ClientOptions,
+    sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
+    clock: BootClock,
+    poll: Poll,
+    mailbox: Arc<Mailbox>,
+    rng: Rng,
+    /// The session to go on with, and the newest change that was seen.
+    session: Connect,
+    timeout: Nanos,
+    state: State,
+    /// Servers that are tried before names are looked up anew.
+    untried: Vec<(String, SocketAddr)>,
+    /// The refusal that was logged.
+    refusal: Option<String>,
+}
+
+impl Link {
+    pub(super) fn new(
+        options: ClientOptions,
+        poll: Poll,
+        mailbox: Arc<Mailbox>,
+        sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
+    ) -> Link {
+        let timeout_ms = i32::try_from(options.session_timeout.as_millis()).unwrap_or(i32::MAX);
+        Link {
+            timeout: options.session_timeout,
+            options,
+            sink,
+            clock: BootClock,
+            poll,
+            mailbox,
+            rng: Rng::from_entropy(),
+            session: Connect { timeout_ms, ..Connect::default() },
+            state: State::Idle { retry: Nanos::ZERO },
+            untried: Vec::new(),
+            refusal: None,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(16);
+        loop {
+            let wait = self.next_deadline().since(self.clock.now()).duration() + Duration::from_micros(999);
+            if let Err(error) = self.poll.poll(&mut events, Some(wait))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the client of ZooKeeper cannot wait for its socket");
+                std::thread::sleep(RETRY.duration());
+            }
+            let heard = self.receive();
+            self.heed(heard);
+            self.submit();
+            self.keep_time();
+            let sent = self.send();
+            self.heed(sent);
+            match self.mailbox.stop() {
+                Some(Stop::Leave) => return self.leave(),
+                Some(Stop::Abandon) => return,
+                None => {}
+            }
+        }
+    }
+
+    fn heartbeat_interval(&self) -> Nanos {
+        Nanos(self.timeout.0 / 9)
+    }
+
+    /// Silence after which a server counts as lost. A new session has nothing to lose yet.
+    fn patience(&self, talk: &Talk) -> Nanos {
+        let is_new = self.session.session == 0 && talk.conversation.connected().is_none();
+        Nanos(if is_new { self.timeout.0 } else { self.timeout.0 / 3 })
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        match &self.state {
+            State::Idle { retry } => *retry,
+            State::Talking(talk) => {
+                let patience = talk.conversation.heard() + self.patience(talk);
+                patience.min(talk.pinged + self.heartbeat_interval())
+            }
+        }
+    }
+
+    /// Does what is due by the clock.
+    fn keep_time(&mut self) {
+        let (now, interval) = (self.clock.now(), self.heartbeat_interval());
+        let is_lost = match &self.state {
+            State::Idle { retry } => {
+                if *retry <= now {
+                    self.connect(now);
+                }
+                return;
+            }
+            State::Talking(talk) => talk.conversation.heard() + self.patience(talk) <= now,
+        };
+        if is_lost {
+            return self.end(End::Broken(Broken::Silent));
+        }
+        if let State::Talking(talk) = &mut self.state
+            && talk.pinged + interval <= now
+        {
+            talk.pinged = now;
+            if talk.conversation.connected().is_some() {
+                talk.conversation.ping(now);
+            }
+        }
+    }
+
+    /// Tries the next server.
+    fn connect(&mut self, now: Nanos) {
+        if self.untried.is_empty()
+            && let Err((server, error)) = self.look_up()
+        {
+            let why = Broken::Refused(format!("its address is not known: {error}"));
+            return self.fail(now, now, &server, &why, RETRY_REFUSED);
+        }
+        let (server, address) = self.untried.pop().expect("a name that was found has an address");
+        let connected = TcpStream::connect(address).and_then(|mut stream| {
+            self.poll.registry().register(&mut stream, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        match connected {
+            Ok(stream) => {
+                let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
+                let place = Place { root: self.options.ensemble.root().to_owned(), access };
+                let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
+                let conversation = Conversation::new(now, place, digest, &self.session);
+                let connection = Connection::new(stream);
+                self.state =
+                    State::Talking(Box::new(Talk { connection, conversation, server, since: now, pinged: now }));
+            }
+            Err(error) => self.fail(now, now, &server, &error.into(), RETRY),
+        }
+    }
+
+    /// Looks up the addresses of all servers, in an order that differs from client to client. Waits for the resolver.
+    fn look_up(&mut self) -> Result<(), (String, io::Error)> {
+        let mut failed = None;
+        for (host, port) in self.options.ensemble.hosts() {
+            let server = format!("{host}:{port}");
+            match (host.as_str(), *port).to_socket_addrs() {
+                Ok(found) => self.untried.extend(found.map(|address| (server.clone(), address))),
+                Err(error) => failed = Some((server, error)),
+            }
+        }
+        self.rng.shuffle(&mut self.untried);
+        match failed {
+            Some(failed) if self.untried.is_empty() => Err(failed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers why there is no session, for whoever asks.
+    fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken, pause: Nanos) {
+        self.state = State::Idle { retry: now + pause };
+        let reason = format!("{server}: {broken}");
+        if let Broken::Refused(why) = broken
+            && self.refusal.as_ref() != Some(why)
+        {
+            tracing::error!(server, "{why}");
+            self.refusal = Some(why.clone());
+        }
+        self.mailbox.note_outage(Outage { address: self.options.ensemble.to_string(), since, reason });
+    }
+
+    fn heed(&mut self, outcome: Result<(), End>) {
+        self.tell();
+        if let Err(end) = outcome {
+            self.end(end);
+        }
+    }
+
+    /// The connection is over: tells what is lost with it.
+    fn end(&mut self, end: End) {
+        let now = self.clock.now();
+        let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
+        let Talk { conversation, server, since, .. } = *talk;
+        let since = if conversation.is_up() { conversation.heard() } else { since };
+        self.session.last_zxid = conversation.last_zxid();
+        conversation.lose().into_iter().for_each(&mut self.sink);
+        match end {
+            End::Expired if self.session.session != 0 => {
+                self.session = Connect { session: 0, password: Default::default(), ..self.session };
+                self.timeout = self.options.session_timeout;
+                let broken = Broken::Protocol("the session has expired");
+                self.fail(now, since, &server, &broken, Nanos::ZERO);
+                (self.sink)(CoordinatorEvent::Expired);
+            }
+            End::Expired => self.fail(now, since, &server, &Broken::Protocol("it gives no session"), RETRY),
+            End::Left => {}
+            End::Broken(broken @ Broken::Refused(_)) => self.fail(now, since, &server, &broken, RETRY_REFUSED),
+            End::Broken(broken) => self.fail(now, since, &server, &broken, RETRY),
+        }
+    }
+
+    /// Takes everything that the server has sent.
+    fn receive(&mut self) -> Result<(), End> {
+        loop {
+            let State::Talking(talk) = &mut self.state else { return Ok(()) };
+            let Talk { connection, conversation, .. } = &mut **talk;
+            let now = self.clock.now();
+            if let Some(packet) = read_packet(connection.unread()).map_err(Broken::from)? {
+                let is_greeting = conversation.connected().is_none();
+                let was_up = conversation.is_up();
+                conversation.take(now, packet)?;
+                let bytes = LENGTH_BYTES + packet.len();
+                connection.take(bytes);
+                let is_up = conversation.is_up();
+                if is_greeting {
+                    self.greeted();
+                }
+                if is_up && !was_up {
+                    self.refusal = None;
+                    self.mailbox.end_outage();
+                }
+                self.tell();
+                continue;
+            }
+            match connection.fill() {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
+                Err(broken) => return Err(broken.into()),
+            }
+        }
+    }
+
+    /// A server took the session on.
+    fn greeted(&mut self) {
+        let State::Talking(talk) = &self.state else { return };
+        let Some(connected) = talk.conversation.connected() else { return };
+        let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
+        if self.session.session != connected.session && timeout != self.options.session_timeout {
+            tracing::info!(
+                asked_ms = self.options.session_timeout.as_millis(),
+                granted_ms = timeout.as_millis(),
+                "ZooKeeper grants another session timeout: it allows 2 to 20 times its tickTime"
+            );
+        }
+        self.timeout = timeout;
+        self.session.session = connected.session;
+        self.session.password = connected.password;
+    }
+
+    /// Hands on what is to be told.
+    fn tell(&mut self) {
+        if let State::Talking(talk) = &mut self.state {
+            talk.conversation.events.drain(..).for_each(&mut self.sink);
+        }
+    }
+
+    /// Asks for what was submitted, or refuses it while there is nobody to ask.
+    fn submit(&mut self) {
+        let now = self.clock.now();
+        for (id, op) in self.mailbox.take_ops() {
+            match &mut self.state {
+                State::Talking(talk) => talk.conversation.submit(now, id, op),
+                State::Idle { .. } => {
+                    (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+                }
+            }
+        }
+        self.tell();
+    }
+
+    /// Sends what is to be sent, as far as the socket takes it.
+    fn send(&mut self) -> Result<(), End> {
+        if let State::Talking(talk) = &mut self.state {
+            talk.connection.queue_bytes(&std::mem::take(&mut talk.conversation.output));
+            talk.connection.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the session, if the server can be told quickly.
+    fn leave(mut self) {
+        let now = self.clock.now();
+        if let State::Talking(talk) = &mut self.state
+            && talk.conversation.connected().is_some()
+        {
+            talk.conversation.leave(now);
+            let until = now + LEAVE_WITHIN;
+            let mut events = Events::with_capacity(4);
+            // Until it is answered: a socket that is closed before may take the request back.
+            while self.send().is_ok() && self.receive().is_ok() && self.clock.now() < until {
+                if self.poll.poll(&mut events, Some(RETRY.duration())).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

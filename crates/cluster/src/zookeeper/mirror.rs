@@ -1,0 +1,156 @@
+//! What a client knows of the tree, and what it has yet to read: how single reads become states of the tree that existed.
+//!
+//! ZooKeeper tells which path changed, not what it holds now, so each word leads to a read. On one connection a server
+//! tells of every change before it answers a read that shows it, or anything later. So whenever nothing is left to be
+//! read, what is known is the whole tree as it was at one instant: [`Mirror::is_settled`]. Only then is anything told, and
+//! all that is new at once. While changes come without a pause of one round trip, it is told later.
+//!
+//! Paths are relative to the cluster's; its own is the empty one. A path whose value is `None` was only made so that
+//! others can be beneath it; it is known, and not told. Pure; one thread at a time.
+
+use bytes::Bytes;
+use leeward_format::coordinator::Change;
+use leeward_format::zookeeper::Stat;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Reads that are under way at a time, so that heartbeats do not wait behind more.
+const MOST_READS: usize = 256;
+
+/// What is known of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Number of the change that made its value: the version that others name.
+    pub(super) version: u64,
+    /// How often its value was replaced: what ZooKeeper compares.
+    pub(super) changes: i32,
+    has_value: bool,
+}
+
+/// Something to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// The value of a path.
+    Data(String),
+    /// The names beneath a path.
+    Children(String),
+}
+
+impl Read {
+    /// The path that it is about.
+    pub(super) fn path(&self) -> &str {
+        match self {
+            Read::Data(path) | Read::Children(path) => path,
+        }
+    }
+}
+
+/// The tree as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    paths: BTreeMap<String, Known>,
+    /// To be read, in the order in which they changed.
+    wanted: VecDeque<Read>,
+    /// Those whose value is wanted.
+    is_wanted: BTreeSet<String>,
+    /// Reads that are not answered.
+    reads: usize,
+    /// What is to be told, by path.
+    news: BTreeMap<String, Change>,
+    /// Everything was told once; what is made later is heard of by itself.
+    is_whole: bool,
+    /// The highest version that was told.
+    told: u64,
+}
+
+impl Mirror {
+    /// `path` changed, or is to be read first.
+    pub(super) fn changed(&mut self, path: String) {
+        if self.is_wanted.insert(path.clone()) {
+            self.wanted.push_back(Read::Data(path));
+        }
+    }
+
+    /// The next read to be sent, if one is to be.
+    pub(super) fn next_read(&mut self) -> Option<Read> {
+        if self.reads >= MOST_READS {
+            return None;
+        }
+        let read = self.wanted.pop_front()?;
+        if let Read::Data(path) = &read {
+            // What changes from here on is to be read again.
+            self.is_wanted.remove(path);
+        }
+        self.reads += 1;
+        Some(read)
+    }
+
+    /// A read found a path, with or without a value.
+    pub(super) fn found(&mut self, path: String, value: Option<Bytes>, stat: Stat) {
+        self.reads -= 1;
+        if !self.is_whole && stat.children > 0 {
+            self.wanted.push_back(Read::Children(path.clone()));
+        }
+        // Whoever made the cluster's own path may have given it one, which means nothing.
+        let value = value.filter(|_| !path.is_empty());
+        let version = stat.mzxid.unsigned_abs();
+        let known = Known { version, changes: stat.version, has_value: value.is_some() };
+        let before = self.paths.insert(path.clone(), known);
+        let had_value = before.is_some_and(|before| before.has_value);
+        if before != Some(known) && (known.has_value || had_value) {
+            self.news.insert(path.clone(), Change { path, version, value });
+        }
+    }
+
+    /// A read found nothing; the newest change by then had the number `zxid`.
+    pub(super) fn missing(&mut self, path: String, zxid: i64) {
+        self.reads -= 1;
+        let had_value = self.paths.remove(&path).is_none_or(|known| known.has_value);
+        if !self.is_whole {
+            self.news.remove(&path);
+        } else if had_value {
+            self.news.insert(path.clone(), Change { path, version: zxid.unsigned_abs(), value: None });
+        }
+    }
+
+    /// A read found these names beneath `path`.
+    pub(super) fn children(&mut self, path: &str, names: Vec<String>) {
+        self.reads -= 1;
+        names.into_iter().for_each(|name| self.changed(format!("{path}/{name}")));
+    }
+
+    /// Whether everything that changed was read: what is known is one state of the tree.
+    pub(super) fn is_settled(&self) -> bool {
+        self.reads == 0 && self.wanted.is_empty()
+    }
+
+    /// What is new since the last call, ascending by version; the first time the whole tree. `zxid` is the number of the
+    /// newest change that was heard of.
+    pub(super) fn take_news(&mut self, zxid: i64) -> Vec<Change> {
+        let mut news: Vec<Change> = std::mem::take(&mut self.news).into_values().collect();
+        news.sort_by_key(|change| change.version);
+        let newest = news.last().map_or(0, |change| change.version);
+        let whole = if self.is_whole { 0 } else { zxid.unsigned_abs() };
+        self.told = self.told.max(newest).max(whole);
+        self.is_whole = true;
+        news
+    }
+
+    /// The highest version that was told.
+    pub(super) fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// What is known of `path`.
+    pub(super) fn get(&self, path: &str) -> Option<Known> {
+        self.paths.get(path).copied()
+    }
+
+    /// Version of `path`, if it has a value.
+    pub(super) fn version(&self, path: &str) -> Option<u64> {
+        self.get(path).filter(|known| known.has_value).map(|known| known.version)
+    }
+}
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+mod tests;

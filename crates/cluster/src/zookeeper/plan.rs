@@ -1,0 +1,222 @@
+//! How an operation becomes one request of ZooKeeper, which does all of it or nothing, and what its refusal means.
+//!
+//! Invariant: what is compared is the change that made a path's value, as operations name it. ZooKeeper compares how often
+//! the value was replaced since the path was made, so a path that was removed and made again could pass for the one
+//! before. So each making of a path replaces the value of the one above it as well, and whoever compares a path
+//! compares the one above it too. When only that one differs, another was made beside: the operation is planned anew on
+//! what is known by then ([`Verdict::Again`]). Pure; one thread at a time.
+
+use super::address::check_path;
+use super::mirror::Mirror;
+use crate::{CoordinatorError, CoordinatorOp};
+use bytes::Bytes;
+use leeward_format::coordinator::{MAX_ALL_OPS, MAX_NODE_BYTES, MAX_PATH_BYTES};
+use leeward_format::zookeeper::{Access, MAX_REQUEST_BYTES, Request, Step, error, write_request};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a request is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// With the whole paths.
+    pub(super) steps: Vec<Step>,
+    /// For each step the path, relative to the cluster's, that it is asked for; `None` for a step that guards others.
+    subjects: Vec<Option<String>>,
+}
+
+/// What a refusal means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Something changed beside what was asked for: plan it again, once what is new is known.
+    Again,
+    /// This is the answer.
+    Failed(CoordinatorError),
+}
+
+/// Where everything is, and who may read it.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The cluster's path.
+    pub(super) root: String,
+    /// Of what is made.
+    pub(super) access: Access,
+}
+
+/// What a plan does above the paths that it is about.
+#[derive(Default)]
+struct Above {
+    is_compared: bool,
+    is_changed: bool,
+}
+
+impl Place {
+    /// The request for `op`, on what is known of the tree.
+    ///
+    /// # Errors
+    /// It cannot be done, as far as is known, or it breaks a limit.
+    pub(super) fn plan(&self, mirror: &Mirror, op: &CoordinatorOp) -> Result<Plan, CoordinatorError> {
+        let ops = match op {
+            CoordinatorOp::All(ops) => &ops[..],
+            one => std::slice::from_ref(one),
+        };
+        if ops.len() > MAX_ALL_OPS {
+            return refuse(format!("{} operations in one, at most {MAX_ALL_OPS}", ops.len()));
+        }
+        let mut above: BTreeMap<String, Above> = BTreeMap::new();
+        let mut asked = Vec::with_capacity(ops.len());
+        for op in ops {
+            let (path, step) = self.step(mirror, op, &mut above)?;
+            asked.push((Some(path.to_owned()), step));
+        }
+        let mut all = self.guards(mirror, above);
+        all.append(&mut asked);
+        let (subjects, steps): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let mut bytes = Vec::new();
+        write_request(0, &Request::Multi(&steps), &mut bytes);
+        if bytes.len() > MAX_REQUEST_BYTES {
+            return refuse(format!(
+                "an operation of {} bytes, ZooKeeper takes at most {MAX_REQUEST_BYTES} at once",
+                bytes.len()
+            ));
+        }
+        Ok(Plan { steps, subjects })
+    }
+
+    /// The step that `op` is, after a look at whether it can be done.
+    fn step<'a>(
+        &self,
+        mirror: &Mirror,
+        op: &'a CoordinatorOp,
+        above: &mut BTreeMap<String, Above>,
+    ) -> Result<(&'a str, Step), CoordinatorError> {
+        let whole = |path: &str| format!("{}{path}", self.root);
+        match op {
+            CoordinatorOp::Create { path, value, ephemeral } => {
+                check(path, Some(value))?;
+                above.entry(parent(path).to_owned()).or_default().is_changed = true;
+                let (value, ephemeral) = (Some(value.clone()), *ephemeral);
+                Ok((path, Step::Create { path: whole(path), value, ephemeral, access: self.access }))
+            }
+            CoordinatorOp::Set { path, value, version } => {
+                check(path, Some(value))?;
+                let version = compare(mirror, path, *version)?;
+                above.entry(parent(path).to_owned()).or_default().is_compared = true;
+                Ok((path, Step::Set { path: whole(path), value: Some(value.clone()), version: Some(version) }))
+            }
+            CoordinatorOp::Delete { path, version } => {
+                check(path, None)?;
+                let version = version.map(|version| compare(mirror, path, version)).transpose()?;
+                above.entry(parent(path).to_owned()).or_default().is_compared |= version.is_some();
+                Ok((path, Step::Delete { path: whole(path), version }))
+            }
+            CoordinatorOp::All(_) => refuse("operations do not nest".into()),
+        }
+    }
+
+    /// The steps that guard the others: see the top of this file. What is not there yet is made.
+    fn guards(&self, mirror: &Mirror, above: BTreeMap<String, Above>) -> Vec<(Option<String>, Step)> {
+        let mut missing = BTreeSet::new();
+        let mut steps = Vec::new();
+        for (path, Above { is_compared, is_changed }) in above {
+            let whole = format!("{}{path}", self.root);
+            match mirror.get(&path) {
+                Some(known) if is_changed => {
+                    let version = is_compared.then_some(known.changes);
+                    steps.push((None, Step::Set { path: whole, value: None, version }));
+                }
+                Some(known) if is_compared => {
+                    steps.push((None, Step::Check { path: whole, version: known.changes }));
+                }
+                Some(_) => {}
+                None => {
+                    let mut ancestor = &path[..];
+                    while !ancestor.is_empty() && mirror.get(ancestor).is_none() {
+                        missing.insert(ancestor.to_owned());
+                        ancestor = parent(ancestor);
+                    }
+                }
+            }
+        }
+        // Ascending, so each comes after the one that it is beneath.
+        for path in missing {
+            let path = format!("{}{path}", self.root);
+            steps.push((None, Step::Create { path, value: None, ephemeral: false, access: self.access }));
+        }
+        steps
+    }
+
+    /// What it means that ZooKeeper refused the step `index` of `plan` with `code`. `mirror` has been told of whatever
+    /// was done before.
+    pub(super) fn judge(&self, mirror: &Mirror, plan: &Plan, index: usize, code: i32) -> Verdict {
+        let Some(Some(path)) = plan.subjects.get(index) else {
+            return match code {
+                error::BAD_VERSION | error::NODE_EXISTS | error::NO_NODE => Verdict::Again,
+                _ => Verdict::Failed(CoordinatorError::Refused(self.explain(code, None))),
+            };
+        };
+        // If it was removed meanwhile, that was told.
+        let version = mirror.version(path).unwrap_or(mirror.told());
+        Verdict::Failed(match code {
+            error::NODE_EXISTS if mirror.get(path).is_some() && mirror.version(path).is_none() => {
+                CoordinatorError::Refused(format!("{path} cannot be made: there are paths beneath it"))
+            }
+            error::NODE_EXISTS => CoordinatorError::Exists { version },
+            error::BAD_VERSION => CoordinatorError::Stale { version },
+            error::NO_NODE => CoordinatorError::Missing,
+            _ => CoordinatorError::Refused(self.explain(code, Some(path))),
+        })
+    }
+
+    /// An error of ZooKeeper for people.
+    pub(super) fn explain(&self, code: i32, path: Option<&str>) -> String {
+        let at = format!("{}{}", self.root, path.unwrap_or_default());
+        match (code, self.access) {
+            (error::NO_AUTH, Access::Creator) => format!(
+                "ZooKeeper refuses access to {at}: it belongs to another user, or the password is wrong. Check the file \
+                 that zookeeper_auth_file names, or take another path"
+            ),
+            (error::NO_AUTH, Access::Anyone) => format!(
+                "ZooKeeper refuses access to {at}: it belongs to a user. Set zookeeper_auth_file to a file with his \
+                 user:password, or take another path"
+            ),
+            (error::AUTH_FAILED, _) => {
+                "ZooKeeper does not take user and password: its scheme digest is switched off".into()
+            }
+            (error::UNIMPLEMENTED, _) => "the server is older than ZooKeeper 3.6, which is needed".into(),
+            (error::NO_CHILDREN_FOR_EPHEMERALS, _) => format!("{at} cannot be made: what is above it is ephemeral"),
+            (error::NOT_EMPTY, _) => format!("{at} cannot be removed: there are paths beneath it"),
+            (code, _) => format!("ZooKeeper answers with error {code} at {at}"),
+        }
+    }
+}
+
+/// How often the value of `path` was replaced, if its version is still `version`.
+fn compare(mirror: &Mirror, path: &str, version: u64) -> Result<i32, CoordinatorError> {
+    match mirror.version(path) {
+        None => Err(CoordinatorError::Missing),
+        Some(known) if known != version => Err(CoordinatorError::Stale { version: known }),
+        Some(_) => Ok(mirror.get(path).expect("it has a version").changes),
+    }
+}
+
+/// The path that `path` is directly beneath.
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+fn check(path: &str, value: Option<&Bytes>) -> Result<(), CoordinatorError> {
+    if let Err(why) = check_path(path, MAX_PATH_BYTES) {
+        return refuse(format!("{path:?} is not a path: it {why}"));
+    }
+    match value.map_or(0, Bytes::len) {
+        0..=MAX_NODE_BYTES => Ok(()),
+        bytes => refuse(format!("a value of {bytes} bytes, at most {MAX_NODE_BYTES}")),
+    }
+}
+
+fn refuse<T>(why: String) -> Result<T, CoordinatorError> {
+    Err(CoordinatorError::Refused(why))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

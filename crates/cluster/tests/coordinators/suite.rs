@@ -1,0 +1,370 @@
+//! What every coordinator promises: the same cases for each of them.
+
+use crate::probe::{Actor, LONG, Probe, Sink, State, sink};
+use crate::proxy::Proxy;
+use bytes::Bytes;
+use leeward_cluster::{Agent, ClusterOptions, CoordinatorError, CoordinatorEvent, CoordinatorOp, View, bootstrap_op};
+use leeward_format::cluster::{Member, ServerInfo, TableOptions};
+use leeward_format::coordinator::MAX_NODE_BYTES;
+use leeward_format::{Incarnation, RegionId, ServerId, VolumeId};
+use leeward_platform::{BootClock, Clock, Nanos};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// A coordinator with an empty tree.
+pub(crate) trait Stage {
+    /// Where one of its servers listens.
+    fn server(&self) -> SocketAddr;
+
+    /// A client whose session expires after `timeout` of silence, and who knows the coordinator, or only what is at
+    /// `through`.
+    fn client(&self, through: Option<SocketAddr>, timeout: Duration, sink: Sink) -> Box<dyn Actor>;
+
+    /// One whose promises are checked, with a session that does not end by itself.
+    fn probe(&self) -> Probe {
+        self.probe_with(Duration::from_secs(20))
+    }
+
+    /// One with that timeout.
+    fn probe_with(&self, timeout: Duration) -> Probe {
+        self.probe_through(None, timeout)
+    }
+
+    /// One that knows only what is at `through`.
+    fn probe_through(&self, through: Option<SocketAddr>, timeout: Duration) -> Probe {
+        let (sink, events) = sink();
+        let probe = Probe::new(self.client(through, timeout, sink), events);
+        probe.synced();
+        probe
+    }
+}
+
+/// A case, by its name.
+pub(crate) type Case = (&'static str, fn(&dyn Stage));
+
+/// All of them.
+pub(crate) const CASES: [Case; 10] = [
+    ("answers say what became of it", answers_say_what_became_of_it),
+    ("everyone sees the same trees", everyone_sees_the_same_trees),
+    ("several operations are done wholly or not at all", several_operations_are_done_wholly_or_not_at_all),
+    ("of those who compare and set at once one wins", of_those_who_compare_and_set_at_once_one_wins),
+    ("a path that is made anew is not the one before", a_path_that_is_made_anew_is_not_the_one_before),
+    ("what breaks a limit is refused", what_breaks_a_limit_is_refused),
+    ("silence ends a session and its paths", silence_ends_a_session_and_its_paths),
+    ("whoever is cut off knows before the others", whoever_is_cut_off_knows_before_the_others),
+    ("a newcomer is told a large tree", a_newcomer_is_told_a_large_tree),
+    ("agents elect and assign", agents_elect_and_assign),
+];
+
+fn create(path: &str, value: &str, ephemeral: bool) -> CoordinatorOp {
+    CoordinatorOp::Create { path: path.into(), value: value.to_owned().into(), ephemeral }
+}
+
+fn set(path: &str, value: &str, version: u64) -> CoordinatorOp {
+    CoordinatorOp::Set { path: path.into(), value: value.to_owned().into(), version }
+}
+
+fn delete(path: &str, version: Option<u64>) -> CoordinatorOp {
+    CoordinatorOp::Delete { path: path.into(), version }
+}
+
+fn values(tree: &State) -> Vec<(&str, &str)> {
+    tree.iter().map(|(path, (_, value))| (path.as_str(), std::str::from_utf8(value).unwrap())).collect()
+}
+
+fn answers_say_what_became_of_it(stage: &dyn Stage) {
+    let (one, two) = (stage.probe(), stage.probe());
+    assert!(one.tree().is_empty());
+    let made = one.submit(create("/a/b", "1", false)).unwrap();
+    assert_eq!(values(&one.tree()), [("/a/b", "1")]);
+    assert_eq!(one.version("/a/b"), made);
+    // The other need not have heard of it yet when it asks, but has when it is answered.
+    assert_eq!(two.submit(create("/a/b", "2", false)), Err(CoordinatorError::Exists { version: made }));
+    assert_eq!(two.tree(), one.tree());
+    let changed = two.submit(set("/a/b", "3", made)).unwrap();
+    assert!(changed > made);
+    assert_eq!(one.submit(set("/a/b", "4", made)), Err(CoordinatorError::Stale { version: changed }));
+    assert_eq!(one.submit(delete("/a/b", Some(made))), Err(CoordinatorError::Stale { version: changed }));
+    assert_eq!(one.submit(set("/a/c", "4", made)), Err(CoordinatorError::Missing));
+    assert_eq!(one.submit(delete("/a/c", None)), Err(CoordinatorError::Missing));
+    assert!(one.submit(create("/empty", "", true)).is_ok());
+    assert!(one.submit(delete("/a/b", Some(changed))).unwrap() > changed);
+    assert_eq!(values(&one.tree()), [("/empty", "")]);
+    assert!(one.submit(create("/gone", "", false)).is_ok());
+    assert!(one.submit(delete("/gone", None)).is_ok());
+    two.until_tree(|tree| tree.len() == 1 && tree.contains_key("/empty"));
+    // A client that leaves takes its ephemeral paths along at once.
+    let left = Instant::now();
+    drop(one);
+    let gone = two.until_tree(State::is_empty);
+    assert!(gone - left < Duration::from_secs(10), "its session lasts for 20 s");
+}
+
+fn everyone_sees_the_same_trees(stage: &dyn Stage) {
+    let probes: Vec<Probe> = (0..3).map(|_| stage.probe()).collect();
+    probes[0].submit(create("/shared", "", false)).unwrap();
+    for number in 0..100u64 {
+        for (index, probe) in probes.iter().enumerate() {
+            probe.ask(number, create(&format!("/made/{index}-{number}"), "", number % 2 == 0));
+            if number % 10 == 9 {
+                probe.catch_up();
+                let known = probe.tree().get("/shared").map_or(0, |(version, _)| *version);
+                probe.ask(1_000 + number, set("/shared", &format!("{index}-{number}"), known));
+                probe.ask(2_000 + number, delete(&format!("/made/{index}-{}", number - 5), None));
+            }
+        }
+    }
+    for probe in &probes {
+        (0..100).for_each(|number| {
+            probe.answer(number).unwrap();
+        });
+        (9..100).step_by(10).for_each(|number| {
+            probe.answer(2_000 + number).unwrap();
+        });
+        (9..100).step_by(10).for_each(|number| drop(probe.answer(1_000 + number)));
+    }
+    let last = probes.iter().flat_map(|probe| probe.history().into_keys().last()).max();
+    for probe in &probes {
+        let done = |tree: &State| tree.len() == 1 + 3 * 90;
+        probe.until_tree(done);
+        probe.catch_up();
+        assert_eq!(probe.tree(), probes[0].tree(), "after {last:?}");
+    }
+    let mut all: BTreeMap<u64, State> = BTreeMap::new();
+    for probe in &probes {
+        for (version, tree) in probe.history() {
+            let known = all.entry(version).or_insert_with(|| tree.clone());
+            assert!(*known == tree, "two trees at version {version}");
+        }
+    }
+}
+
+fn several_operations_are_done_wholly_or_not_at_all(stage: &dyn Stage) {
+    let (one, two) = (stage.probe(), stage.probe());
+    let made = one.submit(create("/x", "1", false)).unwrap();
+    let all = |ops: Vec<CoordinatorOp>| CoordinatorOp::All(ops);
+    let failing = [
+        (all(vec![create("/y", "", false), create("/x", "", false)]), CoordinatorError::Exists { version: made }),
+        (all(vec![create("/z/1", "", false), set("/x", "2", made - 1)]), CoordinatorError::Stale { version: made }),
+        (all(vec![set("/x", "2", made), delete("/y", None)]), CoordinatorError::Missing),
+    ];
+    for (op, error) in failing {
+        assert_eq!(one.submit(op), Err(error));
+        assert_eq!(values(&one.tree()), [("/x", "1")]);
+    }
+    let op = all(vec![
+        create("/y", "2", true),
+        create("/z/1", "3", false),
+        create("/z/2", "4", false),
+        set("/x", "5", made),
+    ]);
+    let done = two.submit(op).unwrap();
+    let expected = [("/x", "5"), ("/y", "2"), ("/z/1", "3"), ("/z/2", "4")];
+    assert_eq!(values(&two.tree()), expected);
+    assert!(done >= two.version("/x"));
+    // What is told as of a version is whole.
+    one.until_tree(|tree| values(tree) == expected);
+    drop(two);
+    one.until_tree(|tree| !tree.contains_key("/y"));
+}
+
+fn of_those_who_compare_and_set_at_once_one_wins(stage: &dyn Stage) {
+    const EACH: u64 = 40;
+    let mut counters: Vec<(Probe, u64, u64)> = (0..3).map(|_| (stage.probe(), 0, 0)).collect();
+    counters[0].0.submit(create("/n/count", "0", false)).unwrap();
+    for (probe, ..) in &counters {
+        probe.until_tree(|tree| tree.contains_key("/n/count"));
+    }
+    while counters.iter().any(|(_, done, _)| *done < EACH) {
+        // All ask on what they know, and make paths beside it; then all look at what came of it.
+        for (probe, done, asked) in counters.iter_mut().filter(|(_, done, _)| *done < EACH) {
+            let (version, value) = probe.tree()["/n/count"].clone();
+            let next = String::from_utf8(value).unwrap().parse::<u64>().unwrap() + 1;
+            *asked += 1;
+            probe.ask(2 * *asked, set("/n/count", &next.to_string(), version));
+            probe.ask(2 * *asked + 1, create(&format!("/n/{:p}-{asked}-{done}", probe), "", true));
+        }
+        for (probe, done, asked) in counters.iter_mut().filter(|(_, done, _)| *done < EACH) {
+            probe.answer(2 * *asked + 1).unwrap();
+            match probe.answer(2 * *asked) {
+                Ok(_) => *done += 1,
+                Err(CoordinatorError::Stale { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    let total = (EACH * counters.len() as u64).to_string();
+    for (probe, ..) in &counters {
+        probe.until_tree(|tree| tree["/n/count"].1 == total.as_bytes());
+    }
+}
+
+fn a_path_that_is_made_anew_is_not_the_one_before(stage: &dyn Stage) {
+    let (one, two) = (stage.probe(), stage.probe());
+    let first = one.submit(create("/p/x", "first", true)).unwrap();
+    assert!(one.submit(delete("/p/x", Some(first))).unwrap() > first);
+    let second = one.submit(create("/p/x", "second", true)).unwrap();
+    assert!(second > first);
+    two.until_tree(|tree| tree.get("/p/x").is_some_and(|(version, _)| *version == second));
+    for op in [set("/p/x", "?", first), delete("/p/x", Some(first))] {
+        assert_eq!(two.submit(op), Err(CoordinatorError::Stale { version: second }));
+    }
+    // Whatever the other has heard of when it asks.
+    for round in 0..50 {
+        let known = one.version("/p/x");
+        two.until_tree(|tree| tree.get("/p/x").is_some_and(|(version, _)| *version >= known));
+        one.ask(2 * round, delete("/p/x", None));
+        one.ask(2 * round + 1, create("/p/x", "new", true));
+        let taken = two.submit(delete("/p/x", Some(known)));
+        let removed = one.answer(2 * round);
+        let made = one.answer(2 * round + 1);
+        assert_eq!(taken.is_ok(), removed.is_err(), "both or neither removed it: {taken:?}, {removed:?}");
+        assert!(made.is_ok() && one.tree().contains_key("/p/x"), "the new one was removed for the old: {taken:?}");
+    }
+}
+
+fn what_breaks_a_limit_is_refused(stage: &dyn Stage) {
+    let probe = stage.probe();
+    let refused = |op: CoordinatorOp, why: &str| match probe.submit(op) {
+        Err(CoordinatorError::Refused(reason)) => assert!(reason.contains(why), "{reason}"),
+        other => panic!("{other:?}, not: {why}"),
+    };
+    let big = |bytes: usize| Bytes::from(vec![b'x'; bytes]);
+    let create_big = |bytes: usize| CoordinatorOp::Create { path: "/big".into(), value: big(bytes), ephemeral: false };
+    refused(create_big(MAX_NODE_BYTES + 1), "a value of 1047553 bytes, at most 1047552");
+    refused(create_big(5 << 20), "at most 1047552");
+    for path in ["", "a", "/", "/a/", &format!("/{}", "x".repeat(256))] {
+        refused(create(path, "", false), "not a path");
+    }
+    assert!(probe.tree().is_empty());
+    let made = probe.submit(create_big(MAX_NODE_BYTES)).expect("the largest value is taken");
+    assert_eq!(probe.tree()["/big"].1.len(), MAX_NODE_BYTES);
+    let op = CoordinatorOp::Set { path: "/big".into(), value: big(MAX_NODE_BYTES + 1), version: made };
+    refused(op, "at most 1047552");
+    assert!(probe.submit(delete("/big", Some(made))).is_ok(), "the session goes on");
+}
+
+fn silence_ends_a_session_and_its_paths(stage: &dyn Stage) {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let watcher = stage.probe();
+    let (lively, silent) = (stage.probe_with(TIMEOUT), stage.probe_with(TIMEOUT));
+    lively.submit(create("/s/lively", "", true)).unwrap();
+    silent.submit(create("/s/silent", "", true)).unwrap();
+    silent.submit(create("/s/kept", "", false)).unwrap();
+    watcher.until_tree(|tree| tree.len() == 3);
+    silent.abandon();
+    let since = Instant::now();
+    let gone = watcher.until_tree(|tree| !tree.contains_key("/s/silent")) - since;
+    println!("    an owner that died was noticed after {gone:?}, with a timeout of {TIMEOUT:?}");
+    // Its last heartbeat may have been a ninth of the timeout earlier. A busy machine may be late, never early.
+    assert!(gone >= TIMEOUT * 8 / 10 && gone < TIMEOUT * 5, "{gone:?}");
+    std::thread::sleep(TIMEOUT);
+    watcher.catch_up();
+    assert_eq!(watcher.tree().into_keys().collect::<Vec<_>>(), ["/s/kept", "/s/lively"]);
+    lively.catch_up();
+    assert_eq!(lively.tree(), watcher.tree());
+}
+
+fn whoever_is_cut_off_knows_before_the_others(stage: &dyn Stage) {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let proxy = Proxy::start(stage.server());
+    let watcher = stage.probe();
+    let probe = stage.probe_through(Some(proxy.address), TIMEOUT);
+    let session = probe.session();
+    probe.submit(create("/c/mine", "", true)).unwrap();
+    watcher.until_tree(|tree| tree.len() == 1);
+    proxy.cut(true);
+    let since = Instant::now();
+    let knew = probe.until(|event| *event == CoordinatorEvent::Down) - since;
+    let gone = watcher.until_tree(State::is_empty) - since;
+    println!("    cut off: known after {knew:?}, dead for the others after {gone:?}, with a timeout of {TIMEOUT:?}");
+    assert!(knew >= TIMEOUT / 6, "{knew:?}");
+    assert!(knew + TIMEOUT / 6 < gone, "it knew after {knew:?}, the others believed after {gone:?}");
+    proxy.cut(false);
+    probe.until(|event| *event == CoordinatorEvent::Expired);
+    assert_ne!(probe.synced(), session);
+}
+
+fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
+    const PATHS: usize = 2_000;
+    let writer = stage.probe();
+    let ops = |chunk: usize| {
+        let paths = (0..PATHS / 4).map(|number| format!("/large/{}", chunk * PATHS / 4 + number));
+        CoordinatorOp::All(paths.map(|path| create(&path, &"v".repeat(200), false)).collect())
+    };
+    (0..4).for_each(|chunk| writer.ask(chunk as u64, ops(chunk)));
+    (0..4).for_each(|chunk| {
+        writer.answer(chunk).unwrap();
+    });
+    assert_eq!(writer.tree().len(), PATHS);
+    for id in 0..200 {
+        writer.ask(100 + id, create(&format!("/more/{id}"), "", false));
+    }
+    let started = Instant::now();
+    let newcomer = stage.probe();
+    println!("    a tree of {PATHS} paths was told after {:?}", started.elapsed());
+    newcomer.until_tree(|tree| tree.len() == PATHS + 200);
+    (0..200).for_each(|id| {
+        writer.answer(100 + id).unwrap();
+    });
+    assert_eq!(newcomer.tree(), writer.tree());
+}
+
+/// Three agents: they register, elect, assign, and move on when one dies.
+fn agents_elect_and_assign(stage: &dyn Stage) {
+    let probe = stage.probe();
+    probe.submit(bootstrap_op(&TableOptions::default(), RegionId(1), &["m".into()])).unwrap();
+    let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();
+    run(&mut runners, |view| {
+        view.regions().count() == 2
+            && view.regions().all(|config| config.primary.is_some() && config.members().count() == 3)
+    });
+    let master = runners[0].agent.view().master().unwrap();
+    let index = runners.iter().position(|runner| runner.member == master).unwrap();
+    runners.remove(index).client.abandon();
+    run(&mut runners, |view| view.master().is_some_and(|now| now != master) && !view.is_live(master));
+}
+
+struct Runner {
+    member: Member,
+    agent: Agent,
+    client: Box<dyn Actor>,
+    events: Receiver<(Instant, CoordinatorEvent)>,
+}
+
+impl Runner {
+    fn start(stage: &dyn Stage, server: u32) -> Runner {
+        let member = Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
+        let info = ServerInfo {
+            member,
+            fabric_address: String::new(),
+            native_address: String::new(),
+            resp_address: String::new(),
+            admin_address: String::new(),
+            copies: Vec::new(),
+        };
+        let (sink, events) = sink();
+        let client = stage.client(None, Duration::from_secs(1), sink);
+        Runner { member, agent: Agent::new(info, ClusterOptions::default()), client, events }
+    }
+}
+
+fn run(runners: &mut [Runner], done: impl Fn(&View) -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !runners.iter().all(|runner| done(runner.agent.view())) {
+        assert!(Instant::now() < deadline, "{:?}", runners[0].agent.view());
+        for runner in runners.iter_mut() {
+            let now: Nanos = BootClock.now();
+            while let Ok((_, event)) = runner.events.try_recv() {
+                runner.agent.handle(now, event);
+            }
+            runner.agent.tick(now);
+            for (id, op) in runner.agent.take_ops() {
+                runner.client.submit(id, op);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

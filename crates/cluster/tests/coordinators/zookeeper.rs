@@ -1,0 +1,213 @@
+//! ZooKeeper: the suite with one server and with three, and what becomes of sessions when servers stop, die and come back.
+
+use crate::ensemble::{Ensemble, is_there};
+use crate::probe::{Actor, Probe, Sink, State, sink};
+use crate::suite::{CASES, Stage};
+use leeward_cluster::zookeeper::{Client, ClientOptions, Credentials};
+use leeward_cluster::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
+use leeward_platform::Nanos;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A part of an ensemble, and who uses it.
+struct Part {
+    /// Its servers, as an address begins.
+    hosts: String,
+    path: String,
+    credentials: Option<Credentials>,
+}
+
+impl Part {
+    fn of(ensemble: &Ensemble, path: &str, credentials: Option<&str>) -> Part {
+        let credentials = credentials.map(|text| text.parse().expect("user:password"));
+        Part { hosts: ensemble.address(""), path: path.into(), credentials }
+    }
+}
+
+impl Stage for Part {
+    fn server(&self) -> SocketAddr {
+        let first = self.hosts.trim_start_matches("zk://").split(',').next();
+        first.and_then(|server| server.parse().ok()).expect("there is one")
+    }
+
+    fn client(&self, through: Option<SocketAddr>, timeout: Duration, sink: Sink) -> Box<dyn Actor> {
+        let hosts = through.map_or(self.hosts.clone(), |server| format!("zk://{server}"));
+        let options = ClientOptions {
+            credentials: self.credentials.clone(),
+            session_timeout: Nanos::from(timeout),
+            ..ClientOptions::new(format!("{hosts}{}", self.path).parse().expect("an address"))
+        };
+        Box::new(Client::start(options, sink).expect("a thread"))
+    }
+}
+
+fn every_case(ensemble: &Ensemble) {
+    for (number, (name, case)) in CASES.into_iter().enumerate() {
+        println!("{name}");
+        let credentials = (number % 2 == 0).then_some("leeward:secret");
+        case(&Part::of(ensemble, &format!("/cluster-{number}"), credentials));
+    }
+}
+
+fn create(path: &str, ephemeral: bool) -> CoordinatorOp {
+    CoordinatorOp::Create { path: path.into(), value: "v".into(), ephemeral }
+}
+
+#[test]
+fn a_server_keeps_every_promise() {
+    if is_there() {
+        every_case(&Ensemble::start(1));
+    }
+}
+
+#[test]
+fn three_servers_keep_every_promise() {
+    if is_there() {
+        every_case(&Ensemble::start(3));
+    }
+}
+
+#[test]
+fn a_session_outlives_its_server_and_an_outage_is_explained() {
+    if !is_there() {
+        return;
+    }
+    let mut ensemble = Ensemble::start(1);
+    let probe = Part::of(&ensemble, "/a/b/c", None).probe();
+    probe.submit(create("/mine", true)).expect("it is made");
+    let (session, tree) = (probe.session(), probe.tree());
+    assert_eq!(probe.outage(), None);
+    let killed = Instant::now();
+    ensemble.kill(0);
+    let down = probe.until(|event| *event == CoordinatorEvent::Down);
+    println!("    a server that was killed was missed after {:?}", down - killed);
+    assert_eq!(probe.submit(create("/late", false)), Err(CoordinatorError::Disconnected));
+    let reason = until_outage(&probe, "onnection refused");
+    assert!(ensemble.address("").ends_with(reason.split(": ").next().expect("a server")), "{reason}");
+    assert_eq!(probe.outage().expect("it goes on").address, ensemble.address("/a/b/c"));
+    ensemble.restart(0);
+    assert_eq!((probe.synced(), probe.tree()), (session, tree));
+    assert_eq!(probe.outage(), None);
+    assert!(probe.submit(create("/late", false)).is_ok());
+}
+
+#[test]
+fn a_server_that_stops_is_missed_in_time_and_its_word_on_sessions_is_taken() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    if !is_there() {
+        return;
+    }
+    let ensemble = Ensemble::start(1);
+    let part = Part::of(&ensemble, "/leeward", None);
+    let probe = part.probe_with(TIMEOUT);
+    probe.submit(create("/mine", true)).expect("it is made");
+    let session = probe.session();
+    ensemble.signal(0, "STOP");
+    let stopped = Instant::now();
+    let down = probe.until(|event| *event == CoordinatorEvent::Down) - stopped;
+    println!("    a server that stopped was missed after {down:?}, with a timeout of {TIMEOUT:?}");
+    assert!(down >= TIMEOUT / 9 && down < TIMEOUT * 2 / 3, "{down:?}");
+    std::thread::sleep(TIMEOUT * 2);
+    ensemble.signal(0, "CONT");
+    // Which it does first is the server's to choose: end sessions that were silent, or take one on that knocks. Who is told of another
+    // session without `Expired` fails in the probe.
+    let has_expired = probe.synced() != session;
+    println!("    when it went on, the session had expired: {has_expired}");
+    match has_expired {
+        true => drop(probe.until_tree(State::is_empty)),
+        false => assert_eq!(probe.tree().len(), 1, "its path lives as long as the session"),
+    }
+    assert_eq!(probe.submit(create("/mine", true)).is_ok(), has_expired);
+}
+
+#[test]
+fn a_leader_that_dies_takes_no_session_along() {
+    if !is_there() {
+        return;
+    }
+    let mut ensemble = Ensemble::start(3);
+    let part = Part::of(&ensemble, "/leeward", Some("leeward:secret"));
+    let probes: Vec<Probe> = (0..3).map(|_| part.probe_with(Duration::from_secs(8))).collect();
+    let sessions: Vec<_> = probes.iter().map(Probe::session).collect();
+    for (index, probe) in probes.iter().enumerate() {
+        probe.submit(create(&format!("/{index}"), true)).expect("it is made");
+    }
+    let leader = ensemble.leader();
+    let killed = Instant::now();
+    ensemble.kill(leader);
+    // Followers without a leader close their connections too.
+    for (probe, session) in probes.iter().zip(sessions) {
+        probe.until(|event| *event == CoordinatorEvent::Down);
+        assert_eq!(probe.synced(), session, "the same session");
+        assert_eq!(probe.tree().len(), 3);
+    }
+    println!("    everyone was back {:?} after the leader's death", killed.elapsed());
+    assert!(probes[0].submit(create("/more", false)).is_ok());
+    probes[2].until_tree(|tree| tree.len() == 4);
+    ensemble.restart(leader);
+}
+
+#[test]
+fn what_leeward_writes_belongs_to_its_user() {
+    if !is_there() {
+        return;
+    }
+    let ensemble = Ensemble::start(1);
+    let owner = Part::of(&ensemble, "/private/cluster", Some("leeward:secret"));
+    let probe = owner.probe();
+    let kept = probe.submit(create("/leeward/kept", false)).expect("it is made");
+    for (path, credentials, why) in [
+        ("/private/cluster", Some("leeward:wrong"), "the password is wrong"),
+        ("/private/cluster", Some("other:secret"), "it belongs to another user"),
+        ("/private/cluster", None, "it belongs to a user. Set zookeeper_auth_file"),
+        ("/private/other", Some("other:secret"), "refuses access to /private/other"),
+        // What lies above may be anybody's; each path is its owner's none the less.
+        ("/private/cluster/leeward/kept", Some("other:secret"), "refuses access"),
+    ] {
+        let (sink, events) = sink();
+        let stranger =
+            Probe::new(Part::of(&ensemble, path, credentials).client(None, Duration::from_secs(4), sink), events);
+        let reason = until_outage(&stranger, "refuses access");
+        assert!(reason.contains(why), "{reason}");
+        let late = stranger.submit(create("/x", false));
+        assert_eq!(late, Err(CoordinatorError::Disconnected), "nothing was up");
+    }
+    // Where all may make paths, each is its maker's.
+    let anyone = Part::of(&ensemble, "/shared", None).probe();
+    anyone.submit(create("/public", false)).expect("it is made");
+    let user = Part::of(&ensemble, "/shared", Some("leeward:secret")).probe();
+    let public = user.version("/public");
+    assert!(user.submit(CoordinatorOp::Set { path: "/public".into(), value: "2".into(), version: public }).is_ok());
+    let again = owner.probe();
+    assert_eq!(again.version("/leeward/kept"), kept);
+    assert!(again.submit(CoordinatorOp::Delete { path: "/leeward/kept".into(), version: Some(kept) }).is_ok());
+}
+
+#[test]
+fn servers_that_are_not_there_are_named() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    for (host, why) in
+        [(nobody.to_string(), "onnection refused"), ("no-such-host.invalid:1".into(), "its address is not known")]
+    {
+        let (sink, events) = sink();
+        let options = ClientOptions::new(format!("zk://{host}/x").parse().expect("an address"));
+        let client = Client::start(options, sink).expect("a thread");
+        let probe = Probe::new(Box::new(client), events);
+        let reason = until_outage(&probe, why);
+        assert!(reason.starts_with(&format!("{host}: ")), "{reason}");
+        assert_eq!(probe.submit(create("/x", false)), Err(CoordinatorError::Disconnected));
+    }
+}
+
+/// Waits for an outage whose reason holds `part`; answers the reason.
+fn until_outage(probe: &Probe, part: &str) -> String {
+    let deadline = Instant::now() + crate::probe::LONG;
+    loop {
+        let reason = probe.outage().map(|outage| outage.reason).unwrap_or_default();
+        if reason.contains(part) {
+            return reason;
+        }
+        assert!(Instant::now() < deadline, "{reason:?} is not: {part}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
