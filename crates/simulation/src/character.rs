@@ -9,6 +9,7 @@ use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMod
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::TableChange;
 use leeward_platform::{Nanos, Rng};
+use leeward_server::node::NodeTiming;
 
 /// What a power loss may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,11 +174,34 @@ impl Character {
         times.into_iter().zip([first, second, third]).collect()
     }
 
-    /// With a quorum, a member that is farther from the others than they are from each other, and how much: it holds up no write, and
-    /// has the shortest copy. Not drawn.
+    /// A member that is farther from the others than they are from each other, and how much. With a quorum it holds up no write, and
+    /// has the shortest copy; without, and where members are given time, others come to have much that is not committed, and may
+    /// build their index of it. Not drawn.
     pub(crate) fn far(&self) -> Option<(usize, Nanos)> {
         let far = 1 + (self.table.l0_bytes >> 12).ilog2() as usize % 2;
-        self.table.quorum.filter(|quorum| *quorum < self.table.replicas).map(|_| (far, Nanos::from_millis(30)))
+        let builds = self.table.replicas > 2 && self.table.backups == BackupMode::BuildIndex;
+        match self.table.quorum {
+            Some(quorum) if quorum < self.table.replicas => Some((far, Nanos::from_millis(30))),
+            None if builds && self.is_patient() => Some((far, Nanos::from_millis(140))),
+            _ => None,
+        }
+    }
+
+    /// A member may break its promises as long as it may owe an answer.
+    fn is_patient(&self) -> bool {
+        (self.network.max_delay.0 / 1_000).is_multiple_of(2)
+    }
+
+    /// Timing of its nodes. In every other seed a member may break its promises as long as it may owe an answer, so that primaries
+    /// die while some members lack what others have; and tails are saved often, so that backups that build their index do it of
+    /// what they have just got. Not drawn.
+    pub(crate) fn timing(&self) -> NodeTiming {
+        let mut timing = NodeTiming::default();
+        if self.is_patient() {
+            timing.replication.promise_patience = timing.replication.answer_patience;
+            timing.flush_interval = Nanos::from_millis(20);
+        }
+        timing
     }
 
     /// It in a few words.

@@ -143,7 +143,7 @@ impl World {
             fabric: self.network.node(link::peer(server_id(node)), sink),
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions { expected_servers: self.character.nodes as u32, ..ClusterOptions::default() },
-            timing: NodeTiming { catch_up_bytes, ..NodeTiming::default() },
+            timing: NodeTiming { catch_up_bytes, ..self.character.timing() },
             checkpoints: None,
         };
         self.machines[node].node = Some(Node::new(now, parts));
