@@ -35,7 +35,8 @@ impl Region {
         let ids = segment_ids(term, &state);
         let (l0s, ends) = replay(&volume, &state, last)?;
         cut(&mut state, &ends);
-        (state.term, state.commit) = (term, last);
+        // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
+        state.term = term;
         // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
         // sync of a record is soon enough.
         let is_new = state.segments.is_empty();
