@@ -119,6 +119,7 @@ impl Client {
 
     /// Looks, sends if there is room and anything `left`, sleeps if it may; answers whether the server must be rung.
     pub(super) fn turn(&mut self, left: &mut usize, rng: &mut Rng) -> bool {
+        self.is_asleep = false;
         let mut must_ring = false;
         for event in std::mem::take(&mut *self.events.lock().expect("no panic")) {
             match event {
@@ -202,13 +203,14 @@ impl Client {
             self.replies.give_back(slot.at as usize);
         }
         self.fetches.extend(fetches);
+        // First: a fetch may wait for their room, and for nothing else that would wake it.
+        let done = self.out.extract_if(.., |_, out| out.slot.is_none() && out.writes.is_empty());
+        done.for_each(|(_, out)| self.requests.give_back(out.request_at));
         while let Some((sequence, room, request)) =
             self.fetches.pop_if(|(_, room, _)| self.requests.has_room(64) && self.replies.has_room(*room))
         {
             self.post(RingKind::Fetch, &sequence.to_le_bytes(), room, request);
         }
-        let done = self.out.extract_if(.., |_, out| out.slot.is_none() && out.writes.is_empty());
-        done.for_each(|(_, out)| self.requests.give_back(out.request_at));
         has_some
     }
 }
