@@ -8,8 +8,10 @@ use leeward_format::DecodeError;
 use leeward_format::coordinator::MAX_COORDINATOR_BYTES;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use mio::net::TcpStream;
+use mio::{Interest, Poll, Token};
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 
 const READ_BYTES: usize = 64 * 1024;
 
@@ -19,7 +21,7 @@ pub(crate) enum Broken {
     #[error("the peer closed the connection")]
     Closed,
     #[error("{0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
     #[error("the peer sent bytes that are not of this protocol: {0}")]
     Hostile(#[from] DecodeError),
     #[error("the peer broke the protocol: {0}")]
@@ -47,6 +49,14 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(stream: TcpStream) -> Connection {
         Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
+    }
+
+    /// Begins to connect to `address`; `poll` tells with `token` when there is something to do.
+    pub(crate) fn begin(address: SocketAddr, poll: &Poll, token: Token) -> io::Result<Connection> {
+        let mut stream = TcpStream::connect(address)?;
+        poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        stream.set_nodelay(true)?;
+        Ok(Connection::new(stream))
     }
 
     /// Reads once. `false` when there is nothing to read for now.

@@ -5,14 +5,30 @@
 
 use crate::{CoordinatorOp, Outage};
 use leeward_platform::Nanos;
-use mio::{Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// How long a client that leaves tries to say so.
 pub(crate) const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
+
+/// Pause between attempts to connect.
+pub(crate) const RETRY: Nanos = Nanos::from_millis(50);
+
+/// Has a client's thread wait until something happens or `span` has passed.
+pub(crate) fn wait(poll: &mut Poll, events: &mut Events, span: Nanos) {
+    // Not before: a poll counts whole milliseconds.
+    let span = span.duration() + Duration::from_micros(999);
+    if let Err(error) = poll.poll(events, Some(span))
+        && error.kind() != io::ErrorKind::Interrupted
+    {
+        tracing::error!(%error, "the coordinator's client cannot wait for its socket");
+        std::thread::sleep(RETRY.duration());
+    }
+}
 
 /// How a client ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,15 +60,19 @@ impl Group {
         Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new() }
     }
 
-    /// Two of three are enough; both backups are in sync.
-    fn with_quorum() -> Group {
-        let options = TableOptions { quorum: Some(2), ..TableOptions::default() };
-        let mut group = Group::of(config(&[TWO, THREE], &[]), options);
-        for member in [TWO, THREE] {
-            group.link(member, true);
-            group.run(&[member]);
+    /// All `backups` are in sync.
+    fn in_sync(backups: &[Member], options: TableOptions) -> Group {
+        let mut group = Group::of(config(backups, &[]), options);
+        for member in backups {
+            group.link(*member, true);
+            group.run(&[*member]);
         }
         group
+    }
+
+    /// Two of three are enough; both backups are in sync.
+    fn with_quorum() -> Group {
+        Group::in_sync(&[TWO, THREE], TableOptions { quorum: Some(2), ..TableOptions::default() })
     }
 
     fn answer(&mut self, member: Member, session: u64, message: &ToBackup) {
@@ -312,14 +316,6 @@ fn a_silent_backup_is_given_up_and_proposed_for_removal() {
 /// Of three, one no longer renews its promise, though the fabric goes on writing into its memory.
 #[test]
 fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
-    let in_sync = |options: TableOptions, members: &[Member]| {
-        let mut group = Group::of(config(members, &[]), options);
-        for member in members {
-            group.link(*member, true);
-            group.run(&[*member]);
-        }
-        group
-    };
     // Waits as long as promises last; those of `keeping` are renewed. Answers whether it could rely on all of them up to when it
     // proposed something.
     let wait = |group: &mut Group, keeping: &[Member], millis: u64| {
@@ -334,7 +330,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
         }
         held
     };
-    let mut group = in_sync(TableOptions::default(), &[TWO, THREE]);
+    let mut group = Group::in_sync(&[TWO, THREE], TableOptions::default());
     assert!(wait(&mut group, &[TWO, THREE], 5_000) && group.proposals.is_empty());
     group.append(11);
     group.complete(TWO);
@@ -343,7 +339,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
 
     // Its own pause proves nothing, and nor do promises that are as old as it.
-    let mut group = in_sync(TableOptions::default(), &[TWO, THREE]);
+    let mut group = Group::in_sync(&[TWO, THREE], TableOptions::default());
     wait(&mut group, &[TWO, THREE], 1_000);
     group.now += Nanos::from_secs(3);
     wait(&mut group, &[], 300);
@@ -354,7 +350,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     let two = TableOptions { replicas: 2, min_in_sync: 2, ..TableOptions::default() };
     let quorum = TableOptions { quorum: Some(2), ..TableOptions::default() };
     for (options, members) in [(two, &[TWO][..]), (quorum, &[TWO, THREE])] {
-        let mut group = in_sync(options, members);
+        let mut group = Group::in_sync(members, options);
         wait(&mut group, members, 1_000);
         wait(&mut group, &[], 1_000);
         assert_eq!(group.proposals, []);
@@ -364,11 +360,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
 /// Two of three are silent: the second leaves as soon as the first is out, and has not to be silent as long again.
 #[test]
 fn all_who_are_silent_leave_one_right_after_the_other() {
-    let mut group = Group::new(&[TWO, THREE], &[]);
-    for member in [TWO, THREE] {
-        group.link(member, true);
-        group.run(&[member]);
-    }
+    let mut group = Group::in_sync(&[TWO, THREE], TableOptions::default());
     group.append(11);
     let patience = group.primary.timing.answer_patience.as_millis() + 100;
     for _ in 0..patience / 50 {

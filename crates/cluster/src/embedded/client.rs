@@ -9,13 +9,12 @@
 //! cut off well before the others believe that it died.
 
 use crate::connection::{Broken, Connection};
-use crate::mailbox::{LEAVE_WITHIN, Mailbox, Running, Stop};
+use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Running, Stop};
 use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
 use leeward_format::frame::FrameKind;
 use leeward_platform::{BootClock, Clock, Nanos};
-use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Poll, Token};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
@@ -26,8 +25,6 @@ const WAKER: Token = Token(1);
 const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
 /// What a request takes besides its operation, at most.
 const REQUEST_OVERHEAD_BYTES: usize = 64;
-/// Pause between attempts to connect.
-const RETRY: Nanos = Nanos::from_millis(50);
 
 /// Which coordinator, and how fast it must notice this process's death.
 #[derive(Clone, Copy, Debug)]
@@ -114,13 +111,8 @@ impl Link {
     fn run(mut self) {
         let mut events = Events::with_capacity(16);
         loop {
-            let wait = self.next_deadline().since(self.clock.now()).duration() + std::time::Duration::from_micros(999);
-            if let Err(error) = self.poll.poll(&mut events, Some(wait))
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "the coordinator's client cannot wait for its socket");
-                std::thread::sleep(RETRY.duration());
-            }
+            let span = self.next_deadline().since(self.clock.now());
+            mailbox::wait(&mut self.poll, &mut events, span);
             if let Err(broken) = self.receive() {
                 self.lose(&broken);
             }
@@ -173,14 +165,8 @@ impl Link {
     }
 
     fn connect(&mut self, now: Nanos) {
-        let connected = TcpStream::connect(self.options.address).and_then(|mut stream| {
-            self.poll.registry().register(&mut stream, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        });
-        match connected {
-            Ok(stream) => {
-                let mut connection = Connection::new(stream);
+        match Connection::begin(self.options.address, &self.poll, SOCKET) {
+            Ok(mut connection) => {
                 let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
                 // Waits in the connection until the socket is connected.
                 connection.queue(REQUEST, &CoordinatorRequest::Attach { session: self.session, timeout_ms });

@@ -9,21 +9,17 @@ use super::client::ClientOptions;
 use super::conversation::{Conversation, End};
 use super::plan::Place;
 use crate::connection::{Broken, Connection};
-use crate::mailbox::{LEAVE_WITHIN, Mailbox, Stop};
+use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Stop};
 use crate::{CoordinatorError, CoordinatorEvent, Outage};
 use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
 use leeward_platform::{BootClock, Clock, Nanos, Rng};
-use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Poll, Token};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
 
 const SOCKET: Token = Token(0);
 pub(super) const WAKER: Token = Token(1);
-/// Pause between attempts to connect.
-const RETRY: Nanos = Nanos::from_millis(50);
 /// Pause after a refusal, which only an operator can mend.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 
@@ -86,13 +82,8 @@ impl Link {
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(16);
         loop {
-            let wait = self.next_deadline().since(self.clock.now()).duration() + Duration::from_micros(999);
-            if let Err(error) = self.poll.poll(&mut events, Some(wait))
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "the client of ZooKeeper cannot wait for its socket");
-                std::thread::sleep(RETRY.duration());
-            }
+            let span = self.next_deadline().since(self.clock.now());
+            mailbox::wait(&mut self.poll, &mut events, span);
             let heard = self.receive();
             self.heed(heard);
             self.submit();
@@ -161,18 +152,12 @@ impl Link {
             return self.fail(now, now, &server, &why, RETRY_REFUSED);
         }
         let (server, address) = self.untried.pop().expect("a name that was found has an address");
-        let connected = TcpStream::connect(address).and_then(|mut stream| {
-            self.poll.registry().register(&mut stream, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        });
-        match connected {
-            Ok(stream) => {
+        match Connection::begin(address, &self.poll, SOCKET) {
+            Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
                 let conversation = Conversation::new(now, place, digest, &self.session);
-                let connection = Connection::new(stream);
                 self.state =
                     State::Talking(Box::new(Talk { connection, conversation, server, since: now, pinged: now }));
             }
