@@ -12,17 +12,13 @@ fn member(server: u32, life: u64) -> Member {
 
 fn group(id: u32, start: &'static str, end: Option<&'static str>, primary: u32, backups: &[Member]) -> GroupConfig {
     GroupConfig {
-        region: RegionId(id),
-        table: "default".into(),
         start: start.into(),
         end: end.map(Bytes::from),
         epoch: Epoch(1),
         term: Epoch(1),
         primary: Some(member(primary, 1)),
         backups: backups.to_vec(),
-        learners: Vec::new(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(id), "default")
     }
 }
 

@@ -25,6 +25,7 @@ mod ledger;
 mod machine;
 mod meter;
 mod newest;
+pub mod pauses;
 mod phase;
 mod plot;
 mod process;

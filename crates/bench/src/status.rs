@@ -111,6 +111,8 @@ pub struct RegionStatus {
     pub commit_lsn: u64,
     /// Memory of its L0s, in bytes.
     pub l0_bytes: Option<u64>,
+    /// Bytes that a backup would have to replay before it serves in its place (primary only).
+    pub promotion_bytes: Option<u64>,
     /// Levels from L1 down.
     pub levels: Vec<LevelStatus>,
     /// Its backups and learners (primary only).

@@ -285,6 +285,16 @@ pub trait DevCluster: Send {
     /// # Errors
     /// It cannot be started.
     fn restart(&mut self, server: u32) -> io::Result<()>;
+    /// Stops the node's process as SIGSTOP does.
+    ///
+    /// # Errors
+    /// It is not running, or may not be stopped.
+    fn halt(&mut self, server: u32) -> io::Result<()>;
+    /// A stopped process goes on.
+    ///
+    /// # Errors
+    /// It is not running, or may not be woken.
+    fn go_on(&mut self, server: u32) -> io::Result<()>;
     /// Looks whether all nodes that were not killed still run.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The command line, as clap reads it and as `--help` tells it.
 
+use crate::moves::{DrainArgs, MoveArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
@@ -10,11 +11,13 @@ use std::path::PathBuf;
 mod faults;
 mod operators;
 mod pairs;
+mod pauses;
 mod replication;
 mod table;
 pub(crate) use faults::FaultsArgs;
-pub(crate) use operators::{CheckpointArgs, IngestArgs};
+pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
+pub(crate) use pauses::PausesArgs;
 pub(crate) use replication::{CellArgs, ReplicationArgs};
 pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, Preset, TableCommand, TableCommands};
 
@@ -70,6 +73,10 @@ pub(crate) enum Command {
     Checkpoint(CheckpointArgs),
     /// Put sorted pairs of a file, or of a store, into a table or an embedded store
     Ingest(IngestArgs),
+    /// Move a region's copy, or its primary's office, to another server
+    Move(MoveArgs),
+    /// Have a server hand over and leave all it has
+    Drain(DrainArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it
@@ -406,6 +413,8 @@ pub(crate) enum Benchmark {
     Replication(ReplicationArgs),
     /// Primaries killed in every mode of replication, and modes changed meanwhile: is anything lost?
     Faults(FaultsArgs),
+    /// How long a region stands still when its office changes hands, or a member dies or stops
+    Pauses(PausesArgs),
 }
 
 #[derive(Args, Debug)]
@@ -513,26 +522,6 @@ pub(crate) struct YcsbArgs {
     // Last, because its heading would be that of the options after it, too.
     #[command(flatten)]
     pub(crate) table: TableArgs,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-A region whose in-sync members have all died waits for the volumes that may hold acknowledged writes which no other has;
-`leeward status` names them. This command gives the volumes of one server up: the region goes on with the longest copy of
-the others, WITHOUT what only the lost ones hold, once it waits for nobody else. Stop the server's old process first. It is
-refused for a server that the region does not wait for.
-
-Example:
-  leeward accept-loss --region 1 --server 2")]
-pub(crate) struct AcceptLossArgs {
-    #[command(flatten)]
-    pub(crate) connect: Connect,
-    /// The region that waits
-    #[arg(long)]
-    pub(crate) region: u32,
-    /// The server whose data is lost
-    #[arg(long)]
-    pub(crate) server: u32,
 }
 
 #[derive(Args, Debug)]

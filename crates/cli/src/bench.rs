@@ -22,6 +22,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Idle(args) => run_idle(args),
         Benchmark::Replication(args) => replication::run(args),
         Benchmark::Faults(args) => replication::run_faults(args),
+        Benchmark::Pauses(args) => replication::run_pauses(args),
     }
 }
 
@@ -33,7 +34,7 @@ fn run_idle(args: &IdleArgs) -> Outcome {
     let events = signals::listen(false)?;
     let directory = directory(None, &mut temporary)?;
     let mut cluster = Cluster::start(plan(args.dev, args.regions, args.fabric, directory)?)?;
-    cluster.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
+    cluster.wait_until_ready(true, || events.try_recv().is_ok_and(Event::ends))?;
     end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
     thread::sleep(REST);
     let nodes = (1..=args.dev).filter_map(|node| Some((format!("node {node}"), cluster.pid(node)?)));
@@ -65,7 +66,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
             settings: args.settings.clone(),
             ..plan(nodes, args.regions, args.fabric, directory)?
         })?;
-        started.wait_until_ready(true, || matches!(events.try_recv(), Ok(Event::Stop)))?;
+        started.wait_until_ready(true, || events.try_recv().is_ok_and(Event::ends))?;
         let scheme = if args.rings { "leeward+ring://" } else { "" };
         options.seeds = started.addresses().iter().map(|address| format!("{scheme}{address}")).collect();
         cluster = Some(Box::new(started));
@@ -146,7 +147,7 @@ fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) 
 /// Ends the process at Ctrl-C. The nodes stop with it, since their standard inputs end.
 pub(crate) fn end_with_signal(events: Receiver<Event>, temporary: Option<PathBuf>) -> Result<(), std::io::Error> {
     let wait = move || {
-        if events.iter().any(|event| event == Event::Stop) {
+        if events.iter().any(Event::ends) {
             eprintln!("interrupted");
             if let Some(Err(error)) = temporary.map(fs::remove_dir_all) {
                 eprintln!("the temporary directory stays: {error}");

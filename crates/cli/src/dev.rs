@@ -38,7 +38,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
     let mut cluster = Cluster::start(plan)?;
-    let interrupted = || matches!(events.try_recv(), Ok(Event::Stop));
+    let interrupted = || events.try_recv().is_ok_and(Event::ends);
     match cluster.wait_until_ready(false, interrupted) {
         Err(DevError::Interrupted) => return Ok(true),
         ready => ready?,
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
     let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), pauses: BTreeMap::new() };
     loop {
         match events.recv_timeout(restarts.next().min(LOOK)) {
-            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Event::Stop | Event::Depart) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Child) | Err(RecvTimeoutError::Timeout) => {}
         }
         for death in cluster.reap() {

@@ -15,6 +15,7 @@ mod data;
 mod dev;
 mod ingest;
 mod inspect;
+mod moves;
 mod ports;
 mod replicas;
 mod replication;
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         Command::Table(args) => table::run(&args.command),
         Command::Checkpoint(args) => ingest::checkpoint(&args),
         Command::Ingest(args) => ingest::ingest(&args),
+        Command::Move(args) => moves::move_copy(&args),
+        Command::Drain(args) => moves::drain(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {

@@ -4,24 +4,24 @@
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{CellArgs, FaultsArgs, Preset, ReplicationArgs};
+use crate::args::{CellArgs, FaultsArgs, PausesArgs, Preset, ReplicationArgs};
 use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
 use leeward_bench::replication::{self, CellOptions, Clusters, Failure, Link, NODES, Options, Started, Wanted};
-use leeward_bench::{DevCluster, even_split_points, faults};
+use leeward_bench::{DevCluster, even_split_points, faults, pauses};
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
 pub(crate) fn run(args: &ReplicationArgs) -> Outcome {
-    with_starter(&args.cell, |starter| replication::run(&options(args), starter))
+    with_starter(args.cell.files(), |starter| replication::run(&options(args), starter))
 }
 
 pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
@@ -33,7 +33,12 @@ pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
         cell: cell(&args.cell),
         json: args.cell.json.clone(),
     };
-    with_starter(&args.cell, |starter| faults::run(&options, starter))
+    with_starter(args.cell.files(), |starter| faults::run(&options, starter))
+}
+
+pub(crate) fn run_pauses(args: &PausesArgs) -> Outcome {
+    let options = pauses::Options { only: args.only.clone(), rounds: args.rounds, json: args.json.clone() };
+    with_starter((args.data.as_deref(), args.json.as_deref()), |starter| pauses::run(&options, starter))
 }
 
 fn cell(args: &CellArgs) -> CellOptions {
@@ -41,11 +46,21 @@ fn cell(args: &CellArgs) -> CellOptions {
     CellOptions { l0_kib, memory_mib, regions, threads, depth }
 }
 
-fn with_starter(args: &CellArgs, run: impl FnOnce(&mut Starter) -> Result<bool, Failure>) -> Outcome {
-    if let Some(path) = &args.json {
+impl CellArgs {
+    /// Where clusters and the JSON go.
+    fn files(&self) -> (Option<&Path>, Option<&Path>) {
+        (self.data.as_deref(), self.json.as_deref())
+    }
+}
+
+fn with_starter(
+    (data, json): (Option<&Path>, Option<&Path>),
+    run: impl FnOnce(&mut Starter) -> Result<bool, Failure>,
+) -> Outcome {
+    if let Some(path) = json {
         check_file(path)?;
     }
-    let parent = args.data.clone().unwrap_or_else(std::env::temp_dir);
+    let parent = data.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let all = tempfile::Builder::new().prefix("leeward-bench-").tempdir_in(&parent);
     let all = all.map_err(|error| format!("--data {}: {error}", parent.display()))?;
     let events = signals::listen(false)?;
@@ -136,6 +151,12 @@ impl DevCluster for Cell {
     }
     fn restart(&mut self, server: u32) -> io::Result<()> {
         self.cluster.restart(server)
+    }
+    fn halt(&mut self, server: u32) -> io::Result<()> {
+        self.cluster.halt(server)
+    }
+    fn go_on(&mut self, server: u32) -> io::Result<()> {
+        self.cluster.go_on(server)
     }
     fn check(&mut self) -> io::Result<()> {
         self.cluster.check()

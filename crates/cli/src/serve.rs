@@ -1,9 +1,16 @@
-//! `leeward serve`: one node, until a signal or its supervisor's end stops it.
+//! `leeward serve`: one node, until a signal or its supervisor's end stops it. SIGTERM does so in order: the others take its offices
+//! over and go on without it first. A second signal, Ctrl-C or the supervisor's end stop it at once, which loses nothing either.
 
 use crate::Outcome;
 use crate::args::ServeArgs;
 use crate::signals::{self, Event};
 use leeward_server::NodeConfig;
+use std::time::Duration;
+
+/// How long a node that is asked to stop waits for the others to take over what it has.
+const DEPARTURE: Duration = Duration::from_secs(10);
+/// How often it looks whether they have.
+const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let mut settings = args.settings.clone();
@@ -14,7 +21,19 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let config = NodeConfig::load(args.config.as_deref(), &settings)?;
     let events = signals::listen(args.stop_with_stdin)?;
     let server = leeward_server::start(&config)?;
-    while events.recv()? != Event::Stop {}
+    loop {
+        match events.recv()? {
+            Event::Child => {}
+            Event::Stop => break,
+            Event::Depart => {
+                tracing::info!("stopping: the others take over first");
+                server.begin_to_depart(DEPARTURE);
+                // A second signal ends the patience.
+                while !server.has_ended() && events.recv_timeout(LOOK).is_err() {}
+                break;
+            }
+        }
+    }
     tracing::info!("stopping");
     server.stop();
     Ok(true)

@@ -10,10 +10,19 @@ use std::thread;
 /// What came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Ctrl-C, SIGTERM, or the supervisor is gone.
+    /// Ctrl-C, or the supervisor is gone: at once.
     Stop,
+    /// SIGTERM: in order.
+    Depart,
     /// A child process may have ended.
     Child,
+}
+
+impl Event {
+    /// This process is to end.
+    pub(crate) fn ends(self) -> bool {
+        self != Event::Child
+    }
 }
 
 /// Starts to listen. `stdin`: the end of the standard input means [`Event::Stop`].
@@ -26,7 +35,11 @@ pub(crate) fn listen(stdin: bool) -> io::Result<Receiver<Event>> {
     let by_signal = sender.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            let event = if signal == SIGCHLD { Event::Child } else { Event::Stop };
+            let event = match signal {
+                SIGCHLD => Event::Child,
+                SIGTERM => Event::Depart,
+                _ => Event::Stop,
+            };
             if by_signal.send(event).is_err() {
                 return;
             }

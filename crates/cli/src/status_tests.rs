@@ -70,17 +70,13 @@ fn regions_are_listed_with_members_and_lag() {
     let member =
         |server: u32| Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
     let group = |id: u32, primary: Option<u32>| GroupConfig {
-        region: RegionId(id),
-        table: "default".into(),
         start: if id == 1 { "".into() } else { "m\x00".into() },
         end: (id == 1).then(|| "m\x00".into()),
         epoch: Epoch(5),
         term: Epoch(5),
         primary: primary.map(member),
         backups: vec![member(2), member(3)],
-        learners: Vec::new(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(id), "default")
     };
     let regions = vec![group(1, Some(1)), group(2, None)];
     let mut map =

@@ -23,6 +23,7 @@ use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
 use leeward_server::NodeConfig;
 use leeward_server::config::{ConfigError, CoordinatorAt};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -194,6 +195,12 @@ impl Cluster {
         self.nodes[node as usize - 1].child.as_ref().map(Child::id)
     }
 
+    fn signal(&self, server: u32, signal: Signal) -> io::Result<()> {
+        let pid = self.pid(server).and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its process does not run"))?;
+        Ok(kill_process(pid, signal)?)
+    }
+
     /// Why the coordinator stopped by itself, if it did.
     pub(crate) fn coordinator_failure(&self) -> Option<String> {
         self.host.as_ref().and_then(Host::failure)
@@ -312,6 +319,14 @@ impl DevCluster for Cluster {
 
     fn restart(&mut self, server: u32) -> io::Result<()> {
         self.spawn(server).map_err(io::Error::other)
+    }
+
+    fn halt(&mut self, server: u32) -> io::Result<()> {
+        self.signal(server, Signal::STOP)
+    }
+
+    fn go_on(&mut self, server: u32) -> io::Result<()> {
+        self.signal(server, Signal::CONT)
     }
 
     fn check(&mut self) -> io::Result<()> {

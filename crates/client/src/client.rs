@@ -4,7 +4,7 @@ use crate::options::{ClientError, ClientOptions};
 use crate::scan::{Range, Scan};
 use crate::session::Session;
 use bytes::Bytes;
-use leeward_format::cluster::RegionMap;
+use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, PutOptions, Written, check_range};
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
@@ -169,6 +169,28 @@ impl Client {
     /// The region does not wait for that server, or the cluster does not answer in time.
     pub fn accept_loss(&self, region: RegionId, server: ServerId) -> Result<(), ClientError> {
         match self.one(Op::AcceptLoss { region, server })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Writes down what is wished of a region; its primary brings it about while it serves.
+    ///
+    /// # Errors
+    /// It cannot be, or the cluster does not answer in time.
+    pub fn wish(&self, region: RegionId, wish: RegionWish) -> Result<(), ClientError> {
+        match self.one(Op::Wish { region, wish })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Says that a server is to leave every group, or that it may stay.
+    ///
+    /// # Errors
+    /// Too few servers would be left, or the cluster does not answer in time.
+    pub fn intend(&self, server: ServerId, intent: Option<Intent>) -> Result<(), ClientError> {
+        match self.one(Op::Intend { server, intent })? {
             OpResult::Done => Ok(()),
             other => Err(mismatch(other)),
         }

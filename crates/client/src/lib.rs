@@ -45,7 +45,7 @@ mod session;
 pub use address::{Address, Way};
 pub use client::Client;
 pub use introduction::{Introduction, ask_node, introduce};
-pub use leeward_format::cluster::{GroupConfig, RegionMap, ServerInfo, TableOptions};
+pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionWish, ServerInfo, TableOptions};
 pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written};
 pub use leeward_format::table::{NewTable, TableChange, TableName};
 pub use options::{ClientError, ClientOptions, Traffic};

@@ -12,17 +12,12 @@ fn member(server: u32) -> Member {
 
 fn region(id: u32, start: &'static str, end: Option<&'static str>, primary: Option<u32>) -> GroupConfig {
     GroupConfig {
-        region: RegionId(id),
-        table: "default".into(),
         start: start.into(),
         end: end.map(Bytes::from),
         epoch: Epoch(1),
         term: Epoch(1),
         primary: primary.map(member),
-        backups: Vec::new(),
-        learners: Vec::new(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(id), "default")
     }
 }
 

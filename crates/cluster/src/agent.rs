@@ -13,7 +13,7 @@
 use crate::awaited::{Awaited, awaited};
 use crate::master::{self, Assign};
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
-use leeward_format::cluster::{ClusterPath, GroupConfig, Member, RegionMap, ServerInfo, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, RegionMap, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,13 +31,20 @@ pub struct ClusterOptions {
     pub expected_servers: u32,
     /// With fewer, a master waits this long before it assigns regions to those that are there.
     pub assign_grace: Nanos,
+    /// So long the places of a server that restarts stay empty.
+    pub restart_patience: Nanos,
     /// After an operation failed without the tree telling why, it is asked again after this pause.
     pub retry_pause: Nanos,
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        ClusterOptions { expected_servers: 3, assign_grace: Nanos::from_secs(2), retry_pause: Nanos::from_millis(200) }
+        ClusterOptions {
+            expected_servers: 3,
+            assign_grace: Nanos::from_secs(2),
+            restart_patience: Nanos::from_secs(300),
+            retry_pause: Nanos::from_millis(200),
+        }
     }
 }
 
@@ -132,6 +139,10 @@ pub struct Agent {
     next_proposal: u64,
     master_since: Option<Nanos>,
     is_withdrawn: bool,
+    /// Its process is about to end.
+    is_departing: bool,
+    /// Servers that restart, since when this master has known that.
+    restarting: BTreeMap<ServerId, Nanos>,
     /// What the coordinator said when it last refused an operation, if it has done none since.
     refusal: Option<String>,
     /// What the operator was told that regions wait for.
@@ -156,6 +167,8 @@ impl Agent {
             next_proposal: 1,
             master_since: None,
             is_withdrawn: false,
+            is_departing: false,
+            restarting: BTreeMap::new(),
             refusal: None,
             told: BTreeMap::new(),
         }
@@ -200,8 +213,8 @@ impl Agent {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// Proposes, as the primary of `old`, to replace it by `new`: see [`GroupConfig::without`] and
-    /// [`GroupConfig::with_backup`].
+    /// Proposes, as the primary of `old`, to replace it by `new`: see [`GroupConfig::without`], [`GroupConfig::with_backup`] and
+    /// [`GroupConfig::handed_over`].
     ///
     /// # Panics
     /// `new` is not the next epoch of the same region, or has another primary: only a master may do that.
@@ -210,7 +223,8 @@ impl Agent {
             new.region == old.region && new.epoch == old.epoch.next(),
             "a proposal is the next epoch of its region"
         );
-        let hands_over = old.must_hear > 0 && new.term == new.epoch;
+        let gives_up = new.voided() == Some(old.term);
+        let hands_over = (old.must_hear > 0 || gives_up) && new.term == new.epoch;
         let keeps_office = new.primary == old.primary && new.term == old.term;
         assert!(keeps_office || hands_over, "a primary does not propose another");
         self.carry(now, old, new)
@@ -380,6 +394,7 @@ impl Agent {
         }
         self.paused.retain(|_, until| *until > now);
         self.register();
+        self.come_back();
         self.campaign();
         self.carry_proposals();
         self.carry_creations();
@@ -419,6 +434,29 @@ impl Agent {
         match self.is_withdrawn {
             false => self.hold(path, holder, encode_value(&self.me)),
             true => self.let_go(path, holder),
+        }
+    }
+
+    /// Its process is about to end, and is to come back: asks all groups to go on without this server; answers nothing to wait for if
+    /// that is known.
+    ///
+    /// # Errors
+    /// The coordinator cannot be reached.
+    pub fn depart(&mut self, now: Nanos) -> Result<Option<ProposalId>, String> {
+        self.is_departing = true;
+        match self.view.intent(self.me.member.server) {
+            Some(_) => Ok(None),
+            None => self.intend(now, self.me.member.server, Some(Intent::Restart)).map(Some),
+        }
+    }
+
+    /// A server that has come back is no longer away.
+    fn come_back(&mut self) {
+        let path = ClusterPath::Intent(self.me.member.server);
+        let is_away = self.view.intent(self.me.member.server) == Some(Intent::Restart);
+        if is_away && !self.is_departing && self.is_registered() && self.is_free(&path) {
+            let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
+            self.submit(path, op, Purpose::Presence);
         }
     }
 
@@ -490,6 +528,7 @@ impl Agent {
         if !self.is_master() {
             self.master_since = None;
             self.told.clear();
+            self.restarting.clear();
             return;
         }
         let since = *self.master_since.get_or_insert_with(|| {
@@ -502,7 +541,8 @@ impl Agent {
             true => Assign::Fresh,
             false => Assign::No,
         };
-        for config in master::decide(&self.view, &self.pending(), assign) {
+        let fills = self.may_fill(now);
+        for config in master::decide(&self.view, &self.pending(), assign, fills) {
             let path = ClusterPath::Region(config.region);
             if self.is_free(&path) {
                 tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
@@ -513,6 +553,17 @@ impl Agent {
             }
         }
         self.tell_of_waiting();
+    }
+
+    /// Whether groups may be filled up: not while a server is about to come back, for a while.
+    fn may_fill(&mut self, now: Nanos) -> bool {
+        let restarting = self.view.intents().filter(|(_, intent)| *intent == Intent::Restart);
+        let restarting: Vec<ServerId> = restarting.map(|(server, _)| server).collect();
+        self.restarting.retain(|server, _| restarting.contains(server));
+        for server in restarting {
+            self.restarting.entry(server).or_insert(now);
+        }
+        self.restarting.values().all(|since| now.since(*since) >= self.options.restart_patience)
     }
 
     /// Tells the operator which regions wait for whom, each time that changes.

@@ -363,3 +363,33 @@ fn a_server_that_withdraws_gives_up_its_paths_until_it_is_called_back() {
     let (_, back) = fixture.agent.take_ops().pop().expect("it registers");
     assert!(matches!(back, CoordinatorOp::Create { path, ephemeral: true, .. } if path == SERVER));
 }
+
+#[test]
+fn who_departs_says_so_and_takes_it_back_when_it_has_come_back() {
+    const INTENT: &str = "/leeward/intent/1";
+    let (mut fixture, _) = primary();
+    fixture.agent.depart(fixture.now).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    let value = encode_value(&Intent::Restart);
+    let op = CoordinatorOp::Create { path: INTENT.into(), value: value.clone(), ephemeral: false };
+    assert_eq!(fixture.asked[0].1, op);
+    fixture.grant();
+    fixture.pass(Nanos::from_secs(1));
+    assert!(fixture.asked.is_empty(), "it is still about to end");
+    // Its next life.
+    let mut fixture =
+        Fixture::new(&[(SERVER, None), (MASTER, Some(encode_value(&member(2, 1)))), (INTENT, Some(value))]);
+    assert!(is_create(&fixture.asked[0].1, SERVER));
+    fixture.grant();
+    let (_, op) = fixture.ask();
+    assert!(matches!(op, CoordinatorOp::Delete { path, .. } if path == INTENT));
+}
+
+#[test]
+fn a_drained_server_that_restarts_stays_drained() {
+    let drained = encode_value(&Intent::Leave);
+    let mut fixture =
+        Fixture::new(&[(MASTER, Some(encode_value(&member(2, 1)))), ("/leeward/intent/1", Some(drained))]);
+    fixture.grant();
+    assert!(fixture.agent.is_registered() && fixture.asked.is_empty());
+}

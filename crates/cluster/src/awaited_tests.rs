@@ -1,7 +1,6 @@
 //! Who is awaited, and what the operator is told.
 
 use super::*;
-use bytes::Bytes;
 use leeward_format::{Epoch, Incarnation};
 
 fn member(server: u32, volume: u64) -> Member {
@@ -16,17 +15,12 @@ fn restarted(member: Member) -> Member {
 /// Server 1 is the primary, 2 and 3 are backups, 4 is a former member; each has a volume of its number.
 fn group() -> GroupConfig {
     GroupConfig {
-        region: RegionId(7),
-        table: "default".into(),
-        start: Bytes::new(),
-        end: None,
         epoch: Epoch(5),
         term: Epoch(5),
         primary: Some(member(1, 1)),
         backups: vec![member(2, 2), member(3, 3)],
-        learners: Vec::new(),
         former: vec![Former { member: member(4, 4), term: Epoch(4) }],
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(7), "default")
     }
 }
 

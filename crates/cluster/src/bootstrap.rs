@@ -1,9 +1,9 @@
 //! A new table and its regions, made in one step: the first content of a new cluster, or more of it later. Pure.
 
 use bytes::Bytes;
+use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
-use leeward_format::{Epoch, RegionId};
 
 /// The operation that makes `table` with one region more than there are `splits`: each split is the first key of a
 /// region. Regions are numbered from `first` and wait for the master to assign them.
@@ -20,17 +20,9 @@ pub fn bootstrap_op(table: &TableOptions, first: RegionId, splits: &[Bytes]) -> 
     for (index, start) in starts.iter().enumerate() {
         let region = RegionId(first.0 + u32::try_from(index).expect("regions are counted in 32 bits"));
         let config = GroupConfig {
-            region,
-            table: table.name.clone(),
             start: start.clone(),
             end: starts.get(index + 1).cloned(),
-            epoch: Epoch(0),
-            term: Epoch(0),
-            primary: None,
-            backups: Vec::new(),
-            learners: Vec::new(),
-            former: Vec::new(),
-            must_hear: 0,
+            ..GroupConfig::unassigned(region, table.name.clone())
         };
         ops.push(create(ClusterPath::Region(region), encode_value(&config)));
     }

@@ -24,6 +24,7 @@ mod mailbox;
 mod master;
 mod tree;
 mod view;
+mod wishes;
 pub mod zookeeper;
 
 pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};

@@ -16,7 +16,7 @@
 
 use crate::View;
 use crate::awaited::{awaited, is_back};
-use leeward_format::cluster::{Former, GroupConfig, Member, TableOptions};
+use leeward_format::cluster::{Former, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
 use std::cmp::Reverse;
@@ -36,8 +36,13 @@ pub(crate) enum Assign {
 /// The configurations that should replace those of `view`, at most one a region.
 ///
 /// `pending` holds what is already proposed and not yet in the view: those regions are left alone, and count as what
-/// they will be.
-pub(crate) fn decide(view: &View, pending: &BTreeMap<RegionId, GroupConfig>, assign: Assign) -> Vec<GroupConfig> {
+/// they will be. Only if it `fills`, servers come into groups that others were members of.
+pub(crate) fn decide(
+    view: &View,
+    pending: &BTreeMap<RegionId, GroupConfig>,
+    assign: Assign,
+    fills: bool,
+) -> Vec<GroupConfig> {
     let mut loads = Loads::default();
     for config in view.regions() {
         loads.count(view, pending.get(&config.region).unwrap_or(config), 1);
@@ -45,7 +50,7 @@ pub(crate) fn decide(view: &View, pending: &BTreeMap<RegionId, GroupConfig>, ass
     let mut decided = Vec::new();
     for config in view.regions().filter(|config| !pending.contains_key(&config.region)) {
         let Some(table) = view.table(&config.table) else { continue };
-        let mut group = Group { view, loads: &mut loads, table, config };
+        let mut group = Group { view, loads: &mut loads, table, config, fills };
         decided.extend(group.next(assign));
     }
     decided
@@ -82,6 +87,7 @@ struct Group<'a> {
     loads: &'a mut Loads,
     table: &'a TableOptions,
     config: &'a GroupConfig,
+    fills: bool,
 }
 
 impl Group<'_> {
@@ -109,7 +115,7 @@ impl Group<'_> {
         let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
         let primary = self.least_loaded(candidates)?;
         let base = GroupConfig { epoch: self.config.epoch.max(best.0), ..self.config.clone() };
-        let mut next = self.new_term(&base, primary, Vec::new());
+        let mut next = self.new_term(&base, primary, Vec::new(), true);
         // With a quorum, who takes over asks the others how far their copies reach: an empty one would be no answer.
         if fresh && self.table.quorum.is_none() {
             next.backups = std::mem::take(&mut next.learners);
@@ -123,7 +129,8 @@ impl Group<'_> {
     fn maintain(&self) -> Option<GroupConfig> {
         let mut next = self.config.clone();
         next.learners.retain(|member| self.view.is_live(*member));
-        self.fill(&mut next);
+        self.fill(&mut next, self.fills);
+        self.trim(&mut next);
         if next == *self.config {
             return None;
         }
@@ -140,7 +147,7 @@ impl Group<'_> {
             None => self.longest_copy()?,
         };
         in_sync.retain(|member| *member != primary);
-        let mut next = self.new_term(self.config, primary, in_sync);
+        let mut next = self.new_term(self.config, primary, in_sync, self.fills);
         // Also of a longest copy: a former member that lives may have it in its memory only.
         let is_in = |member: &Member| next.in_sync().any(|other| other == *member);
         let left = self.config.in_sync().map(|member| Former { member, term: self.config.term });
@@ -196,34 +203,56 @@ impl Group<'_> {
     }
 
     /// `base` with a new primary, in-sync backups, and every other place taken by a live learner.
-    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
+    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>, fills: bool) -> GroupConfig {
         let epoch = base.epoch.next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..base.clone() };
-        (next.former, next.must_hear) = (Vec::new(), 0);
+        (next.former, next.must_hear, next.yielded) = (Vec::new(), 0, Epoch(0));
+        next.wishes.primary.take_if(|wished| *wished == primary.server);
         let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();
         next.learners.retain(|member| self.view.is_live(*member) && !in_sync.contains(&member.server));
-        self.fill(&mut next);
+        self.fill(&mut next, fills);
         next
     }
 
-    /// Live servers that are not in the group become learners while it has fewer than `replicas` members: those with
+    /// Live servers that are not in the group become learners while it has fewer than `replicas` members that stay: those with
     /// a copy first, because they lack less, then the least loaded.
-    fn fill(&self, next: &mut GroupConfig) {
+    fn fill(&self, next: &mut GroupConfig, fills: bool) {
+        if !fills {
+            return;
+        }
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
-        let outside = self.view.servers().map(|info| info.member).filter(|member| !there.contains(&member.server));
-        let mut outside: Vec<Member> = outside.collect();
+        let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
+        let staying = next.members().filter(|member| !leaves(member)).count();
+        let is_outside = |member: &Member| !there.contains(&member.server) && self.view.intent(member.server).is_none();
+        let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
         outside.sort_by_key(|member| {
             (Reverse(self.copy_of(*member)), self.loads.memberships(member.server), member.server)
         });
-        outside.truncate((self.table.replicas as usize).saturating_sub(there.len()));
+        outside.truncate((self.table.replicas as usize).saturating_sub(staying));
         next.learners.extend(outside);
     }
 
-    /// The one with the fewest primaries; with equally many, the one with the fewest memberships.
+    /// Nothing is built for, and nobody stays in, a group that has all its replicas: a move or a departure was taken back.
+    fn trim(&self, next: &mut GroupConfig) {
+        let stays = |member: &Member| self.view.departs(next, *member) != Some(Intent::Leave);
+        let surplus = next.members().filter(stays).count().saturating_sub(self.table.replicas as usize);
+        let learners = next.learners.len().saturating_sub(surplus);
+        if surplus > next.learners.len() && next.wishes.leaving.is_none() {
+            let most = next.backups.iter().filter(|backup| stays(backup));
+            let most = most.max_by_key(|backup| (self.loads.memberships(backup.server), backup.server));
+            next.wishes.leaving = most.map(|backup| backup.server);
+        }
+        next.learners.truncate(learners);
+    }
+
+    /// One that is not about to leave, the one that is wished for first; else the one with the fewest primaries; with equally many,
+    /// the one with the fewest memberships.
     fn least_loaded(&self, members: impl Iterator<Item = Member>) -> Option<Member> {
         members.min_by_key(|member| {
             let server = member.server;
-            (self.loads.primaries(server), self.loads.memberships(server), server)
+            let departs = self.view.departs(self.config, *member).is_some();
+            let is_wished = self.config.wishes.primary == Some(server);
+            (departs, !is_wished, self.loads.primaries(server), self.loads.memberships(server), server)
         })
     }
 
@@ -237,4 +266,4 @@ impl Group<'_> {
 
 #[cfg(test)]
 #[path = "master_tests.rs"]
-mod tests;
+pub(crate) mod tests;

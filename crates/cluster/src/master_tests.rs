@@ -5,11 +5,11 @@ use crate::CoordinatorEvent;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, Wishes, encode_value};
 use leeward_format::coordinator::Change;
 use leeward_format::{Incarnation, VolumeId};
 
-fn member(server: u32, incarnation: u64) -> Member {
+pub(crate) fn member(server: u32, incarnation: u64) -> Member {
     Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
 }
 
@@ -31,12 +31,12 @@ fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> V
     view
 }
 
-fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
+pub(crate) fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
     let version = view.version() + 1;
     view.handle(&CoordinatorEvent::Changed(vec![Change { path: path.to_string(), version, value }]));
 }
 
-fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {
+pub(crate) fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {
     let copies = copy.map(|(term, lsn)| CopyFound { region: RegionId(1), term: Epoch(term), lsn: Lsn(lsn) });
     let info = ServerInfo {
         member,
@@ -71,14 +71,14 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
 }
 
 fn decide_one(view: &View) -> Option<GroupConfig> {
-    decide(view, &BTreeMap::new(), Assign::Any).into_iter().find(|config| config.region == RegionId(1))
+    decide(view, &BTreeMap::new(), Assign::Any, true).into_iter().find(|config| config.region == RegionId(1))
 }
 
 #[test]
 fn assignment_balances_primaries_and_fills_groups() {
     let view = view(9, 3, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
-    assert!(decide(&view, &BTreeMap::new(), Assign::No).is_empty());
-    let decided = decide(&view, &BTreeMap::new(), Assign::Fresh);
+    assert!(decide(&view, &BTreeMap::new(), Assign::No, true).is_empty());
+    let decided = decide(&view, &BTreeMap::new(), Assign::Fresh, true);
     assert_eq!(decided.len(), 9);
     for server in 1..=3 {
         assert_eq!(decided.iter().filter(|config| config.primary == Some(member(server, 1))).count(), 3);
@@ -105,7 +105,7 @@ fn whoever_is_left_of_a_new_region_takes_over_before_the_first_write() {
 fn larger_clusters_spread_their_groups_too() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=6).map(|server| (member(server, 1), None)).collect();
     let view = view(12, 3, &live);
-    let decided = decide(&view, &BTreeMap::new(), Assign::Any);
+    let decided = decide(&view, &BTreeMap::new(), Assign::Any, true);
     for (server, _) in live {
         assert_eq!(decided.iter().filter(|config| config.primary == Some(server)).count(), 2);
         assert_eq!(decided.iter().filter(|config| config.has(server)).count(), 6);
@@ -116,7 +116,7 @@ fn larger_clusters_spread_their_groups_too() {
 fn pending_decisions_count_and_are_not_repeated() {
     let view = view(2, 1, &[(member(1, 1), None), (member(2, 1), None)]);
     let pending = GroupConfig { primary: Some(member(1, 1)), ..view.region(RegionId(1)).unwrap().clone() };
-    let decided = decide(&view, &BTreeMap::from([(RegionId(1), pending)]), Assign::Any);
+    let decided = decide(&view, &BTreeMap::from([(RegionId(1), pending)]), Assign::Any, true);
     assert_eq!(
         decided.iter().map(|config| (config.region, config.primary)).collect::<Vec<_>>(),
         [(RegionId(2), Some(member(2, 1)))]
@@ -127,7 +127,7 @@ fn pending_decisions_count_and_are_not_repeated() {
 fn a_cluster_whose_coordinator_was_lost_keeps_its_best_copy() {
     let mut view = view(1, 3, &[(member(1, 1), None), (member(2, 1), Some((4, 90)))]);
     assert!(
-        decide(&view, &BTreeMap::new(), Assign::Fresh).is_empty(),
+        decide(&view, &BTreeMap::new(), Assign::Fresh, true).is_empty(),
         "a better copy may be on a server that is missing"
     );
     register(&mut view, member(3, 1), Some((5, 70)));
@@ -295,7 +295,7 @@ fn a_volume_that_was_given_up_is_not_awaited() {
     // With nobody left, the best copy there is is taken, once every expected server is there.
     configure(&mut view, &accepted.without_volume(&member(2, 1)));
     register(&mut view, replaced(member(2, 2)), Some((6, 50)));
-    assert!(decide(&view, &BTreeMap::new(), Assign::Fresh).is_empty());
+    assert!(decide(&view, &BTreeMap::new(), Assign::Fresh, true).is_empty());
     assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
 }
 
@@ -355,4 +355,53 @@ fn the_planted_bug_promotes_a_restarted_life() {
     let next = decide_one(&view);
     planted::plant(None);
     assert_eq!(next.and_then(|config| config.primary), Some(member(2, 2)));
+}
+
+#[test]
+fn who_leaves_for_good_is_replaced_and_who_restarts_is_not() {
+    let live: Vec<(Member, Option<(u32, u64)>)> = (1..=4).map(|server| (member(server, 1), None)).collect();
+    let mut view = view(1, 3, &live);
+    let whole = group(&view, 3, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &whole);
+    assert_eq!(decide_one(&view), None);
+    change(&mut view, ClusterPath::Intent(ServerId(2)), Some(encode_value(&Intent::Restart)));
+    assert_eq!(decide_one(&view), None, "its place is kept");
+    change(&mut view, ClusterPath::Intent(ServerId(2)), Some(encode_value(&Intent::Leave)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!((&next.learners[..], next.backups), (&[member(4, 1)][..], whole.backups.clone()));
+    // It has left.
+    let shrunk = group(&view, 4, member(1, 1), &[member(3, 1)], &[]);
+    configure(&mut view, &shrunk);
+    let filled = decide_one(&view).unwrap();
+    assert_eq!(filled.learners, [member(4, 1)], "a server that leaves is given no copies");
+    assert!(decide(&view, &BTreeMap::new(), Assign::Any, false).is_empty(), "nor is any while one restarts");
+}
+
+#[test]
+fn a_copy_that_moves_is_replaced_and_the_wished_primary_is_promoted_first() {
+    let live: Vec<(Member, Option<(u32, u64)>)> = (1..=4).map(|server| (member(server, 1), None)).collect();
+    let mut view = view(1, 3, &live);
+    let mut moving = group(&view, 3, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    moving.wishes = Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(2)) };
+    configure(&mut view, &moving);
+    assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)]);
+    kill(&mut view, 1);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.wishes.primary), (Some(member(3, 1)), None));
+    assert_eq!(next.voided(), None, "nobody gave anything up");
+}
+
+#[test]
+fn who_is_too_many_is_not_built_or_leaves() {
+    let live: Vec<(Member, Option<(u32, u64)>)> = (1..=3).map(|server| (member(server, 1), None)).collect();
+    let mut view = view(1, 2, &live);
+    let building = group(&view, 3, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
+    configure(&mut view, &building);
+    assert!(decide_one(&view).unwrap().learners.is_empty());
+    let built = group(&view, 4, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &built);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.wishes.leaving, &next.backups), (Some(ServerId(3)), &built.backups), "the primary lets it go");
+    configure(&mut view, &next);
+    assert_eq!(decide_one(&view), None);
 }

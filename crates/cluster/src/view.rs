@@ -5,7 +5,9 @@
 //! time.
 
 use crate::CoordinatorEvent;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Member, RegionMap, ServerInfo, TableOptions, decode_value};
+use leeward_format::cluster::{
+    ClusterPath, GroupConfig, Intent, Member, RegionMap, ServerInfo, TableOptions, decode_value,
+};
 use leeward_format::coordinator::Change;
 use leeward_format::{DecodeError, RegionId, ServerId};
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ struct Content {
     tables: BTreeMap<String, (u64, TableOptions)>,
     regions: BTreeMap<RegionId, (u64, GroupConfig)>,
     servers: BTreeMap<ServerId, (u64, ServerInfo)>,
+    intents: BTreeMap<ServerId, (u64, Intent)>,
     master: Option<(u64, Member)>,
 }
 
@@ -72,6 +75,10 @@ impl View {
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
         self.current.tables.get(name).map(|(_, options)| options)
     }
+    /// Options of every table, by name.
+    pub fn tables(&self) -> impl Iterator<Item = &TableOptions> + '_ {
+        self.current.tables.values().map(|(_, options)| options)
+    }
     /// Every region, by id.
     pub fn regions(&self) -> impl Iterator<Item = &GroupConfig> + '_ {
         self.current.regions.values().map(|(_, config)| config)
@@ -92,6 +99,14 @@ impl View {
     pub fn is_live(&self, member: Member) -> bool {
         self.server(member.server).is_some_and(|info| info.member == member)
     }
+    /// Servers that should be members of no group, and why.
+    pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {
+        self.current.intents.iter().map(|(server, (_, intent))| (*server, *intent))
+    }
+    /// What is to become of a server.
+    pub fn intent(&self, id: ServerId) -> Option<Intent> {
+        self.current.intents.get(&id).map(|(_, intent)| *intent)
+    }
     /// Who holds the master's path.
     pub fn master(&self) -> Option<Member> {
         self.current.master.map(|(_, member)| member)
@@ -101,6 +116,7 @@ impl View {
         match path {
             ClusterPath::Region(id) => self.current.regions.get(id).map(|(version, _)| *version),
             ClusterPath::Server(id) => self.current.servers.get(id).map(|(version, _)| *version),
+            ClusterPath::Intent(id) => self.current.intents.get(id).map(|(version, _)| *version),
             ClusterPath::Master => self.current.master.map(|(version, _)| version),
             ClusterPath::Table(name) => self.current.tables.get(name).map(|(version, _)| *version),
         }
@@ -135,6 +151,7 @@ impl Content {
             (ClusterPath::Table(name), None) => drop(self.tables.remove(&name)),
             (ClusterPath::Region(id), None) => drop(self.regions.remove(&id)),
             (ClusterPath::Server(id), None) => drop(self.servers.remove(&id)),
+            (ClusterPath::Intent(id), None) => drop(self.intents.remove(&id)),
             (ClusterPath::Master, None) => self.master = None,
             (ClusterPath::Table(name), Some(value)) => {
                 self.tables.remove(&name);
@@ -155,6 +172,10 @@ impl Content {
                 let info: ServerInfo = decode_value("server", value)?;
                 same("server", id.0, info.member.server.0)?;
                 self.servers.insert(id, (version, info));
+            }
+            (ClusterPath::Intent(id), Some(value)) => {
+                self.intents.remove(&id);
+                self.intents.insert(id, (version, decode_value("intent", value)?));
             }
             (ClusterPath::Master, Some(value)) => {
                 self.master = None;

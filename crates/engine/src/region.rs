@@ -211,6 +211,12 @@ impl Region {
         !self.view.load().version.frozen().is_empty()
     }
 
+    /// Bytes that are in L0s alone: what a new primary replays from the logs before it serves.
+    pub fn promotion_bytes(&self) -> u64 {
+        let view = self.view.load();
+        view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
+    }
+
     /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! /leeward/table/<name>    TableOptions                       made with its regions, by whoever creates the table
 //! /leeward/region/<id>     GroupConfig                        compare-and-set only
 //! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
+//! /leeward/intent/<id>     Intent                             a server that should be a member of no group
 //! /leeward/master          Member          ephemeral          whoever created it is the master
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
@@ -17,11 +18,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+mod wishes;
+pub use wishes::{Intent, RegionWish, Wishes};
+
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
 const TABLE_PREFIX: &str = "/leeward/table/";
 const REGION_PREFIX: &str = "/leeward/region/";
 const SERVER_PREFIX: &str = "/leeward/server/";
+const INTENT_PREFIX: &str = "/leeward/intent/";
 
 /// A path of the coordinator, by what it means.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +37,8 @@ pub enum ClusterPath {
     Region(RegionId),
     /// A live server.
     Server(ServerId),
+    /// What is to become of a server.
+    Intent(ServerId),
     /// The master.
     Master,
 }
@@ -47,6 +54,8 @@ impl ClusterPath {
             Some(ClusterPath::Table(name.to_owned()))
         } else if let Some(rest) = path.strip_prefix(REGION_PREFIX) {
             number(rest).map(|id| ClusterPath::Region(RegionId(id)))
+        } else if let Some(rest) = path.strip_prefix(INTENT_PREFIX) {
+            number(rest).map(|id| ClusterPath::Intent(ServerId(id)))
         } else {
             number(path.strip_prefix(SERVER_PREFIX)?).map(|id| ClusterPath::Server(ServerId(id)))
         }
@@ -59,6 +68,7 @@ impl fmt::Display for ClusterPath {
             ClusterPath::Table(name) => write!(f, "{TABLE_PREFIX}{name}"),
             ClusterPath::Region(id) => write!(f, "{REGION_PREFIX}{id}"),
             ClusterPath::Server(id) => write!(f, "{SERVER_PREFIX}{id}"),
+            ClusterPath::Intent(id) => write!(f, "{INTENT_PREFIX}{id}"),
             ClusterPath::Master => f.write_str(MASTER_PATH),
         }
     }
@@ -371,6 +381,10 @@ pub struct GroupConfig {
     /// Of a table with a quorum, while the primary has not settled: how many of the members in sync and the former ones it must
     /// have heard of before it knows who has the longest copy, itself included. 0: its own is known to be long enough.
     pub must_hear: u32,
+    /// The term before this one, if its primary gave the office up by itself ([`GroupConfig::handed_over`]); else 0.
+    pub yielded: Epoch,
+    /// What is wished and not yet so.
+    pub wishes: Wishes,
 }
 
 /// A member that was in sync, and left the group before the primary had settled.
@@ -383,6 +397,24 @@ pub struct Former {
 }
 
 impl GroupConfig {
+    /// The first configuration of a region of `table`: all keys, and nobody has it yet.
+    pub fn unassigned(region: RegionId, table: impl Into<String>) -> GroupConfig {
+        GroupConfig {
+            region,
+            table: table.into(),
+            start: Bytes::new(),
+            end: None,
+            epoch: Epoch(0),
+            term: Epoch(0),
+            primary: None,
+            backups: Vec::new(),
+            learners: Vec::new(),
+            former: Vec::new(),
+            must_hear: 0,
+            yielded: Epoch(0),
+            wishes: Wishes::default(),
+        }
+    }
     /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.
     pub fn heirs(&self) -> impl Iterator<Item = Member> + '_ {
         self.in_sync().chain(self.former.iter().map(|former| former.member))
@@ -419,6 +451,7 @@ impl GroupConfig {
         }
         next.backups.retain(|other| *other != member);
         next.learners.retain(|other| *other != member);
+        next.wishes.leaving.take_if(|leaving| *leaving == member.server);
         next
     }
     /// The next configuration, in which nothing is expected any more of the volume that `lost` had: an operator accepts
@@ -450,7 +483,7 @@ impl GroupConfig {
     #[must_use]
     pub fn handed_to(&self, heir: Member) -> GroupConfig {
         let mut next = self.clone();
-        (next.epoch, next.term) = (self.epoch.next(), self.epoch.next());
+        (next.epoch, next.term, next.yielded) = (self.epoch.next(), self.epoch.next(), Epoch(0));
         next.former.retain(|former| former.member != heir);
         // A life of it that is over is remembered as one.
         let over = self.in_sync().filter(|member| member.server == heir.server && *member != heir);

@@ -43,6 +43,8 @@ pub enum Control {
         table: TableName,
         /// The operation.
         op: Op,
+        /// Of the region's configuration that the sender knows: a receiver that knows only an older one learns of it first.
+        epoch: Epoch,
     },
     /// Its answer.
     Forwarded {

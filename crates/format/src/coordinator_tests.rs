@@ -1,7 +1,7 @@
 //! Golden bytes of the coordinator's messages and log, and what damaged bytes do.
 
 use super::*;
-use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, decode_value, encode_value};
+use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, Wishes, decode_value, encode_value};
 use crate::frame::{FrameKind, read_frame, write_frame};
 use crate::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use serde::de::DeserializeOwned;
@@ -116,10 +116,7 @@ fn every_path_has_one_spelling() {
 fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     let member = |server| Member { server: ServerId(server), volume: VolumeId(8), incarnation: Incarnation(9) };
     let config = GroupConfig {
-        region: RegionId(1),
-        table: "t".into(),
         start: "a".into(),
-        end: None,
         epoch: Epoch(5),
         term: Epoch(4),
         primary: Some(member(1)),
@@ -127,8 +124,12 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         learners: vec![member(3)],
         former: vec![Former { member: member(4), term: Epoch(3) }],
         must_hear: 2,
+        yielded: Epoch(3),
+        wishes: Wishes { primary: Some(ServerId(2)), leaving: Some(ServerId(1)) },
+        ..GroupConfig::unassigned(RegionId(1), "t")
     };
-    let golden = bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02");
+    let golden =
+        bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01");
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
     assert!(decode_value::<GroupConfig>("region", &[&golden[..], b"!"].concat()).is_err());

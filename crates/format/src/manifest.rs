@@ -333,6 +333,13 @@ fn invalid(detail: String) -> DecodeError {
 }
 
 impl RegionState {
+    /// Whether it says of a segment what `known` does not: that it is there, or how far it reaches. If not, and what `known` says is
+    /// durable, so is what this one says.
+    pub fn says_more_than(&self, known: &RegionState) -> bool {
+        let place = |segment: &SegmentState| (segment.no, segment.bytes, segment.last_lsn);
+        self.segments.iter().any(|(id, segment)| known.segments.get(id).map(place) != Some(place(segment)))
+    }
+
     /// A region without data.
     pub fn new(region: RegionId, options: TableOptions) -> RegionState {
         RegionState {

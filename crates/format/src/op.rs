@@ -4,7 +4,7 @@
 //! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
 //! spans regions (MGET, KRANGE) is several operations.
 
-use crate::cluster::{GroupConfig, RegionMap};
+use crate::cluster::{GroupConfig, Intent, RegionMap, RegionWish};
 use crate::manifest::SegmentKind;
 use crate::table::{NewTable, TableChange, TableName};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
@@ -294,6 +294,22 @@ pub enum Op {
         /// What another node answered to [`Op::SegmentContent`].
         content: Bytes,
     },
+    /// An operator's: writes down what is wished of a region; its primary brings it about. Any node carries it out. Answers
+    /// [`OpResult::Done`] once it is written down, or [`OpError::Invalid`] if it cannot be.
+    Wish {
+        /// The region.
+        region: RegionId,
+        /// What is wished.
+        wish: RegionWish,
+    },
+    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers [`OpResult::Done`]
+    /// once it is written down, or [`OpError::Invalid`] if too few servers would be left.
+    Intend {
+        /// The server.
+        server: ServerId,
+        /// What is to become of it; `None`: it may stay.
+        intent: Option<Intent>,
+    },
 }
 
 impl Op {
@@ -305,6 +321,7 @@ impl Op {
             Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
+            Op::Wish { .. } | Op::Intend { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -321,7 +338,13 @@ impl Op {
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
+            Op::Wish { .. } | Op::Intend { .. } => None,
         }
+    }
+    /// An operator's wish that any node passes on to the coordinator.
+    pub fn is_for_any_node(&self) -> bool {
+        let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. });
+        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.

@@ -2,7 +2,9 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
+use leeward_format::cluster::{
+    Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, RegionWish, TableOptions,
+};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::manifest::SegmentKind;
@@ -111,6 +113,8 @@ fn requests() {
             segment: SegmentId::new(Epoch(2), 3),
             content: Bytes::from_static(b"bytes"),
         },
+        Op::Wish { region: RegionId(7), wish: RegionWish::Move { from: ServerId(1), to: ServerId(2) } },
+        Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -158,7 +162,7 @@ fn control_messages() {
     let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: vec![(RegionId(1), Epoch(2))] };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };
-    let forward = Control::Forward { id: 9, table: TableName::default(), op };
+    let forward = Control::Forward { id: 9, table: TableName::default(), op, epoch: Epoch(5) };
     check(FrameKind::Control, forward, include_str!("golden/control-forward.hex"));
     let body = ToBackup::Flush {
         log: LogKind::Large,

@@ -34,11 +34,15 @@ pub enum Bug {
     ServeUnheard,
     /// A configuration is proposed although its members do not have all that is committed.
     ChangeUncaughtUp,
+    /// A primary gives its office up while it still serves.
+    HandOverUndrained,
+    /// Promises to whichever primary are void once one has given its office up.
+    VoidEverything,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 16] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -53,6 +57,8 @@ impl Bug {
         Bug::BuildUncommitted,
         Bug::ServeUnheard,
         Bug::ChangeUncaughtUp,
+        Bug::HandOverUndrained,
+        Bug::VoidEverything,
     ];
 }
 

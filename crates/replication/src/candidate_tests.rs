@@ -16,10 +16,6 @@ fn stands() -> Candidate {
     Candidate::new(
         NOW,
         GroupConfig {
-            region: RegionId(1),
-            table: "default".into(),
-            start: bytes::Bytes::new(),
-            end: None,
             epoch: Epoch(9),
             term: Epoch(9),
             primary: Some(member(2, 1)),
@@ -27,6 +23,7 @@ fn stands() -> Candidate {
             learners: vec![],
             former: vec![Former { member: member(1, 1), term: TERM }],
             must_hear: 2,
+            ..GroupConfig::unassigned(RegionId(1), "default")
         },
     )
 }

@@ -8,6 +8,7 @@
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
 /// Promises that this node gave as a backup: for each region the latest, and until when.
@@ -22,6 +23,14 @@ impl Grants {
         let entry = self.until.entry(region).or_insert((term, now));
         assert!(entry.0 <= term, "a promise is never given to an older term");
         *entry = (term, entry.1.max(now + timing.lease));
+    }
+    /// The primary of exactly `term` gave its office up and relies on nothing any more: what it was promised is void. A promise to
+    /// another primary stands.
+    pub fn void(&mut self, region: RegionId, term: Epoch) {
+        let is_void = |granted: Epoch| granted == term || planted(Bug::VoidEverything);
+        if self.until.get(&region).is_some_and(|(granted, _)| is_void(*granted)) {
+            self.until.remove(&region);
+        }
     }
     /// Until when `region` must stay out of `term`; `None` if it may join now.
     pub fn blocked_until(&self, now: Nanos, region: RegionId, term: Epoch) -> Option<Nanos> {
@@ -80,6 +89,19 @@ mod tests {
         assert!(relied_on > 500);
         assert!(!lease.is_valid(now, ServerId(2)));
         assert!(grants.blocked_until(asked, REGION, Epoch(1)).is_none(), "the same term is not kept out");
+    }
+
+    #[test]
+    fn only_the_promise_to_the_primary_that_gave_up_is_void() {
+        let timing = Timing::default();
+        let mut grants = Grants::default();
+        grants.grant(Nanos::from_millis(1), REGION, Epoch(4), &timing);
+        for other in [3, 5] {
+            grants.void(REGION, Epoch(other));
+            assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_some());
+        }
+        grants.void(REGION, Epoch(4));
+        assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_none());
     }
 
     #[test]

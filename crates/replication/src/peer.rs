@@ -26,6 +26,8 @@ pub enum PeerAction {
     Mirror(MirrorWrite),
     /// Post a one-sided write to `slots[write.slot]`.
     Slot(SlotWrite),
+    /// It has joined the term: ask it for its promise, without which nothing can be answered.
+    AskLease,
     /// Pin a base for it, between compactions; answer with [`Peer::base`].
     PinBase,
     /// Read a segment of the pinned base; answer with [`Peer::loaded`].
@@ -260,7 +262,7 @@ impl Peer {
         let mirror = Mirror::new(Lsn(0), [0, 0]);
         let ship = Ship::new(slots.len());
         self.session = Some(Session { buffers, slots, mirror, ship, unapplied: VecDeque::new() });
-        out.push(PeerAction::PinBase);
+        out.extend([PeerAction::AskLease, PeerAction::PinBase]);
         Ok(())
     }
 

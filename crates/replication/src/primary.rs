@@ -10,12 +10,14 @@
 //! - While it serves it holds the promises of as many members as must have a write ([`crate::lease`]): with a quorum, others
 //!   may take office without the rest, but they hear first of so many that one of them promised ([`crate::candidate`]).
 
+mod departure;
+
 use crate::Timing;
 use crate::lease::Lease;
 use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
-use leeward_format::cluster::{Acknowledge, GroupConfig, Member, TableOptions};
+use leeward_format::cluster::{Acknowledge, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
 use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
@@ -79,6 +81,8 @@ pub struct Primary {
     /// What was proposed to follow the configuration.
     proposed: Vec<GroupConfig>,
     proposing: bool,
+    /// Who should leave.
+    departing: BTreeMap<ServerId, Intent>,
     actions: Vec<PrimaryAction>,
 }
 
@@ -101,6 +105,7 @@ impl Primary {
             intent: None,
             proposed: Vec::new(),
             proposing: false,
+            departing: BTreeMap::new(),
             actions: Vec::new(),
         };
         primary.follow_config(now, linked);
@@ -316,7 +321,7 @@ impl Primary {
         let failed = failed.min_by_key(|peer| peer.confirmed());
         let without_failed = failed.map(|peer| self.config.without(peer.member));
         let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
-        let next = next.or_else(|| self.convert_a_peer(now));
+        let next = next.or_else(|| self.let_go()).or_else(|| self.convert_a_peer(now));
         self.pursue(next);
     }
 

@@ -3,28 +3,22 @@
 use super::*;
 use crate::mirror::tests::append;
 use crate::peer::PeerAction;
-use bytes::Bytes;
 use leeward_format::cluster::{BackupMode, Former, Posting};
 use leeward_format::control::ToBackup;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
-const ONE: Member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(11) };
-const TWO: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(22) };
-const THREE: Member = Member { server: ServerId(3), volume: VolumeId(3), incarnation: Incarnation(33) };
+pub(super) const ONE: Member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(11) };
+pub(super) const TWO: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(22) };
+pub(super) const THREE: Member = Member { server: ServerId(3), volume: VolumeId(3), incarnation: Incarnation(33) };
 
 fn config(backups: &[Member], learners: &[Member]) -> GroupConfig {
     GroupConfig {
-        region: RegionId(4),
-        table: "default".into(),
-        start: Bytes::new(),
-        end: None,
         epoch: Epoch(5),
         term: Epoch(5),
         primary: Some(ONE),
         backups: backups.to_vec(),
         learners: learners.to_vec(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(4), "default")
     }
 }
 
@@ -41,11 +35,11 @@ fn base() -> Base {
 }
 
 /// A primary whose peers answer at once, unless told otherwise.
-struct Group {
-    now: Nanos,
-    primary: Primary,
+pub(super) struct Group {
+    pub(super) now: Nanos,
+    pub(super) primary: Primary,
     ops: Ops,
-    proposals: Vec<GroupConfig>,
+    pub(super) proposals: Vec<GroupConfig>,
     writes: Vec<(ServerId, u64)>,
 }
 
@@ -61,7 +55,7 @@ impl Group {
     }
 
     /// All `backups` are in sync.
-    fn in_sync(backups: &[Member], options: TableOptions) -> Group {
+    pub(super) fn in_sync(backups: &[Member], options: TableOptions) -> Group {
         let mut group = Group::of(config(backups, &[]), options);
         for member in backups {
             group.link(*member, true);
@@ -89,7 +83,7 @@ impl Group {
     }
 
     /// Carries out what the primary wants; `members` answer.
-    fn run(&mut self, members: &[Member]) {
+    pub(super) fn run(&mut self, members: &[Member]) {
         loop {
             for server in self.primary.wants_base() {
                 self.primary.base(server, base(), Lsn(10), [0, 0]);
@@ -120,7 +114,7 @@ impl Group {
         self.primary.begin_sessions(self.now, |_, _| Ok(()));
     }
 
-    fn append(&mut self, last: u64) {
+    pub(super) fn append(&mut self, last: u64) {
         self.post(&[0; 2000][..last as usize * 100], last);
     }
 
@@ -131,7 +125,7 @@ impl Group {
         self.run(&[]);
     }
 
-    fn complete(&mut self, member: Member) {
+    pub(super) fn complete(&mut self, member: Member) {
         for (server, op) in self.writes.clone() {
             if server == member.server {
                 self.primary.complete(self.now, server, op, &mut self.ops);
@@ -139,7 +133,7 @@ impl Group {
         }
     }
 
-    fn wait(&mut self, millis: u64) {
+    pub(super) fn wait(&mut self, millis: u64) {
         for _ in 0..millis / 50 {
             self.now += Nanos::from_millis(50);
             self.primary.tick(self.now, Lsn(0));

@@ -296,6 +296,11 @@ struct PurposeLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRegion {
+    region: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Peer {
     region: u32,
     peer: u32,
@@ -438,6 +443,12 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
     registry.register("regions", "Regions of this node", regions);
     registry.register("regions_recovering", "Regions that are not served yet by their primary here", recovering);
     registry.register_with_unit("write_stall", "Time during which writes waited", Unit::Seconds, stalls);
+    let promotion = Family::<OfRegion, Gauge>::default();
+    for region in status.regions.iter().filter(|region| region.role == Role::Primary) {
+        let label = OfRegion { region: region.region.0 };
+        promotion.get_or_create(&label).set(region.promotion_bytes as i64);
+    }
+    registry.register("promotion_bytes", "Bytes that a backup would have to replay to take over from here", promotion);
     let (lacked, sent) = (Family::<Peer, Gauge>::default(), Family::<Peer, Gauge>::default());
     let lag = Family::<Peer, Gauge>::default();
     let to_ship = Family::<Peer, Gauge>::default();

@@ -5,11 +5,18 @@ use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
+use leeward_format::cluster::{
+    Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, RegionWish, TableOptions,
+};
+use leeward_format::op::Op;
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::TableChange;
+use leeward_format::{RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
+
+/// Wishes of an operator in a seed that has any.
+const WISHES: u64 = 16;
 
 /// What a power loss may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +181,30 @@ impl Character {
         times.into_iter().zip([first, second, third]).collect()
     }
 
+    /// When an operator wishes that offices and copies are elsewhere, and what: in two of three seeds. Not drawn.
+    pub(crate) fn wishes(&self) -> Vec<(Nanos, Op)> {
+        let salt = self.network.max_delay.0 / 1_000;
+        if self.nodes == 1 || salt.is_multiple_of(3) {
+            return Vec::new();
+        }
+        let (nodes, regions) = (self.nodes as u64, self.splits.len() as u64 + 1);
+        let server = |number: u64| ServerId(1 + (number % nodes) as u32);
+        let wish = |number: u64| {
+            let region = RegionId(1 + (number % regions) as u32);
+            match (salt / 3 + number) % 8 {
+                0 => Op::Intend { server: server(salt), intent: Some(Intent::Restart) },
+                1 => Op::Intend { server: server(salt + number), intent: Some(Intent::Leave) },
+                2 | 3 => Op::Intend { server: server(salt + number - 2), intent: None },
+                4 => Op::Wish { region, wish: RegionWish::Move { from: server(number), to: server(number + 1) } },
+                _ => Op::Wish { region, wish: RegionWish::Primary(server(salt + number)) },
+            }
+        };
+        let first = Nanos::from_millis(700);
+        (0..WISHES)
+            .map(|number| (first + Nanos(self.troubles.end.since(first).0 * number / WISHES), wish(number)))
+            .collect()
+    }
+
     /// A member that is farther from the others than they are from each other, and how much. With a quorum it holds up no write, and
     /// has the shortest copy; without, and where members are given time, others come to have much that is not committed, and may
     /// build their index of it. Not drawn.
@@ -208,7 +239,7 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
@@ -220,6 +251,7 @@ impl Character {
             table.wire,
             table.posting,
             self.alterations().len(),
+            self.wishes().len(),
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,

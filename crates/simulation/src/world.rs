@@ -24,7 +24,7 @@ use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
-use leeward_format::table::{TableChange, TableName};
+use leeward_format::table::TableName;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
@@ -72,9 +72,9 @@ enum Event {
         token: Token,
     },
     Fault,
-    /// An operator changes how the table is replicated.
-    Alter {
-        change: Box<TableChange>,
+    /// An operator changes how the table is replicated, or where regions are.
+    Operate {
+        op: Op,
     },
     Restart {
         node: NodeId,
@@ -177,8 +177,10 @@ impl World {
         }
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
-        for (at, change) in self.character.alterations() {
-            self.push(at, Event::Alter { change: Box::new(change) });
+        let alterations = self.character.alterations().into_iter();
+        let alterations = alterations.map(|(at, change)| (at, Op::AlterTable { change: Box::new(change) }));
+        for (at, op) in alterations.chain(self.character.wishes()) {
+            self.push(at, Event::Operate { op });
         }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
@@ -279,7 +281,7 @@ impl World {
                 }
             }
             Event::Fault => self.strike(),
-            Event::Alter { change } => self.alter(change),
+            Event::Operate { op } => self.operate(op),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),
@@ -305,14 +307,14 @@ impl World {
     }
 
     /// By way of the first node that is there; if none is, the operator tries again. Nobody waits for the answer.
-    fn alter(&mut self, change: Box<TableChange>) {
+    fn operate(&mut self, op: Op) {
         let up = self.nodes().find(|node| self.machines[*node].node.is_some() && !self.machines[*node].paused);
         match up {
             Some(node) => {
-                let token = self.question(node, Op::AlterTable { change });
+                let token = self.question(node, op);
                 self.questions.remove(&token);
             }
-            None if self.is_loaded => self.push(self.now + Nanos::from_millis(100), Event::Alter { change }),
+            None if self.is_loaded => self.push(self.now + Nanos::from_millis(100), Event::Operate { op }),
             None => {}
         }
     }

@@ -83,17 +83,12 @@ impl Store {
     fn map(&self, life: u64) -> RegionMap {
         let member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(life) };
         let group = |region: u32, start: &'static str, end: Option<&'static str>| GroupConfig {
-            region: RegionId(region),
-            table: "default".into(),
             start: start.into(),
             end: end.map(Bytes::from),
             epoch: Epoch(life as u32),
             term: Epoch(life as u32),
             primary: Some(member),
-            backups: Vec::new(),
-            learners: Vec::new(),
-            former: Vec::new(),
-            must_hear: 0,
+            ..GroupConfig::unassigned(RegionId(region), "default")
         };
         let server = ServerInfo {
             member,
@@ -202,6 +197,14 @@ impl DevCluster for Store {
 
     fn check(&mut self) -> io::Result<()> {
         if self.lock().broken { Err(io::Error::other("node 1 died")) } else { Ok(()) }
+    }
+
+    fn halt(&mut self, _server: u32) -> io::Result<()> {
+        unreachable!("nothing is stopped here")
+    }
+
+    fn go_on(&mut self, _server: u32) -> io::Result<()> {
+        unreachable!("nothing is stopped here")
     }
 
     fn compare_replicas(&mut self) -> io::Result<Vec<String>> {

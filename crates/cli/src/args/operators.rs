@@ -47,3 +47,23 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["connect", "table"])]
     pub(crate) dir: Option<PathBuf>,
 }
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A region whose in-sync members have all died waits for the volumes that may hold acknowledged writes which no other has;
+`leeward status` names them. This command gives the volumes of one server up: the region goes on with the longest copy of
+the others, WITHOUT what only the lost ones hold, once it waits for nobody else. Stop the server's old process first. It is
+refused for a server that the region does not wait for.
+
+Example:
+  leeward accept-loss --region 1 --server 2")]
+pub(crate) struct AcceptLossArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// The region that waits
+    #[arg(long)]
+    pub(crate) region: u32,
+    /// The server whose data is lost
+    #[arg(long)]
+    pub(crate) server: u32,
+}

@@ -87,7 +87,7 @@ impl Session {
 /// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
 /// so does an operation on a table that the map does not know: a node knows better, or says that there is none.
 pub(super) fn primary_address<'a>(map: &'a RegionMap, table: &str, op: &Op) -> Option<&'a str> {
-    let is_for_any = matches!(op, Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. });
+    let is_for_any = op.is_for_any_node();
     let server = match op.region_in(map, table) {
         Some(region) => map.server(region.primary?.server),
         None if is_for_any || map.table(table).is_none() => map.servers.first(),

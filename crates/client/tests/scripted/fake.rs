@@ -140,17 +140,12 @@ pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&s
     let member = |id: u32| Member { server: ServerId(id), volume: VolumeId(id.into()), incarnation: Incarnation(1) };
     let ends = regions.iter().skip(1).map(|(start, _)| Some(Bytes::from(*start))).chain([None]);
     let group = |(number, ((start, primary), end)): (usize, (&(&'static str, u32), Option<Bytes>))| GroupConfig {
-        region: RegionId(number as u32 + 1),
-        table: "default".into(),
         start: (*start).into(),
         end,
         epoch: Epoch(version as u32),
         term: Epoch(version as u32),
         primary: Some(member(*primary)),
-        backups: Vec::new(),
-        learners: Vec::new(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(number as u32 + 1), "default")
     };
     let server = |(number, address): (usize, &&str)| ServerInfo {
         member: member(number as u32 + 1),
@@ -187,9 +182,8 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
-        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::RepairSegment { .. } => {
-            OpResult::Done
-        }
+        Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,
+        Op::RepairSegment { .. } | Op::Wish { .. } | Op::Intend { .. } => OpResult::Done,
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },
     }

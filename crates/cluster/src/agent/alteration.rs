@@ -1,22 +1,75 @@
-//! Changes options of tables: an operator's wish becomes a compare-and-set of the table's path.
+//! Carries out an operator's wish that is one operation on one path: other options of a table, another primary or place for a
+//! region, a server that is to leave.
 //!
-//! Invariant: a change says what options are to be, so carrying it out twice does no harm: after a lost connection, or when
-//! somebody else was faster, it is asked for again, until the view shows what was wished for.
+//! Invariant: a wish says what is to be, so carrying it out twice does no harm: after a lost connection, or when somebody else was
+//! faster, it is asked for again, until the view shows what was wished for.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
-use crate::CoordinatorOp;
-use leeward_format::cluster::{ClusterPath, TableOptions, encode_value};
+use crate::wishes::{may_leave, wished};
+use crate::{CoordinatorOp, View};
+use leeward_format::cluster::{ClusterPath, Intent, RegionWish, encode_value};
 use leeward_format::table::{TableChange, unknown_table};
+use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 
 /// Attempts that may come too late for the version that they were made for.
 const MOST_ATTEMPTS: u32 = 16;
 
-/// A change that is being made.
+/// What is wished for.
+#[derive(Clone, Debug)]
+enum Wish {
+    /// Options of a table.
+    Table(TableChange),
+    /// What is to become of a region.
+    Region(RegionId, RegionWish),
+    /// What is to become of a server; `None`: nothing.
+    Intent(ServerId, Option<Intent>),
+}
+
+impl Wish {
+    fn path(&self) -> ClusterPath {
+        match self {
+            Wish::Table(change) => ClusterPath::Table(change.name.to_string()),
+            Wish::Region(region, _) => ClusterPath::Region(*region),
+            Wish::Intent(server, _) => ClusterPath::Intent(*server),
+        }
+    }
+
+    /// The operation that makes it so; `None`: it is so.
+    fn next(&self, view: &View) -> Result<Option<CoordinatorOp>, String> {
+        let path = self.path();
+        let (text, version) = (path.to_string(), view.version_of(&path));
+        let set = |value, version| CoordinatorOp::Set { path: text.clone(), value, version };
+        Ok(match self {
+            Wish::Table(change) => {
+                let options = view.table(&change.name).ok_or_else(|| unknown_table(&change.name))?;
+                let wanted = Some(change.apply(options)?).filter(|wanted| wanted != options);
+                wanted.zip(version).map(|(wanted, version)| set(encode_value(&wanted), version))
+            }
+            Wish::Region(region, wish) => {
+                wished(view, *region, *wish)?.zip(version).map(|(next, version)| set(encode_value(&next), version))
+            }
+            Wish::Intent(server, intent) if view.intent(*server) == *intent => None,
+            Wish::Intent(server, Some(intent)) => {
+                if *intent == Intent::Leave {
+                    may_leave(view, *server)?;
+                }
+                let value = encode_value(intent);
+                Some(match version {
+                    Some(version) => set(value, version),
+                    None => CoordinatorOp::Create { path: text, value, ephemeral: false },
+                })
+            }
+            Wish::Intent(_, None) => Some(CoordinatorOp::Delete { path: text, version }),
+        })
+    }
+}
+
+/// A wish that is being carried out.
 #[derive(Debug)]
 pub(super) struct Alteration {
     id: ProposalId,
-    change: TableChange,
+    wish: Wish,
     /// Attempts that the coordinator answered with no.
     failed: u32,
     /// Why the coordinator will not have it.
@@ -30,45 +83,57 @@ impl Agent {
     /// # Errors
     /// There is no such table, what is asked for cannot be, or the coordinator cannot be reached.
     pub fn alter_table(&mut self, now: Nanos, change: TableChange) -> Result<ProposalId, String> {
+        self.wish(now, Wish::Table(change))
+    }
+
+    /// Writes a wish of a region into its configuration, for the operator; its primary brings it about. Its [`Outcome`], which says
+    /// that it is written, is never [`Outcome::Rejected`].
+    ///
+    /// # Errors
+    /// It cannot be, or the coordinator cannot be reached.
+    pub fn wish_of_region(&mut self, now: Nanos, region: RegionId, wish: RegionWish) -> Result<ProposalId, String> {
+        self.wish(now, Wish::Region(region, wish))
+    }
+
+    /// Says what is to become of a server, or that it is to stay; every primary lets it go as soon as enough others are in sync. Its
+    /// [`Outcome`] is never [`Outcome::Rejected`].
+    ///
+    /// # Errors
+    /// Too few others would be left, or the coordinator cannot be reached.
+    pub fn intend(&mut self, now: Nanos, server: ServerId, intent: Option<Intent>) -> Result<ProposalId, String> {
+        self.wish(now, Wish::Intent(server, intent))
+    }
+
+    fn wish(&mut self, now: Nanos, wish: Wish) -> Result<ProposalId, String> {
         if !self.view.is_synced() {
             return Err("the coordinator cannot be reached: nothing can be changed now".into());
         }
-        self.wanted(&change)?;
+        wish.next(&self.view)?;
         let id = self.new_proposal();
-        self.alterations.push_back(Alteration { id, change, failed: 0, refusal: None });
+        self.alterations.push_back(Alteration { id, wish, failed: 0, refusal: None });
         self.advance(now);
         Ok(id)
     }
 
-    /// The options that a change leads to.
-    fn wanted(&self, change: &TableChange) -> Result<TableOptions, String> {
-        let options = self.view.table(&change.name).ok_or_else(|| unknown_table(&change.name))?;
-        change.apply(options)
-    }
-
-    /// Sends the changes whose tables are free.
+    /// Sends the wishes whose paths are free.
     pub(super) fn carry_alterations(&mut self) {
         for alteration in std::mem::take(&mut self.alterations) {
-            let path = ClusterPath::Table(alteration.change.name.to_string());
-            let refusal = match (&alteration.refusal, self.wanted(&alteration.change)) {
+            let path = alteration.wish.path();
+            let refusal = match (&alteration.refusal, alteration.wish.next(&self.view)) {
                 (Some(reason), _) => Some(reason.clone()),
                 (None, Err(reason)) => Some(reason),
-                (None, Ok(options)) if self.view.table(&options.name) == Some(&options) => {
+                (None, Ok(None)) => {
                     self.outcomes.push((alteration.id, Outcome::Accepted));
                     continue;
                 }
-                (None, Ok(_)) if alteration.failed >= MOST_ATTEMPTS => {
-                    Some(format!("{MOST_ATTEMPTS} attempts failed: others change the table all the time"))
+                (None, Ok(Some(_))) if alteration.failed >= MOST_ATTEMPTS => {
+                    Some(format!("{MOST_ATTEMPTS} attempts failed: others change {path} all the time"))
                 }
-                (None, Ok(options)) => match self.view.version_of(&path).filter(|_| self.is_free(&path)) {
-                    Some(version) => {
-                        let value = encode_value(&options);
-                        let op = CoordinatorOp::Set { path: path.to_string(), value, version };
-                        self.submit(path, op, Purpose::Alteration(Box::new(alteration)));
-                        continue;
-                    }
-                    None => None,
-                },
+                (None, Ok(Some(op))) if self.is_free(&path) => {
+                    self.submit(path, op, Purpose::Alteration(Box::new(alteration)));
+                    continue;
+                }
+                (None, Ok(Some(_))) => None,
             };
             match refusal {
                 Some(reason) => self.outcomes.push((alteration.id, Outcome::Refused(reason))),
@@ -80,7 +145,7 @@ impl Agent {
     /// A change was answered, and the view holds whatever the answer is about; or its answer was lost.
     pub(super) fn settle_alteration(&mut self, mut alteration: Alteration, answer: Option<Answer>) {
         if let Some(Answer { done: true, .. }) = answer {
-            tracing::info!(table = %alteration.change.name, change = ?alteration.change, "options of a table were changed");
+            tracing::info!(wish = ?alteration.wish, "an operator's wish is written down");
             return self.outcomes.push((alteration.id, Outcome::Accepted));
         }
         alteration.failed += u32::from(answer.is_some());

@@ -3,7 +3,7 @@
 use super::super::tests::{Fixture, primary};
 use super::*;
 use crate::{CoordinatorError, CoordinatorEvent};
-use leeward_format::cluster::{Acknowledge, BackupMode};
+use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};
 
 fn build_index() -> TableChange {
     TableChange { backups: Some(BackupMode::BuildIndex), ..TableChange::default() }

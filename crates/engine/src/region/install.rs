@@ -43,6 +43,13 @@ impl Region {
         self.pick_compaction(Lane::Any, 1, now)
     }
 
+    /// [`Region::next_compaction_at_once`], of the L0 that takes writes too, if it holds anything: little is left to be replayed after
+    /// it.
+    pub fn next_compaction_of_all(&self, now: UnixMs) -> Option<Compaction> {
+        self.view.load().version.active().ask_to_freeze();
+        self.next_compaction_at_once(now)
+    }
+
     fn pick_compaction(&self, lane: Lane, least: usize, now: UnixMs) -> Option<Compaction> {
         self.freeze_if_asked();
         // First: what is claimed is let go of under this lock, after the version that came of it is shown.

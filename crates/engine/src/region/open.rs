@@ -34,6 +34,7 @@ impl Region {
     ) -> Result<Arc<Region>> {
         let ids = segment_ids(term, &state);
         let (l0s, ends) = replay(&volume, &state, last)?;
+        let known = state.clone();
         cut(&mut state, &ends);
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
@@ -41,7 +42,7 @@ impl Region {
         // sync of a record is soon enough.
         let is_new = state.segments.is_empty();
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
-        if !is_new {
+        if state.says_more_than(&known) {
             volume.sync()?;
         }
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], durability)?;

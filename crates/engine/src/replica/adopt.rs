@@ -32,7 +32,8 @@ impl Replica {
     }
 
     fn adopt(&mut self, buffers: &[Vec<u8>]) -> Result<()> {
-        let mut state = self.state()?;
+        let known = self.state()?;
+        let mut state = known.clone();
         let mut overlays = HashMap::new();
         let mut added = Vec::new();
         for buffer in buffers {
@@ -51,13 +52,19 @@ impl Replica {
         while replay.next()?.is_some() {}
         let ends = replay.ends();
         cut(&mut state, &ends);
+        let position = (state.term, prefix.last);
+        if state == known {
+            // All of it was durable: the office was handed over, or nothing came since the last start.
+            self.position = position;
+            return Ok(());
+        }
         for (id, buffer) in &overlays {
             if let (Some(end), Some(segment)) = (ends.get(id), state.segments.get(id)) {
                 self.volume.write_buffered(segment.no, 0, &buffer[..end.bytes as usize])?;
             }
         }
         self.volume.sync()?;
-        self.position = (state.term, prefix.last);
+        self.position = position;
         self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &added, Durability::Synced)
     }
 

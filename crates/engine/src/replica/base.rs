@@ -148,11 +148,13 @@ impl Replica {
             return Err(Error::protocol(self.region(), "there is no base to install"));
         };
         let (mut state, held) = self.state_after(pending)?;
-        state.checkpoints = self.state()?.checkpoints;
+        let known = self.state()?;
+        let says_more = state.says_more_than(&known);
+        state.checkpoints = known.checkpoints;
         // A base that holds nothing is durable with the first sync of a record behind it.
         let is_new = state.segments.is_empty();
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
-        if !is_new {
+        if says_more {
             self.volume.sync()?;
         }
         let options = state.options.clone();

@@ -8,17 +8,10 @@ use leeward_format::{Epoch, ServerId};
 
 fn snapshot() -> Snapshot {
     let group = GroupConfig {
-        region: RegionId(1),
-        table: "default".into(),
         start: "<b>".into(),
-        end: None,
         epoch: Epoch(3),
         term: Epoch(2),
-        primary: None,
-        backups: Vec::new(),
-        learners: Vec::new(),
-        former: Vec::new(),
-        must_hear: 0,
+        ..GroupConfig::unassigned(RegionId(1), "default")
     };
     let region = RegionStatus {
         region: RegionId(1),

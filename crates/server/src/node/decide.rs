@@ -93,6 +93,8 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         Op::AcceptLoss { .. }
         | Op::CreateTable { .. }
         | Op::AlterTable { .. }
+        | Op::Wish { .. }
+        | Op::Intend { .. }
         | Op::Checkpoint { .. }
         | Op::Digests { .. }
         | Op::SegmentContent { .. }

@@ -42,8 +42,9 @@ pub(super) fn check(op: &Op) -> Result<(), OpError> {
 impl Serving {
     /// Carries an operation out; its answer is held.
     pub(super) fn execute(&mut self, now: Nanos, to: ReplyTo, op: Op) {
-        if !self.open {
-            return self.refuse(to, OpError::Recovering(self.id));
+        assert!(self.open, "what comes earlier waits elsewhere");
+        if !self.is_moving() {
+            return self.behind.push_back(Pending { to, op, since: now });
         }
         if op.is_write() {
             if let Some(failure) = self.region.volume().failure() {
@@ -76,6 +77,9 @@ impl Serving {
 
     /// Carries out the deletes of ranges that wait, and what waits behind them, as far as nothing stands in their way.
     pub(super) fn go_on(&mut self, now: Nanos) {
+        if !self.is_moving() {
+            return;
+        }
         while let Some(pending) = self.behind.pop_front() {
             let Op::DeleteRange { start, end } = &pending.op else {
                 self.queue_or_start(now, pending);

@@ -12,25 +12,42 @@ use super::serving::{Answer, ReplyTo};
 use leeward_format::cluster::Member;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
 /// How long an operation is tried before its client is told.
 const PATIENCE: Nanos = Nanos::from_secs(5);
 
-pub(super) struct Forwarded {
+/// An operation that nobody has begun.
+pub(super) struct Unrouted {
     pub(super) to: ReplyTo,
     pub(super) table: TableName,
     pub(super) op: Op,
     pub(super) since: Nanos,
+}
+
+/// Where an operation may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To any node that serves its region.
+    Any,
+    /// No further: its client wants to know of another primary.
+    Direct,
+    /// No further: another node sent it, which knows the region's configuration of this epoch.
+    Forwarded(Epoch),
+}
+
+/// One that was sent to a server.
+struct Forwarded {
+    unrouted: Unrouted,
     server: ServerId,
 }
 
 /// What to do with an operation whose answer was lost or no answer.
 pub(super) enum Next {
     /// Route it again.
-    Again(Forwarded),
+    Again(Unrouted),
     /// Answer its client.
     Answer(Answer),
 }
@@ -52,10 +69,10 @@ impl Forwarding {
     }
 
     /// An operation goes to `server`; answers the id of its message.
-    pub(super) fn send(&mut self, since: Nanos, to: ReplyTo, table: TableName, op: Op, server: ServerId) -> u64 {
+    pub(super) fn send(&mut self, unrouted: Unrouted, server: ServerId) -> u64 {
         self.last = self.last.wrapping_add(1);
         self.total += 1;
-        self.sent.insert(self.last, Forwarded { to, table, op, since, server });
+        self.sent.insert(self.last, Forwarded { unrouted, server });
         self.last
     }
 
@@ -64,36 +81,36 @@ impl Forwarding {
         if self.sent.get(&id)?.server != server {
             return None;
         }
-        let forwarded = self.sent.remove(&id)?;
+        let Forwarded { unrouted, .. } = self.sent.remove(&id)?;
         let not_done = matches!(result, OpResult::Error(OpError::NotPrimary { .. }));
-        if not_done && now - forwarded.since < PATIENCE {
-            return Some(Next::Again(forwarded));
+        if not_done && now - unrouted.since < PATIENCE {
+            return Some(Next::Again(unrouted));
         }
         let result = match result {
             OpResult::Error(OpError::NotPrimary { region, .. }) => OpResult::Error(OpError::Recovering(region)),
             other => other,
         };
-        Some(Next::Answer((forwarded.to, result)))
+        Some(Next::Answer((unrouted.to, result)))
     }
 
     /// The link to `server` broke: whatever it has not answered may or may not be done.
     pub(super) fn lost(&mut self, server: ServerId) -> Vec<Next> {
         let ids: Vec<u64> =
             self.sent.iter().filter(|(_, forwarded)| forwarded.server == server).map(|(id, _)| *id).collect();
-        ids.into_iter().filter_map(|id| self.sent.remove(&id)).map(without_answer).collect()
+        ids.into_iter().filter_map(|id| self.sent.remove(&id)).map(|one| without_answer(one.unrouted)).collect()
     }
 
     /// Gives up what was not answered in time.
     pub(super) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
-        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.since >= PATIENCE);
-        old.map(|(_, forwarded)| (forwarded.to, unknown(&forwarded.op))).collect()
+        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= PATIENCE);
+        old.map(|(_, Forwarded { unrouted, .. })| (unrouted.to, unknown(&unrouted.op))).collect()
     }
 }
 
-fn without_answer(forwarded: Forwarded) -> Next {
-    match forwarded.op.is_write() {
-        true => Next::Answer((forwarded.to, unknown(&forwarded.op))),
-        false => Next::Again(forwarded),
+fn without_answer(unrouted: Unrouted) -> Next {
+    match unrouted.op.is_write() {
+        true => Next::Answer((unrouted.to, unknown(&unrouted.op))),
+        false => Next::Again(unrouted),
     }
 }
 

@@ -7,7 +7,7 @@ use super::slot::{Holding, Slot};
 use super::{Node, link};
 use leeward_cluster::{Absence, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
-use leeward_format::cluster::{GroupConfig, RegionMap};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{RegionId, ServerId};
@@ -20,6 +20,8 @@ pub(super) enum Proposer {
     Primary(RegionId),
     /// An operator.
     Operator(ReplyTo),
+    /// Nobody: the node looks at what comes of it.
+    Itself,
 }
 
 impl Node {
@@ -65,10 +67,11 @@ impl Node {
             match self.context.proposals.remove(&proposal).expect("a proposal ends once") {
                 Proposer::Primary(region) => {
                     if let Some(slot) = self.slots.get_mut(&region) {
-                        slot.proposal_ended();
+                        slot.proposal_ended(now, &outcome);
                     }
                 }
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
+                Proposer::Itself => {}
             }
         }
         let map = self.context.agent.region_map();
@@ -91,6 +94,7 @@ impl Node {
                 }
             }
         }
+        self.route_again(now);
     }
 
     fn follow_servers(&mut self, map: &RegionMap) {
@@ -140,6 +144,34 @@ impl Node {
         }
     }
 
+    /// The process is about to end: asks the others to take over what this node has.
+    pub fn depart(&mut self, now: Nanos) {
+        match self.context.agent.depart(now) {
+            Ok(proposal) => self.context.proposals.extend(proposal.map(|proposal| (proposal, Proposer::Itself))),
+            Err(why) => tracing::warn!(why, "stops without being relieved"),
+        }
+    }
+
+    /// No other that stays can take over more of what this node has.
+    pub fn has_departed(&self) -> bool {
+        let view = self.context.agent.view();
+        let me = self.context.me;
+        if !view.is_synced() {
+            return true;
+        }
+        view.intent(me.server).is_some()
+            && view.regions().all(|config| {
+                let stays =
+                    |member: &Member| *member != me && view.is_live(*member) && view.departs(config, *member).is_none();
+                let staying = config.in_sync().filter(stays).count() as u32;
+                let needed = view.table(&config.table).map_or(1, |table| table.min_in_sync.max(1));
+                match config.primary == Some(me) {
+                    true => staying == 0,
+                    false => staying < needed || !config.backups.contains(&me),
+                }
+            })
+    }
+
     /// An operator wants a table.
     pub(super) fn create_table(&mut self, now: Nanos, to: ReplyTo, table: NewTable) {
         let asked = self.context.agent.create_table(now, table);
@@ -153,7 +185,7 @@ impl Node {
     }
 
     /// An operator's wish was passed on, or cannot be.
-    fn wish(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
+    pub(super) fn wish(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
         match asked {
             Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
             Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),

@@ -8,7 +8,8 @@
 //! - `slot`: one region here, whatever this node is to it.
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `export`: checkpoints of regions that it serves.
-//! - `forward`: operations for other nodes' regions.
+//! - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
+//! - `hand_over`: how it gives an office up. - `leases`: promises, asked for and given.
 //! - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
@@ -21,8 +22,10 @@ pub(crate) mod decide;
 mod execute;
 mod export;
 mod forward;
+mod hand_over;
 mod job;
 mod joining;
+mod leases;
 pub mod link;
 mod membership;
 mod presence;
@@ -31,11 +34,12 @@ mod report;
 mod serving;
 mod slot;
 pub mod status;
+mod waiting;
 mod wall;
 
 use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
-use forward::{Forwarding, Next};
+use forward::{Forwarding, Next, Unrouted, Way};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
@@ -154,6 +158,8 @@ struct Context {
     /// Proposals under way.
     proposals: BTreeMap<ProposalId, Proposer>,
     checkpoints: Option<Checkpoints>,
+    /// Operations to be routed again once the map has changed, or at the next tick.
+    again: Vec<Unrouted>,
     frame: Vec<u8>,
 }
 
@@ -189,8 +195,6 @@ pub struct Node {
     slots: BTreeMap<RegionId, Slot>,
     map: Arc<RegionMap>,
     forwarding: Forwarding,
-    /// Operations to be routed again once the map or a link has changed, or at the next tick.
-    again: Vec<forward::Forwarded>,
     flush_interval: Nanos,
     leases_asked: Nanos,
     tails_saved: Nanos,
@@ -232,6 +236,7 @@ impl Node {
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
             checkpoints: parts.checkpoints,
+            again: Vec::new(),
             frame: Vec::new(),
         };
         let copies = parts.copies.into_iter().map(Box::new);
@@ -242,7 +247,6 @@ impl Node {
             slots,
             map: Arc::default(),
             forwarding: Forwarding::new(me),
-            again: Vec::new(),
             flush_interval: parts.timing.flush_interval,
             leases_asked: Nanos::ZERO,
             tails_saved: Nanos::ZERO,
@@ -267,7 +271,10 @@ impl Node {
         self.context.now = now;
         match input {
             Input::Tick => self.tick(now),
-            Input::Submit { token, table, op, direct } => self.submit(now, ReplyTo::Client(token), table, op, direct),
+            Input::Submit { token, table, op, direct } => {
+                let unrouted = Unrouted { since: now, to: ReplyTo::Client(token), table, op };
+                self.submit(now, unrouted, if direct { Way::Direct } else { Way::Any });
+            }
             Input::Link(from, event) => self.link_event(now, from, event),
             Input::Coordinator(event) => {
                 self.context.agent.hear(now, event);
@@ -299,14 +306,9 @@ impl Node {
             false => touched.into_iter().collect(),
         };
         for region in regions {
-            let Some(slot) = self.slots.get_mut(&region) else { continue };
-            if let Some(serving) = slot.serving() {
-                serving.resume(now);
-                serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
-                if serving.is_restless(now) {
-                    self.touched.insert(region);
-                }
-                slot.act_as_primary(&mut self.context);
+            self.end_turn_of(now, region);
+            if self.call_in(now, region) {
+                self.end_turn_of(now, region);
             }
         }
         for (to, result) in std::mem::take(&mut self.answers) {
@@ -322,6 +324,21 @@ impl Node {
         let _at = cpu::at(Activity::Mirroring.of_primary());
         self.context.fabric.flush();
         out.jobs.append(&mut self.context.jobs);
+    }
+
+    /// Ends a turn of a region that is served here.
+    fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
+        let Some(slot) = self.slots.get_mut(&region) else { return };
+        let Some(serving) = slot.serving() else { return };
+        serving.resume(now);
+        serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+        if serving.advance_hand_over(now, self.context.agent.view().is_synced()) {
+            serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+        }
+        if serving.is_restless(now) {
+            self.touched.insert(region);
+        }
+        slot.act_as_primary(&mut self.context);
     }
 
     /// Reads what learners lack, as fast as it may be.
@@ -356,15 +373,21 @@ impl Node {
             slot.build(&mut self.context);
             slot.act_as_backup(&mut self.context);
             slot.reconcile(now, &mut self.context, &mut self.answers);
+            slot.follow_wishes(&self.context);
+            slot.waiting.expire(now, slot.id, &mut self.answers);
         }
         self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
             self.leases_asked = now;
-            self.ask_for_leases(now);
+            self.ask_for_leases();
         }
         self.answers.extend(self.forwarding.expire(now));
-        for forwarded in std::mem::take(&mut self.again) {
-            self.route(now, forwarded.since, forwarded.to, forwarded.table, forwarded.op, false);
+        self.route_again(now);
+    }
+
+    fn route_again(&mut self, now: Nanos) {
+        for unrouted in std::mem::take(&mut self.context.again) {
+            self.route(now, unrouted, Way::Any);
         }
     }
 
@@ -382,22 +405,6 @@ impl Node {
         }
         self.received_at_save = received;
         Some(durably)
-    }
-
-    fn ask_for_leases(&mut self, now: Nanos) {
-        let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
-        for slot in self.slots.values_mut() {
-            let id = slot.id;
-            if let Some(serving) = slot.serving() {
-                let linked = serving.primary.peers().filter(|peer| peer.is_linked());
-                for peer in linked {
-                    wanted.entry(peer.member.server).or_default().push((id, serving.term));
-                }
-            }
-        }
-        for (server, regions) in wanted {
-            self.context.send(server, &Control::LeaseRequest { sent: now.0, regions });
-        }
     }
 
     // ---- links ---------------------------------------------------------------------------------------------------
@@ -449,16 +456,11 @@ impl Node {
     fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
         match message {
             Control::LeaseRequest { sent, regions } => self.grant_leases(now, from, sent, &regions),
-            Control::LeaseGrant { sent, regions } => {
-                for (region, term) in regions {
-                    let serving = self.slots.get_mut(&region).and_then(Slot::serving);
-                    if let Some(serving) = serving.filter(|serving| serving.term == term) {
-                        serving.primary.lease_granted(from, Nanos(sent));
-                        self.touched.insert(region);
-                    }
-                }
+            Control::LeaseGrant { sent, regions } => self.lease_granted(from, sent, regions),
+            Control::Forward { id, table, op, epoch } => {
+                let unrouted = Unrouted { since: now, to: ReplyTo::Peer(from, id), table, op };
+                self.submit(now, unrouted, Way::Forwarded(epoch));
             }
-            Control::Forward { id, table, op } => self.submit(now, ReplyTo::Peer(from, id), table, op, true),
             Control::Forwarded { id, result } => {
                 if let Some(next) = self.forwarding.answered(now, from, id, result) {
                     self.next(next);
@@ -481,26 +483,10 @@ impl Node {
         }
     }
 
-    fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
-        let mut granted = Vec::new();
-        for &(region, term) in regions {
-            let slot = self.slots.get(&region).filter(|slot| {
-                let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
-                !newer && slot.backup.may_grant(from, term)
-            });
-            if slot.is_some() {
-                self.context.grants.grant(now, region, term, &self.context.timing);
-                granted.push((region, term));
-            }
-        }
-        if !granted.is_empty() {
-            self.context.send(from, &Control::LeaseGrant { sent, regions: granted });
-        }
-    }
-
     // ---- operations ----------------------------------------------------------------------------------------------
 
-    fn submit(&mut self, now: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
+    fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
+        let Unrouted { since, to, table, op } = unrouted;
         match (execute::check(&op), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
             (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
@@ -508,33 +494,51 @@ impl Node {
                 self.prove(to, op)
             }
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
-            (Ok(()), op) => self.route(now, now, to, table, op, direct),
+            (Ok(()), Op::Wish { region, wish }) => {
+                let asked = self.context.agent.wish_of_region(now, region, wish);
+                self.wish(to, asked);
+            }
+            (Ok(()), Op::Intend { server, intent }) => {
+                let asked = self.context.agent.intend(now, server, intent);
+                self.wish(to, asked);
+            }
+            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op }, way),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }
     }
 
-    fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
+    fn route(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
         let map = self.map.clone();
-        let Some(config) = op.region_in(&map, &table) else {
+        let to = unrouted.to;
+        let Some(config) = unrouted.op.region_in(&map, &unrouted.table) else {
             let error = match to {
                 // Who forwarded it knows the table, and this node will.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
-                ReplyTo::Client(_) => self.no_region(&table),
+                ReplyTo::Client(_) => self.no_region(&unrouted.table),
             };
             self.answers.push((to, OpResult::Error(error)));
             return;
         };
-        if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
+        let is_about_to_serve = self.is_about_to_serve(config, way);
+        if let Some(slot) = self.slots.get_mut(&config.region) {
             self.touched.insert(config.region);
-            serving.execute(now, to, op);
-            return;
+            if let Some(serving) = slot.serving().filter(|serving| serving.open) {
+                return serving.execute(now, to, unrouted.op);
+            }
+            if is_about_to_serve {
+                if slot.waiting.enter(now, config.epoch, unrouted).is_err() {
+                    self.answers.push((to, OpResult::Error(OpError::Recovering(config.region))));
+                }
+                return;
+            }
         }
         let error = match config.primary {
             Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
-            Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
+            Some(_) if way != Way::Any => OpError::NotPrimary { region: config.region, epoch: config.epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
-                let id = self.forwarding.send(since, to, table.clone(), op.clone(), primary.server);
-                self.context.send(primary.server, &Control::Forward { id, table, op });
+                let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
+                let id = self.forwarding.send(unrouted, primary.server);
+                self.context.send(primary.server, &Control::Forward { id, table, op, epoch: config.epoch });
                 return;
             }
             _ => self.not_serving(config.region),
@@ -544,7 +548,7 @@ impl Node {
 
     fn next(&mut self, next: Next) {
         match next {
-            Next::Again(forwarded) => self.again.push(forwarded),
+            Next::Again(unrouted) => self.context.again.push(unrouted),
             Next::Answer(answer) => self.answers.push(answer),
         }
     }

@@ -117,7 +117,7 @@ impl Serving {
         let stats = self.region.stats();
         status.last_lsn = self.region.last_lsn();
         status.commit_lsn = self.region.commit();
-        status.l0_bytes = stats.l0_bytes;
+        (status.l0_bytes, status.promotion_bytes) = (stats.l0_bytes, self.region.promotion_bytes());
         status.levels = levels(&stats.levels);
         status.logs = LogStatus {
             large_bytes: stats.large_log.space_bytes,

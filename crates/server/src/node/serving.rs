@@ -11,6 +11,8 @@
 
 use super::Context;
 use super::export::{Checkpoints, Exporting};
+use super::forward::Unrouted;
+use super::hand_over::{HandOver, Merging};
 use super::job::{Job, JobClass, Outcome, Stepped};
 use super::status::RegionCounters;
 use super::wall::Wall;
@@ -19,6 +21,7 @@ use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::version::Version;
 use leeward_engine::{Error, PinnedBase, Region, Tail};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::table::TableName;
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
@@ -116,6 +119,7 @@ pub(super) struct Serving {
     /// Answers up to here may leave: what is committed, and with last-flush more.
     acknowledged: Lsn,
     compacting: Compacting,
+    pub(super) hand_over: HandOver,
     flushing: [bool; 2],
     flushed_below: [u64; 2],
     preparing: bool,
@@ -159,6 +163,7 @@ impl Serving {
             written: Lsn(0),
             acknowledged: Lsn(0),
             compacting: Compacting::Idle,
+            hand_over: HandOver::NEVER,
             flushing: [false; 2],
             flushed_below: [0; 2],
             preparing: false,
@@ -233,7 +238,7 @@ impl Serving {
     /// Time alone will let it go on, soon: it wants each turn.
     pub(super) fn is_restless(&self, now: Nanos) -> bool {
         let is_slowed = now < self.slowed_until && !self.held.is_empty();
-        is_slowed || !self.stalled.is_empty() || !self.behind.is_empty()
+        is_slowed || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
     }
 
     /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
@@ -245,7 +250,7 @@ impl Serving {
         // What was committed once stays so, also while the session of a member begins anew.
         let waiting = self.held.split_off(&self.acknowledged.next());
         let ready = std::mem::replace(&mut self.held, waiting);
-        if now >= self.slowed_until {
+        if now >= self.slowed_until || !self.is_moving() {
             out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
             return;
         }
@@ -275,14 +280,15 @@ impl Serving {
             self.unlock(now, &key);
         }
         while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_PATIENCE) {
-            let why = format!("region {id}: no room for writes, or keys of the range are in use");
-            out.push((first.to, OpResult::Error(OpError::Unavailable(why))));
+            let why = || format!("region {id}: no room for writes, or keys of the range are in use");
+            let error = if self.is_moving() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
+            out.push((first.to, OpResult::Error(error)));
             self.go_on(now);
         }
     }
 
-    /// Ends every operation that has not been answered: the office is lost.
-    pub(super) fn abandon(&mut self, out: &mut Vec<Answer>) {
+    /// Ends every operation that has not been answered: the office is lost. Gives back those that were not carried out.
+    pub(super) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
         let id = self.id;
         for held in std::mem::take(&mut self.held).into_values().flatten() {
             out.push((held.to, lost_answer(id, held.is_write, "the primary lost its office")));
@@ -292,12 +298,13 @@ impl Serving {
         self.lookups = None;
         let stalled = std::mem::take(&mut self.stalled);
         let behind = std::mem::take(&mut self.behind);
-        for pending in queued.chain(waiting).chain(stalled).chain(behind) {
-            out.push((pending.to, OpResult::Error(OpError::Recovering(id))));
-        }
+        let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
+        let unrouted = |Pending { to, op, since }| Unrouted { since, to, table: table.clone(), op };
+        let unrouted = queued.chain(waiting).chain(stalled).chain(behind).map(unrouted).collect();
         out.append(&mut self.answers);
         self.compacting = Compacting::Idle;
         self.pins.clear();
+        unrouted
     }
 
     // ---- upkeep -------------------------------------------------------------------------------------------------
@@ -316,7 +323,7 @@ impl Serving {
         }
         self.sync_when_due(now, flush_interval);
         if now >= self.rest_until {
-            self.compact();
+            self.compact(now);
         }
     }
 
@@ -359,11 +366,21 @@ impl Serving {
         }
     }
 
-    fn compact(&mut self) {
+    /// A compaction goes on.
+    pub(super) fn is_merging(&self) -> bool {
+        !matches!(self.compacting, Compacting::Idle)
+    }
+
+    fn compact(&mut self, now: Nanos) {
         match std::mem::replace(&mut self.compacting, Compacting::Idle) {
             Compacting::Idle if self.open || self.primary.is_complete() => {
                 self.pin_bases();
-                if let Some(compaction) = self.region.next_compaction(self.wall.now()) {
+                let next = match self.merging(now) {
+                    Merging::Due => self.region.next_compaction(self.wall.now()),
+                    Merging::Hastily => self.region.next_compaction_of_all(self.wall.now()),
+                    Merging::Nothing => None,
+                };
+                if let Some(compaction) = next {
                     self.step(Box::new(compaction));
                 }
             }

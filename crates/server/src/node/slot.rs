@@ -12,6 +12,7 @@
 use super::catch_up::Wanted;
 use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
+use super::waiting::WaitingRoom;
 use super::{Context, link};
 use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
@@ -58,6 +59,8 @@ pub(super) struct Slot {
     pub(super) compacted: CompactionTotals,
     /// It was chosen as the primary, and hears who has the longest copy.
     candidate: Option<Candidate>,
+    /// Operations that wait for it to serve.
+    pub(super) waiting: WaitingRoom,
     /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
     over: Epoch,
 }
@@ -74,6 +77,7 @@ impl Slot {
             is_building: false,
             compacted: CompactionTotals::default(),
             candidate: None,
+            waiting: WaitingRoom::default(),
             over: Epoch(0),
         }
     }
@@ -90,6 +94,11 @@ impl Slot {
     /// A configuration was read from the coordinator that is newer than what was known.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
         self.config = Some(config.clone());
+        if let Some(term) = config.voided() {
+            context.grants.void(self.id, term);
+            self.backup.join_when_allowed(now, &context.grants);
+            self.act_as_backup(context);
+        }
         self.reconcile(now, context, out);
     }
 
@@ -214,7 +223,9 @@ impl Slot {
             unreachable!("only a serving region loses its office");
         };
         tracing::info!(region = %self.id, term = %serving.term, "no longer the primary");
-        serving.abandon(out);
+        context.again.extend(serving.abandon(out));
+        // It waits for them.
+        context.jobs.append(&mut serving.new_jobs);
         context.joining.change(&serving.joining, &[]);
         self.over = self.over.max(serving.term);
         self.holding = Holding::Retiring(serving);
@@ -357,9 +368,9 @@ impl Slot {
     }
 
     /// A proposal of the primary, or of the candidate, ended.
-    pub(super) fn proposal_ended(&mut self) {
+    pub(super) fn proposal_ended(&mut self, now: Nanos, outcome: &leeward_cluster::Outcome) {
         match &mut self.holding {
-            Holding::Serving(serving) => serving.primary.proposal_ended(),
+            Holding::Serving(serving) => serving.proposal_ended(now, outcome),
             _ => self.candidate.iter_mut().for_each(Candidate::proposal_ended),
         }
     }
@@ -474,6 +485,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             let bytes = serving.bytes_of(server, id);
             context.catch_up.want(Wanted { region: serving.id, server, session, id, bytes });
         }
+        PeerAction::AskLease => context.ask_lease(server, vec![(serving.id, serving.term)]),
         PeerAction::UnpinBase => serving.unpin(server),
         PeerAction::PinBase => {} // Pinned between compactions, by the upkeep.
     }

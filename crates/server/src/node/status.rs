@@ -162,6 +162,9 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
+    /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
+    #[serde(default)]
+    pub promotion_bytes: u64,
     /// Levels from L1 down.
     pub levels: Vec<LevelStatus>,
     /// Its backups and learners (primary only).

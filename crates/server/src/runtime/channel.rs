@@ -5,6 +5,7 @@ use crate::node::JobDone;
 use leeward_cluster::CoordinatorEvent;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
+use leeward_platform::Nanos;
 use leeward_platform::cpu::{Account, Activity};
 use mio::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,8 @@ pub(crate) enum Event {
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
     /// From a thread of the rings' fabric: there is mail.
     Rings,
+    /// The server is to stop when the others have taken over, or after so long.
+    Depart(Nanos),
     /// The server is to stop.
     Stop,
 }
@@ -35,7 +38,7 @@ impl Event {
             Event::Link(..) => Activity::Mirroring.of_node(),
             Event::Job(done) => done.account,
             Event::Rings => Activity::Receive.of_node(),
-            Event::Coordinator(_) | Event::Snapshot(_) | Event::Stop => Activity::Other.of_node(),
+            Event::Coordinator(_) | Event::Snapshot(_) | Event::Depart(_) | Event::Stop => Activity::Other.of_node(),
         }
     }
 }

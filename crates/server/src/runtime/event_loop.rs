@@ -39,6 +39,8 @@ const NATIVE: mio::Token = mio::Token(2);
 const FIRST_CONNECTION: u64 = 3;
 /// How often the node hears that time passes.
 pub(super) const TICK: Nanos = Nanos::from_millis(50);
+/// How long a node answers after the others have taken over.
+const LINGER: Nanos = Nanos::from_millis(300);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.
@@ -94,6 +96,10 @@ pub(super) struct EventLoop {
     buffer: Vec<u8>,
     next_tick: Nanos,
     next_stall_check: Nanos,
+    /// Until when the others may take over.
+    departs_by: Option<Nanos>,
+    /// Since when they have taken over.
+    departed_at: Option<Nanos>,
     is_stopping: bool,
 }
 
@@ -124,6 +130,8 @@ impl EventLoop {
             buffer: vec![0; READ_BYTES],
             next_tick: Nanos::ZERO,
             next_stall_check: Nanos::ZERO,
+            departs_by: None,
+            departed_at: None,
             is_stopping: false,
         })
     }
@@ -209,6 +217,12 @@ impl EventLoop {
                 }
                 // What came is taken at the end of the turn.
                 Event::Rings => continue,
+                Event::Depart(patience) => {
+                    let now = self.clock.now();
+                    self.departs_by.get_or_insert(now + patience);
+                    self.node.depart(now);
+                    continue;
+                }
                 Event::Stop => {
                     self.is_stopping = true;
                     continue;
@@ -248,6 +262,14 @@ impl EventLoop {
         is_any
     }
 
+    /// Stops if it is to depart, and the others have taken over, which all of them have heard of by then: who asks this node for what it
+    /// had is answered until then. Or if it has taken too long.
+    fn depart(&mut self, now: Nanos) {
+        let Some(by) = self.departs_by else { return };
+        self.departed_at = self.node.has_departed().then(|| self.departed_at.unwrap_or(now));
+        self.is_stopping |= now > by || self.departed_at.is_some_and(|at| now - at >= LINGER);
+    }
+
     fn pass_time(&mut self, now: Nanos) {
         if now < self.next_tick {
             return;
@@ -255,6 +277,7 @@ impl EventLoop {
         let _at = cpu::at(Activity::Other.of_node());
         self.next_tick = now + TICK;
         self.node.handle(now, Input::Tick);
+        self.depart(now);
         self.pass_time_for_rings(now);
         if self.accept_again {
             self.accept_again = false;

@@ -196,6 +196,17 @@ impl Server {
         self.shut_down();
     }
 
+    /// Has the others take over what the node has, and then ends it: at the latest after `patience`. Clients see offices change hands,
+    /// and no errors, where enough other members are in sync. [`Server::stop`] is to follow.
+    pub fn begin_to_depart(&self, patience: std::time::Duration) {
+        self.doorbell.send(Event::Depart(Nanos(patience.as_nanos() as u64)));
+    }
+
+    /// The node has ended by itself, after [`Server::begin_to_depart`].
+    pub fn has_ended(&self) -> bool {
+        self.event_loop.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     fn shut_down(&mut self) {
         self.doorbell.send(Event::Stop);
         if let Some(thread) = self.event_loop.take() {

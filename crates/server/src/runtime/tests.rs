@@ -2,6 +2,7 @@
 
 mod backups;
 mod identity;
+mod moves;
 mod rings;
 mod tables;
 

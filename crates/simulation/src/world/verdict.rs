@@ -2,9 +2,10 @@
 //! history could be that of a single copy; each replica, serving alone, has the same content; and after a rest all of it
 //! survives a loss of power everywhere.
 
-use super::{NodeId, World, node_of};
+use super::{NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
+use leeward_format::cluster::RegionWish;
 use leeward_format::op::{Condition, Lifetime, Op, OpResult};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
@@ -32,6 +33,7 @@ impl World {
             self.advance_to("handed on", World::is_handed_on)?;
         }
         self.mend_disks();
+        self.forget_wishes()?;
         self.heal("after the faults")?;
         self.advance(self.now + REST);
         if !self.load.is_idle() {
@@ -47,6 +49,18 @@ impl World {
             self.compare_alone(node, &content)?;
         }
         self.compare_after_power_loss(&content)
+    }
+
+    /// Nothing is wished of anybody any more.
+    fn forget_wishes(&mut self) -> Result<(), String> {
+        if self.character.wishes().is_empty() {
+            return Ok(());
+        }
+        let servers = self.nodes().map(server_id).map(|server| Op::Intend { server, intent: None });
+        let regions = self.configs().into_iter().map(|config| config.region);
+        let regions = regions.map(|region| Op::Wish { region, wish: RegionWish::Nothing });
+        let node = self.rng.index(self.character.nodes);
+        self.ask(node, servers.chain(regions).collect()).map(drop)
     }
 
     fn heal(&mut self, when: &str) -> Result<(), String> {
@@ -180,7 +194,7 @@ impl World {
         Ok(content)
     }
 
-    /// Asks a node until each of the operations, which must be reads, is answered.
+    /// Asks a node until each of the operations, which must be such that twice is as good as once, is answered.
     fn ask(&mut self, node: NodeId, ops: Vec<Op>) -> Result<Vec<OpResult>, String> {
         let deadline = self.now + HEALING;
         let mut answers: Vec<Option<OpResult>> = vec![None; ops.len()];

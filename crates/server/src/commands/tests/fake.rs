@@ -43,17 +43,13 @@ impl FakeNode {
             |server| Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
         let mut regions: Vec<GroupConfig> = Vec::new();
         regions.extend(starts.iter().enumerate().map(|(index, start)| GroupConfig {
-            region: RegionId(index as u32 + 1),
-            table: "default".into(),
             start: start.clone(),
             end: starts.get(index + 1).cloned(),
             epoch: Epoch(1),
             term: Epoch(1),
             primary: Some(member(1)),
             backups: vec![member(2), member(3)],
-            learners: Vec::new(),
-            former: Vec::new(),
-            must_hear: 0,
+            ..GroupConfig::unassigned(RegionId(index as u32 + 1), "default")
         }));
         // Another table of one region, with a backup less.
         let (table, region) = (String::from(ORDERS), RegionId(100));
@@ -109,7 +105,7 @@ impl FakeNode {
                 keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
                 OpResult::RangeDeleted { resume: edge }
             }
-            Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => {
+            op if op.is_for_any_node() || matches!(op, Op::Checkpoint { .. }) => {
                 unreachable!("no Redis command does that")
             }
             Op::Scan { start, end, reverse, limit, keys_only } => {

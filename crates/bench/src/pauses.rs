@@ -1,0 +1,432 @@
+//! How long a region stands still when its office changes hands, or a member dies or stops: each kind many times, on a cluster of three
+//! nodes of its own, against the budget that it should keep.
+//!
+//! A thread writes one key over and over, each write after the answer to the last; what is measured is the longest time between two
+//! answers around the event. Another keeps writes coming at a moderate rate. Where the primary is killed, an L0 is filled first,
+//! and the time counts from when the others are told that its session is over. Call it from any thread.
+
+use crate::replication::{Clusters, Failure, Link, Started, Wanted};
+use crate::status::fetch_status;
+use bytes::Bytes;
+use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
+use leeward_format::ServerId;
+use leeward_format::cluster::{RegionWish, TableOptions};
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "pauses_tests.rs"]
+mod tests;
+
+/// What happens to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseKind {
+    /// Its primary hands the office over.
+    HandOver,
+    /// The process of a backup is killed.
+    DeadBackup,
+    /// The process of a backup is stopped (SIGSTOP), and goes on after a while.
+    StoppedBackup,
+    /// The process of the primary is killed; L0s of 16 MiB.
+    DeadPrimary,
+    /// The same with L0s of 64 MiB.
+    DeadPrimaryLargeL0,
+}
+
+impl PauseKind {
+    /// Every kind.
+    pub const ALL: [PauseKind; 5] = [
+        PauseKind::HandOver,
+        PauseKind::DeadBackup,
+        PauseKind::StoppedBackup,
+        PauseKind::DeadPrimary,
+        PauseKind::DeadPrimaryLargeL0,
+    ];
+
+    /// Its name on the command line and in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            PauseKind::HandOver => "hand-over",
+            PauseKind::DeadBackup => "dead-backup",
+            PauseKind::StoppedBackup => "stopped-backup",
+            PauseKind::DeadPrimary => "dead-primary",
+            PauseKind::DeadPrimaryLargeL0 => "dead-primary-64",
+        }
+    }
+
+    /// What a pause should be at most; of hand-overs 99 of 100.
+    fn budget(self) -> Duration {
+        Duration::from_millis(match self {
+            PauseKind::HandOver => 50,
+            PauseKind::DeadBackup | PauseKind::StoppedBackup => 500,
+            PauseKind::DeadPrimary => 300,
+            PauseKind::DeadPrimaryLargeL0 => 1_200,
+        })
+    }
+
+    fn l0_bytes(self) -> u64 {
+        if self == PauseKind::DeadPrimaryLargeL0 { 64 << 20 } else { 16 << 20 }
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names of kinds; none: all.
+    pub only: Vec<String>,
+    /// How often each; hand-overs five times as often.
+    pub rounds: u32,
+    /// Results as JSON.
+    pub json: Option<PathBuf>,
+}
+
+/// One kind, measured. Times are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pauses {
+    /// Its name.
+    pub kind: &'static str,
+    /// Half of the pauses were no longer.
+    pub median_ms: f64,
+    /// 99 of 100 were no longer; with fewer rounds, all.
+    pub p99_ms: f64,
+    /// The longest.
+    pub worst_ms: f64,
+    /// What it should be.
+    pub budget_ms: f64,
+    /// The largest number of bytes that a new primary had to replay.
+    pub promotion_bytes: u64,
+    /// All of them.
+    pub all_ms: Vec<f64>,
+}
+
+impl Pauses {
+    fn of(kind: PauseKind, pauses: &[Duration], promotion_bytes: u64) -> Pauses {
+        let all_ms: Vec<f64> = pauses.iter().map(|pause| pause.as_secs_f64() * 1e3).collect();
+        let mut sorted = all_ms.clone();
+        sorted.sort_by(f64::total_cmp);
+        let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
+        let budget_ms = kind.budget().as_secs_f64() * 1e3;
+        let [median_ms, p99_ms, worst_ms] = [50, 99, 100].map(rank);
+        Pauses { kind: kind.name(), median_ms, p99_ms, worst_ms, budget_ms, promotion_bytes, all_ms }
+    }
+
+    /// Hand-overs are judged at the 99th percentile, the rest by the worst.
+    fn is_met(&self) -> bool {
+        self.budget_ms >= if self.kind == PauseKind::HandOver.name() { self.p99_ms } else { self.worst_ms }
+    }
+}
+
+/// How long a cluster may take to be whole.
+const WHOLE_WITHIN: Duration = Duration::from_secs(120);
+/// How long a wish may take.
+const WISH_WITHIN: Duration = Duration::from_secs(30);
+/// How long a pause may last before the run is given up.
+const PAUSE_WITHIN: Duration = Duration::from_secs(30);
+/// How long a stopped process stays so.
+const STOPPED_FOR: Duration = Duration::from_secs(2);
+/// Pause between looks at the region map.
+const LOOK: Duration = Duration::from_millis(1);
+/// Writes a second that come while nothing has to be filled.
+const MODERATE: u64 = 2_000;
+/// Bytes of a value.
+const VALUE_BYTES: usize = 100;
+/// Memory of a node.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+/// Measures, prints a table, and writes what `options` ask for; answers whether every budget was kept.
+///
+/// # Errors
+/// Options that make no sense, a file that cannot be written, or a cluster that does not recover.
+pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+    let unknown = options.only.iter().find(|name| !PauseKind::ALL.iter().any(|kind| kind.name() == **name));
+    if let Some(unknown) = unknown {
+        let names = PauseKind::ALL.map(PauseKind::name).join(", ");
+        return Err(format!("--only {unknown}: it is one of {names}").into());
+    }
+    if options.rounds == 0 {
+        return Err("--rounds: at least 1".into());
+    }
+    let wanted = |kind: &PauseKind| options.only.is_empty() || options.only.iter().any(|name| name == kind.name());
+    let mut measured = Vec::new();
+    for kind in PauseKind::ALL.into_iter().filter(wanted) {
+        let rounds = if kind == PauseKind::HandOver { 5 * options.rounds } else { options.rounds };
+        eprintln!("{}: {rounds} rounds", kind.name());
+        let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
+        let wanted = Wanted { table, link: Link::Shm, regions: 1, memory_bytes: MEMORY_BYTES };
+        let mut field = Field::new(clusters.start(wanted)?)?;
+        measured.push(field.measure(kind, rounds)?);
+    }
+    print!("{}", table(&measured));
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&serde_json::json!({ "pauses": measured }))? + "\n";
+        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(measured.iter().all(Pauses::is_met))
+}
+
+fn table(measured: &[Pauses]) -> String {
+    let mut text =
+        "| what happens | rounds | median, ms | 99 of 100 | worst | budget | | bytes to replay, at most |\n|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for one in measured {
+        let verdict = if one.is_met() { "met" } else { "MISSED" };
+        writeln!(
+            text,
+            "| {} | {} | {:.1} | {:.1} | {:.1} | {:.0} | {verdict} | {} |",
+            one.kind,
+            one.all_ms.len(),
+            one.median_ms,
+            one.p99_ms,
+            one.worst_ms,
+            one.budget_ms,
+            one.promotion_bytes
+        )
+        .expect("writing to memory");
+    }
+    text
+}
+
+/// Instants at which the probe was answered, and how fast the other writer goes.
+#[derive(Default)]
+struct Shared {
+    answers: Mutex<Vec<Instant>>,
+    /// Writes a second.
+    rate: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Shared {
+    /// The longest time between two answers, of which the later one came after `from`; `None`: none has come since.
+    fn longest_gap(&self, from: Instant) -> Option<Duration> {
+        let answers = self.answers.lock();
+        let first = answers.partition_point(|at| *at <= from);
+        let late = &answers[first.saturating_sub(1)..];
+        late.windows(2).map(|pair| pair[1] - pair[0]).max()
+    }
+
+    /// The first answer after `from`.
+    fn first_after(&self, from: Instant) -> Option<Instant> {
+        let answers = self.answers.lock();
+        answers.get(answers.partition_point(|at| *at <= from)).copied()
+    }
+}
+
+/// A cluster under load.
+struct Field {
+    started: Started,
+    session: Session,
+    /// What a new primary had to replay, at most.
+    promotion_bytes: u64,
+}
+
+fn connect(seeds: &[String]) -> Result<Session, Failure> {
+    let options =
+        ClientOptions { retry_pause: Duration::from_millis(1), deadline: PAUSE_WITHIN, ..ClientOptions::default() };
+    Ok(Session::connect(seeds, options)?)
+}
+
+fn put(key: impl Into<Bytes>, value: Bytes) -> Op {
+    Op::Put { key: key.into(), value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }
+}
+
+impl Field {
+    fn new(started: Started) -> Result<Field, Failure> {
+        let session = connect(&started.seeds)?;
+        Ok(Field { started, session, promotion_bytes: 0 })
+    }
+
+    fn measure(&mut self, kind: PauseKind, rounds: u32) -> Result<Pauses, Failure> {
+        let shared = Shared::default();
+        let (probe, load) = (connect(&self.started.seeds)?, connect(&self.started.seeds)?);
+        let pauses = thread::scope(|scope| {
+            let probing = scope.spawn(|| keep_probing(probe, &shared));
+            let loading = scope.spawn(|| keep_loading(load, &shared));
+            let pauses = (0..rounds).map(|_| self.round(kind, &shared)).collect::<Result<Vec<_>, _>>();
+            shared.is_over.store(true, Ordering::Relaxed);
+            let threads = [probing.join(), loading.join()];
+            for ended in threads {
+                ended.expect("it does not panic").map_err(|error| error.to_string())?;
+            }
+            pauses
+        })?;
+        self.started.cluster.check()?;
+        Ok(Pauses::of(kind, &pauses, self.promotion_bytes))
+    }
+
+    fn round(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
+        shared.rate.store(MODERATE, Ordering::Relaxed);
+        self.wait_until_whole()?;
+        match kind {
+            PauseKind::HandOver => self.hand_over(shared),
+            PauseKind::DeadBackup | PauseKind::StoppedBackup => self.harm_backup(kind, shared),
+            PauseKind::DeadPrimary | PauseKind::DeadPrimaryLargeL0 => self.kill_primary(kind, shared),
+        }
+    }
+
+    /// The office goes to the member with the next number.
+    fn hand_over(&mut self, shared: &Shared) -> Result<Duration, Failure> {
+        let group = self.group()?;
+        let server = primary(&group)?;
+        let heir = ServerId(server.0 % 3 + 1);
+        let begun = Instant::now();
+        let wish = Op::Wish { region: group.region, wish: RegionWish::Primary(heir) };
+        let answers = self.session.execute(vec![wish])?;
+        if answers != [OpResult::Done] {
+            return Err(format!("the wish is answered by {answers:?}").into());
+        }
+        self.look_until("hands its office over", WISH_WITHIN, |map| {
+            map.regions[0].primary.is_some_and(|primary| primary.server == heir)
+        })?;
+        settle(shared, begun)
+    }
+
+    fn harm_backup(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
+        let backup = self.group()?.backups.first().ok_or("the region has no backup")?.server.0;
+        let begun = Instant::now();
+        match kind {
+            PauseKind::StoppedBackup => {
+                self.started.cluster.halt(backup)?;
+                thread::sleep(STOPPED_FOR);
+                self.started.cluster.go_on(backup)?;
+            }
+            _ => {
+                self.started.cluster.kill(backup)?;
+                self.look_until("notices that a backup is dead", WISH_WITHIN, |map| {
+                    map.regions[0].backups.iter().all(|member| member.server.0 != backup)
+                })?;
+                self.started.cluster.restart(backup)?;
+            }
+        }
+        settle(shared, begun)
+    }
+
+    fn kill_primary(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
+        self.fill(kind, shared)?;
+        let server = primary(&self.group()?)?;
+        self.started.cluster.kill(server.0)?;
+        let is_gone = |map: &RegionMap| map.servers.iter().all(|info| info.member.server != server);
+        let told = self.look_until("notices that a primary is dead", WISH_WITHIN, is_gone)?;
+        let begun = Instant::now();
+        let answered = loop {
+            if let Some(answered) = shared.first_after(told) {
+                break answered;
+            }
+            if begun.elapsed() > PAUSE_WITHIN {
+                return Err(format!("no write is answered for {PAUSE_WITHIN:?}").into());
+            }
+            thread::sleep(LOOK);
+        };
+        self.started.cluster.restart(server.0)?;
+        Ok(answered - told)
+    }
+
+    /// Writes until nearly all of an L0 would have to be replayed.
+    fn fill(&mut self, kind: PauseKind, shared: &Shared) -> Result<(), Failure> {
+        let begun = Instant::now();
+        shared.rate.store(u64::MAX, Ordering::Relaxed);
+        loop {
+            let map = self.session.fetch_map()?;
+            let server = primary(&map.regions[0])?;
+            let info = map.server(server).ok_or("the primary is not registered")?;
+            let status = fetch_status(&info.admin_address, Duration::from_secs(2))?;
+            let bytes = status.regions.first().and_then(|region| region.promotion_bytes).unwrap_or(0);
+            if (kind.l0_bytes() / 10 * 8..=kind.l0_bytes()).contains(&bytes) {
+                shared.rate.store(MODERATE / 10, Ordering::Relaxed);
+                self.promotion_bytes = self.promotion_bytes.max(bytes);
+                return Ok(());
+            }
+            if begun.elapsed() > WHOLE_WITHIN {
+                return Err(format!("no L0 of {} bytes fills; it has {bytes}", kind.l0_bytes()).into());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn group(&mut self) -> Result<GroupConfig, Failure> {
+        Ok(self.session.fetch_map()?.regions.first().cloned().ok_or("there is no region")?)
+    }
+
+    fn wait_until_whole(&mut self) -> Result<(), Failure> {
+        let is_whole = |map: &RegionMap| {
+            let group = &map.regions[0];
+            group.in_sync().count() == 3 && group.in_sync().all(|member| map.member(member.server) == Some(member))
+        };
+        self.look_until("is whole", WHOLE_WITHIN, is_whole).map(drop)
+    }
+
+    /// Waits until the map is so; answers when that was seen.
+    fn look_until(
+        &mut self,
+        what: &str,
+        within: Duration,
+        is_so: impl Fn(&RegionMap) -> bool,
+    ) -> Result<Instant, Failure> {
+        let begun = Instant::now();
+        loop {
+            let map = self.session.fetch_map()?;
+            if is_so(&map) {
+                return Ok(Instant::now());
+            }
+            if begun.elapsed() > within {
+                return Err(format!("after {within:?} the cluster still never {what}: {:?}", map.regions).into());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+fn primary(group: &GroupConfig) -> Result<ServerId, Failure> {
+    Ok(group.primary.ok_or("the region has no primary")?.server)
+}
+
+/// The longest pause since `begun`, once answers come again.
+fn settle(shared: &Shared, begun: Instant) -> Result<Duration, Failure> {
+    thread::sleep(Duration::from_millis(100));
+    let now = Instant::now();
+    while shared.first_after(now).is_none() {
+        if now.elapsed() > PAUSE_WITHIN {
+            return Err(format!("no write is answered for {PAUSE_WITHIN:?}").into());
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(shared.longest_gap(begun).unwrap_or_default())
+}
+
+/// Writes one key until it is over, and notes when each write was answered.
+fn keep_probing(mut session: Session, shared: &Shared) -> Result<(), Failure> {
+    while !shared.is_over.load(Ordering::Relaxed) {
+        let answers = session.execute(vec![put("\0leeward-probe", Bytes::from_static(b"probe"))])?;
+        match answers[..] {
+            [OpResult::Put { .. }] => shared.answers.lock().push(Instant::now()),
+            _ => return Err(format!("the probe is answered by {answers:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes new keys until it is over, as fast as is wanted.
+fn keep_loading(mut session: Session, shared: &Shared) -> Result<(), Failure> {
+    const BATCH: u64 = 16;
+    let mut written = 0_u64;
+    while !shared.is_over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        let ops = (written..written + BATCH).map(|number| {
+            // Scattered, so that compactions have something to merge.
+            let key = format!("{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            put(key, Bytes::from(vec![b'v'; VALUE_BYTES]))
+        });
+        session.execute(ops.collect())?;
+        written += BATCH;
+        let rate = shared.rate.load(Ordering::Relaxed);
+        if rate != u64::MAX {
+            thread::sleep(Duration::from_secs_f64(BATCH as f64 / rate.max(1) as f64).saturating_sub(begun.elapsed()));
+        }
+    }
+    Ok(())
+}

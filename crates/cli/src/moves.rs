@@ -1,0 +1,195 @@
+//! `leeward move`, `leeward drain` and `leeward join`: where copies and offices are to be, while the cluster serves.
+//!
+//! Each command writes a wish down, which the primaries bring about, and then waits until it is so; a command that is interrupted
+//! takes nothing back.
+
+use crate::args::Connect;
+use crate::{Outcome, data};
+use clap::{ArgGroup, Args};
+use leeward_client::{Client, GroupConfig, RegionMap};
+use leeward_format::cluster::{Intent, RegionWish};
+use leeward_format::{RegionId, ServerId};
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the map is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("what").required(true).args(["primary", "from", "cancel"]),
+    after_help = "\
+Copies and offices move while the region serves: a copy is built first, then the one that it takes the place of leaves; an
+office changes hands in a pause of some milliseconds.
+
+Examples:
+  leeward move --region 3 --primary 2          the member on server 2 becomes the primary
+  leeward move --region 3 --from 1 --to 4      the copy on server 1 goes to server 4, and the office with it
+  leeward move --region 3 --cancel             what was wished of the region and has not come about is forgotten"
+)]
+pub(crate) struct MoveArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// The region
+    #[arg(long)]
+    region: u32,
+    /// Server of the member that is to be the primary
+    #[arg(long, value_name = "SERVER")]
+    primary: Option<u32>,
+    /// Server whose copy is to move
+    #[arg(long, value_name = "SERVER", requires = "to")]
+    from: Option<u32>,
+    /// Server that is to have it
+    #[arg(long, value_name = "SERVER", requires = "from")]
+    to: Option<u32>,
+    /// Forget what was wished
+    #[arg(long)]
+    cancel: bool,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The server hands its offices over and leaves every group, each as soon as another server has taken its place; then it can be
+stopped for good. It is refused if too few servers would be left for the replicas of a table. Until it is taken back the
+server is given no copies: `--cancel`, or `leeward join`.
+
+Examples:
+  leeward drain --server 3
+  leeward drain --server 3 --cancel")]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// The server
+    #[arg(long)]
+    server: u32,
+    /// Take it back
+    #[arg(long)]
+    cancel: bool,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+#[derive(Args, Debug)]
+struct Wait {
+    /// Do not wait until it is so
+    #[arg(long)]
+    no_wait: bool,
+    /// Seconds to wait until it is so
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    patience: u64,
+}
+
+pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let region = RegionId(args.region);
+    let (wish, what) = match (args.primary, args.from.zip(args.to)) {
+        (Some(server), _) => (RegionWish::Primary(ServerId(server)), format!("server {server} is its primary")),
+        (None, Some((from, to))) => (
+            RegionWish::Move { from: ServerId(from), to: ServerId(to) },
+            format!("its copy has moved from server {from} to server {to}"),
+        ),
+        (None, None) => (RegionWish::Nothing, "nothing is wished of it".into()),
+    };
+    client.wish(region, wish)?;
+    let is_so = |map: &RegionMap| {
+        let group = map.regions.iter().find(|group| group.region == region);
+        group.is_some_and(|group| is_fulfilled(group, wish))
+    };
+    args.wait.until(&client, &format!("region {region}"), is_so, |map| progress_of(map, region))?;
+    if !args.wait.no_wait {
+        println!("region {region}: {what}");
+    }
+    Ok(true)
+}
+
+fn is_fulfilled(group: &GroupConfig, wish: RegionWish) -> bool {
+    let is_in_sync = |server| group.in_sync().any(|member| member.server == server);
+    match wish {
+        RegionWish::Primary(server) => group.primary.is_some_and(|primary| primary.server == server),
+        RegionWish::Move { from, to } => is_in_sync(to) && group.members().all(|member| member.server != from),
+        RegionWish::Nothing => true,
+    }
+}
+
+fn progress_of(map: &RegionMap, region: RegionId) -> String {
+    let Some(group) = map.regions.iter().find(|group| group.region == region) else { return "there is none".into() };
+    let listed = |members: &[leeward_format::cluster::Member]| {
+        let servers: Vec<String> = members.iter().map(|member| member.server.to_string()).collect();
+        servers.join(", ")
+    };
+    let primary = group.primary.map_or_else(|| "none".into(), |primary| primary.server.to_string());
+    format!("primary {primary}, backups [{}], being built [{}]", listed(&group.backups), listed(&group.learners))
+}
+
+pub(crate) fn drain(args: &DrainArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let server = ServerId(args.server);
+    client.intend(server, Some(Intent::Leave).filter(|_| !args.cancel))?;
+    if args.cancel {
+        println!("server {server} may have copies again");
+        return Ok(true);
+    }
+    let left = |map: &RegionMap| {
+        let is_there = |group: &&GroupConfig| group.members().any(|member| member.server == server);
+        map.regions.iter().filter(is_there).count()
+    };
+    let progress = |map: &RegionMap| format!("{} copies are left", left(map));
+    args.wait.until(&client, &format!("server {server}"), |map| left(map) == 0, progress)?;
+    if !args.wait.no_wait {
+        println!("server {server} has no copies any more, and can be stopped");
+    }
+    Ok(true)
+}
+
+impl Wait {
+    /// Waits until `is_so`, and says how it goes whenever that changes.
+    fn until(
+        &self,
+        client: &Client,
+        what: &str,
+        is_so: impl Fn(&RegionMap) -> bool,
+        progress: impl Fn(&RegionMap) -> String,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        if self.no_wait {
+            println!("{what}: wished for; see `leeward status`");
+            return Ok(());
+        }
+        let deadline = Instant::now() + Duration::from_secs(self.patience);
+        let mut said = String::new();
+        loop {
+            let map = client.region_map()?;
+            if is_so(&map) {
+                return Ok(());
+            }
+            let now = progress(&map);
+            if now != said {
+                eprintln!("{what}: {now}");
+                said = now;
+            }
+            if Instant::now() > deadline {
+                return Err(Box::new(NotYet { what: what.into(), seconds: self.patience, now: said }));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// What was wished for has not come about in time.
+#[derive(Debug)]
+struct NotYet {
+    what: String,
+    seconds: u64,
+    now: String,
+}
+
+impl std::error::Error for NotYet {}
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotYet { what, seconds, now } = self;
+        write!(f, "{what}: not so after {seconds} s ({now}); the wish stands, and `leeward status` shows how it goes")
+    }
+}

@@ -1,0 +1,113 @@
+//! What becomes of a wish: the configuration that says it, or why it cannot be.
+//!
+//! Pure functions of the view: whoever carries a wish out asks them again whenever the view has changed.
+
+use crate::View;
+use leeward_format::cluster::{GroupConfig, Intent, Member, RegionWish, Wishes};
+use leeward_format::{RegionId, ServerId};
+use std::fmt;
+
+/// The configuration that has `wish` of `region` written down; `None`: it has it already, or it is so.
+///
+/// # Errors
+/// It cannot be; says why, and what to do.
+pub(crate) fn wished(view: &View, region: RegionId, wish: RegionWish) -> Result<Option<GroupConfig>, String> {
+    let config = view.region(region).ok_or_else(|| format!("there is no region {region}"))?;
+    let wishes = &config.wishes;
+    let next = match wish {
+        RegionWish::Nothing => config.wishing(Wishes::default()),
+        RegionWish::Primary(server) => {
+            if !has(config, server) {
+                return Err(format!(
+                    "server {server} has no copy of region {region}: {}; move one there first",
+                    listed("members are", config.members().map(|member| member.server))
+                ));
+            }
+            let is_primary = config.primary.is_some_and(|primary| primary.server == server);
+            config.wishing(Wishes { primary: Some(server).filter(|_| !is_primary), ..wishes.clone() })
+        }
+        RegionWish::Move { from, to } => moved(view, config, from, to)?,
+    };
+    let is_so = (&next.wishes, &next.learners) == (wishes, &config.learners);
+    Ok(Some(next).filter(|_| !is_so))
+}
+
+/// The configuration in which the copy of `from` is to be on `to`.
+fn moved(view: &View, config: &GroupConfig, from: ServerId, to: ServerId) -> Result<GroupConfig, String> {
+    let region = config.region;
+    if let Some(other) = config.wishes.leaving.filter(|other| *other != from) {
+        return Err(format!(
+            "the copy of region {region} on server {other} is being moved: wait for it, or cancel that"
+        ));
+    }
+    if !has(config, from) {
+        // It may have been moved while this was on its way.
+        return match has(config, to) {
+            true => Ok(config.clone()),
+            false => Err(format!(
+                "server {from} has no copy of region {region}: {}",
+                listed("members are", config.members().map(|member| member.server))
+            )),
+        };
+    }
+    if from == to {
+        return Err(format!("region {region} cannot be moved from server {from} to itself"));
+    }
+    let Some(target) = view.server(to).map(|info| info.member) else {
+        let live = view.servers().map(|info| info.member.server);
+        return Err(format!("server {to} is not there: {}", listed("live servers are", live)));
+    };
+    if let Some(intent) = view.intent(to) {
+        return Err(format!("server {to} {intent}: it takes no copies"));
+    }
+    let is_primary = config.primary.is_some_and(|primary| primary.server == from);
+    let primary = if is_primary { Some(to) } else { config.wishes.primary.filter(|wished| *wished != from) };
+    let mut next = config.wishing(Wishes { primary, leaving: Some(from) });
+    if !has(config, to) {
+        next.learners.push(target);
+    }
+    Ok(next)
+}
+
+fn has(config: &GroupConfig, server: ServerId) -> bool {
+    config.members().any(|member| member.server == server)
+}
+
+fn listed(what: &str, servers: impl Iterator<Item = impl fmt::Display>) -> String {
+    let servers: Vec<String> = servers.map(|server| server.to_string()).collect();
+    match servers.is_empty() {
+        true => format!("{what} none"),
+        false => format!("{what} {}", servers.join(", ")),
+    }
+}
+
+/// Whether `server` may be asked to leave for good: enough others must be there for every table's replicas.
+///
+/// # Errors
+/// They are not; says which table lacks how many.
+pub(crate) fn may_leave(view: &View, server: ServerId) -> Result<(), String> {
+    let stays = |other: &ServerId| *other != server && view.intent(*other) != Some(Intent::Leave);
+    let staying = view.servers().map(|info| info.member.server).filter(stays).count();
+    let most = view.tables().max_by_key(|table| table.replicas);
+    match most.filter(|table| table.replicas as usize > staying) {
+        None => Ok(()),
+        Some(table) => Err(format!(
+            "server {server} cannot leave: table {} has {} replicas, and {staying} servers would be left; start another first",
+            table.name, table.replicas
+        )),
+    }
+}
+
+impl View {
+    /// Whether `member` is to leave the group of `config`, and if so whether another takes its place.
+    pub fn departs(&self, config: &GroupConfig, member: Member) -> Option<Intent> {
+        match self.intent(member.server) {
+            None if config.wishes.leaving == Some(member.server) => Some(Intent::Leave),
+            intent => intent,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "wishes_tests.rs"]
+mod tests;

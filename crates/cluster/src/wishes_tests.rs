@@ -1,0 +1,100 @@
+//! What can be wished for, and what is answered to what cannot.
+
+use super::*;
+use crate::bootstrap_op;
+use crate::master::tests::{change, member, register};
+use crate::{CoordinatorEvent, SessionId, Tree};
+use leeward_format::cluster::{ClusterPath, TableOptions, encode_value};
+
+const REGION: RegionId = RegionId(1);
+
+/// Region 1 has its primary on server 1 and a backup on server 2; server 3 lives too.
+fn view() -> View {
+    let mut tree = Tree::new();
+    let table = TableOptions { replicas: 2, ..TableOptions::default() };
+    tree.apply(None, &bootstrap_op(&table, REGION, &[])).unwrap();
+    let mut view = View::default();
+    view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
+    view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
+    view.handle(&CoordinatorEvent::Synced { version: tree.version() });
+    for server in 1..=3 {
+        register(&mut view, member(server, 1), None);
+    }
+    let config = GroupConfig {
+        primary: Some(member(1, 1)),
+        backups: vec![member(2, 1)],
+        ..view.region(REGION).unwrap().clone()
+    };
+    configure(&mut view, &config);
+    view
+}
+
+fn configure(view: &mut View, config: &GroupConfig) {
+    change(view, ClusterPath::Region(config.region), Some(encode_value(config)));
+}
+
+fn moved(from: u32, to: u32) -> RegionWish {
+    RegionWish::Move { from: ServerId(from), to: ServerId(to) }
+}
+
+#[test]
+fn another_primary_is_wished_for_among_the_members() {
+    let mut view = view();
+    let next = wished(&view, REGION, RegionWish::Primary(ServerId(2))).unwrap().unwrap();
+    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(2)), leaving: None });
+    assert_eq!(next.epoch, view.region(REGION).unwrap().epoch.next());
+    configure(&mut view, &next);
+    assert_eq!(wished(&view, REGION, RegionWish::Primary(ServerId(2))), Ok(None), "it is written down");
+    let back = wished(&view, REGION, RegionWish::Primary(ServerId(1))).unwrap().unwrap();
+    assert_eq!(back.wishes, Wishes::default(), "it is the primary");
+    let error = wished(&view, REGION, RegionWish::Primary(ServerId(3))).unwrap_err();
+    assert_eq!(error, "server 3 has no copy of region 1: members are 1, 2; move one there first");
+    assert_eq!(wished(&view, RegionId(9), RegionWish::Nothing).unwrap_err(), "there is no region 9");
+}
+
+#[test]
+fn a_copy_moves_with_its_office() {
+    let mut view = view();
+    let next = wished(&view, REGION, moved(1, 3)).unwrap().unwrap();
+    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(1)) });
+    assert_eq!(next.learners, [member(3, 1)]);
+    let backup = wished(&view, REGION, moved(2, 3)).unwrap().unwrap();
+    assert_eq!(backup.wishes, Wishes { primary: None, leaving: Some(ServerId(2)) });
+    configure(&mut view, &next);
+    assert_eq!(wished(&view, REGION, moved(1, 3)), Ok(None));
+    assert!(wished(&view, REGION, moved(2, 3)).unwrap_err().contains("server 1 is being moved"));
+    let nothing = wished(&view, REGION, RegionWish::Nothing).unwrap().unwrap();
+    assert_eq!((nothing.wishes, nothing.learners), (Wishes::default(), next.learners), "the master sees to those");
+}
+
+#[test]
+fn what_cannot_be_moved_is_said() {
+    let mut view = view();
+    assert_eq!(wished(&view, REGION, moved(3, 2)), Ok(None), "it has been");
+    assert!(wished(&view, REGION, moved(3, 4)).unwrap_err().contains("server 3 has no copy of region 1"));
+    assert!(wished(&view, REGION, moved(1, 1)).unwrap_err().contains("to itself"));
+    assert_eq!(wished(&view, REGION, moved(1, 4)).unwrap_err(), "server 4 is not there: live servers are 1, 2, 3");
+    change(&mut view, ClusterPath::Intent(ServerId(3)), Some(encode_value(&Intent::Leave)));
+    assert_eq!(wished(&view, REGION, moved(1, 3)).unwrap_err(), "server 3 leaves: it takes no copies");
+}
+
+#[test]
+fn a_server_leaves_only_where_enough_are_left() {
+    let mut view = view();
+    assert_eq!(may_leave(&view, ServerId(3)), Ok(()));
+    change(&mut view, ClusterPath::Intent(ServerId(3)), Some(encode_value(&Intent::Leave)));
+    let error = may_leave(&view, ServerId(1)).unwrap_err();
+    assert!(error.contains("table default has 2 replicas, and 1 servers would be left"), "{error}");
+    assert_eq!(may_leave(&view, ServerId(3)), Ok(()), "it is already counted as gone");
+}
+
+#[test]
+fn who_departs_is_who_should_leave_the_group_or_the_cluster() {
+    let mut view = view();
+    let config = view.region(REGION).unwrap().clone();
+    let leaving = config.wishing(Wishes { primary: None, leaving: Some(ServerId(2)) });
+    assert_eq!(view.departs(&leaving, member(2, 1)), Some(Intent::Leave));
+    assert_eq!(view.departs(&leaving, member(1, 1)), None);
+    change(&mut view, ClusterPath::Intent(ServerId(1)), Some(encode_value(&Intent::Restart)));
+    assert_eq!(view.departs(&config, member(1, 1)), Some(Intent::Restart));
+}

@@ -1,0 +1,90 @@
+//! Members that should leave, and an office that is given up.
+
+use super::super::tests::{Group, ONE, THREE, TWO};
+use super::*;
+use leeward_format::cluster::{TableOptions, Wishes};
+
+fn departing(members: &[(Member, Intent)]) -> BTreeMap<ServerId, Intent> {
+    members.iter().map(|(member, intent)| (member.server, *intent)).collect()
+}
+
+fn group(min_in_sync: u32) -> Group {
+    Group::in_sync(&[TWO, THREE], TableOptions { min_in_sync, replicas: 3, ..TableOptions::default() })
+}
+
+#[test]
+fn a_backup_that_restarts_leaves_if_writes_can_do_without_it() {
+    let mut group = group(2);
+    group.primary.set_departing(departing(&[(TWO, Intent::Restart)]));
+    group.wait(50);
+    group.run(&[]);
+    assert_eq!(group.proposals.len(), 1);
+    assert_eq!(group.proposals[0].backups, [THREE]);
+    let mut tight = self::group(3);
+    tight.primary.set_departing(departing(&[(TWO, Intent::Restart)]));
+    tight.wait(50);
+    tight.run(&[]);
+    assert!(tight.proposals.is_empty(), "writes would stop");
+}
+
+#[test]
+fn one_that_leaves_for_good_is_replaced_first() {
+    let mut group = group(2);
+    group.primary.set_departing(departing(&[(TWO, Intent::Leave)]));
+    group.wait(50);
+    group.run(&[]);
+    assert!(group.proposals.is_empty(), "two would stay of three that the table wants");
+    let mut spare = Group::in_sync(&[TWO, THREE], TableOptions { replicas: 2, ..TableOptions::default() });
+    spare.primary.set_departing(departing(&[(TWO, Intent::Leave)]));
+    spare.wait(50);
+    spare.run(&[]);
+    assert_eq!(spare.proposals[0].backups, [THREE]);
+}
+
+#[test]
+fn two_that_restart_do_not_count_on_each_other() {
+    let mut group = group(2);
+    group.primary.set_departing(departing(&[(TWO, Intent::Restart), (THREE, Intent::Restart)]));
+    group.wait(50);
+    group.run(&[]);
+    assert!(group.proposals.is_empty(), "only one would stay");
+}
+
+#[test]
+fn the_heir_is_who_is_wished_for_or_has_the_most() {
+    let mut group = group(2);
+    assert_eq!(group.primary.heir(), None, "nothing is wished");
+    let wished = group.primary.config().wishing(Wishes { primary: Some(THREE.server), leaving: None });
+    group.primary.reconfigure(group.now, wished.clone(), &[]);
+    assert_eq!(group.primary.heir(), Some(THREE));
+    group.primary.set_departing(departing(&[(THREE, Intent::Restart)]));
+    assert_eq!(group.primary.heir(), None, "it is about to leave itself");
+    group.primary.set_departing(departing(&[(THREE, Intent::Restart), (ONE, Intent::Restart)]));
+    assert_eq!(group.primary.heir(), Some(TWO), "a wish that cannot be does not hold up who must leave");
+    group.append(12);
+    group.complete(THREE);
+    group.primary.set_departing(departing(&[(ONE, Intent::Leave)]));
+    let next = wished.wishing(Wishes::default());
+    group.primary.reconfigure(group.now, next, &[]);
+    assert_eq!(group.primary.heir(), Some(THREE), "it has the most");
+}
+
+#[test]
+fn the_office_is_proposed_to_the_heir_and_nothing_else_meanwhile() {
+    let mut group = group(2);
+    group.append(12);
+    group.complete(TWO);
+    assert!(!group.primary.is_with_all(Lsn(12)));
+    group.complete(THREE);
+    group.primary.commit(Lsn(12));
+    assert!(group.primary.is_with_all(Lsn(12)) && group.primary.is_settled());
+    group.primary.hand_over(TWO);
+    assert!(!group.primary.is_settled());
+    group.primary.set_departing(departing(&[(THREE, Intent::Restart)]));
+    group.wait(100);
+    group.run(&[]);
+    assert_eq!(group.proposals.len(), 1);
+    let next = &group.proposals[0];
+    assert_eq!((next.primary, &next.backups[..]), (Some(TWO), &[ONE, THREE][..]));
+    assert_eq!((next.term, next.voided()), (next.epoch, Some(group.primary.config().term)));
+}

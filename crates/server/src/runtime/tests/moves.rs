@@ -1,0 +1,129 @@
+//! Offices that change hands, and servers that leave and come back, while clients ask: real nodes.
+
+use super::identity::wish;
+use super::*;
+use leeward_format::cluster::{Intent, RegionMap, RegionWish};
+use leeward_format::op::OpError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn map(server: &Server) -> Arc<RegionMap> {
+    server.snapshot().expect("the node answers").map
+}
+
+fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let map = map(server);
+        if is_so(&map) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what} never: {:?}", map.regions);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_whole(map: &RegionMap) -> bool {
+    !map.regions.is_empty() && map.regions.iter().all(|group| group.in_sync().count() == 3)
+}
+
+fn primary(map: &RegionMap, region: u32) -> Option<u32> {
+    let group = map.regions.iter().find(|group| group.region == RegionId(region))?;
+    group.primary.map(|primary| primary.server.0)
+}
+
+/// Counts one key up by way of a node until it is told to stop; every answer must be the next number.
+fn count(mut client: Client, key: &str, is_over: &AtomicBool) -> u64 {
+    let mut counted = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        counted += 1;
+        assert_eq!(client.run(&format!("INCR {key}")), format!(":{counted}"));
+    }
+    counted
+}
+
+/// Runs `change` while a client of each node counts a key of each of two regions.
+fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let is_over = &is_over;
+        let clients = nodes.iter().flat_map(|node| [(*node, 'a'), (*node, 'z')]);
+        let counting: Vec<_> = clients
+            .map(|(node, first)| {
+                let (client, key) = (cluster.client(node), format!("{first}{node}"));
+                scope.spawn(move || count(client, &key, is_over))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(100));
+        change();
+        thread::sleep(Duration::from_millis(100));
+        is_over.store(true, Ordering::Relaxed);
+        for thread in counting {
+            assert!(thread.join().expect("every answer was right") > 10);
+        }
+    });
+}
+
+#[test]
+fn an_office_changes_hands_and_no_client_notices() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
+    let first = &cluster.servers[0];
+    wait_for(first, "the groups are whole", is_whole);
+    while_counting(&cluster, &[0, 1, 2], || {
+        for turn in 0..9 {
+            let (region, server) = (1 + turn % 2, 1 + turn % 3);
+            let op = Op::Wish { region: RegionId(region), wish: RegionWish::Primary(ServerId(server)) };
+            assert_eq!(wish(&first.info().native_address, &op), OpResult::Done);
+            wait_for(first, "the wish is fulfilled", |map| primary(map, region) == Some(server));
+        }
+    });
+}
+
+#[test]
+fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
+    wait_for(&cluster.servers[0], "the groups are whole", is_whole);
+    for id in [3, 1, 2] {
+        let at = cluster.servers.iter().position(|server| server.info().member.server == ServerId(id)).expect("a node");
+        let others: Vec<usize> = (0..3).filter(|other| *other != at).collect();
+        let relieved = &cluster.servers[at];
+        while_counting(&cluster, &others, || {
+            relieved.begin_to_depart(PATIENCE);
+            let begun = Instant::now();
+            while !relieved.has_ended() {
+                assert!(begun.elapsed() < PATIENCE, "it never ends");
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let left = map(&cluster.servers[others[0]]);
+        let is_there = |group: &leeward_format::cluster::GroupConfig| group.in_sync().any(|m| m.server == ServerId(id));
+        assert!(!left.regions.iter().any(is_there), "its groups went on without it: {:?}", left.regions);
+        cluster.servers.remove(at).stop();
+        for other in &cluster.servers {
+            let mut client = Client::connect(&other.info().resp_address);
+            assert!(client.run("DEL a0 a1 a2 z0 z1 z2").starts_with(':'));
+        }
+        cluster.servers.push(start(&cluster.config(id, 3)).expect("the node again"));
+        wait_for(&cluster.servers[0], "the groups are whole again", is_whole);
+    }
+}
+
+#[test]
+fn a_server_that_holds_the_last_replicas_cannot_leave() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    let address = &cluster.servers[0].info().native_address;
+    let leave = Op::Intend { server: ServerId(2), intent: Some(Intent::Leave) };
+    let OpResult::Error(OpError::Invalid(why)) = wish(address, &leave) else { panic!("three replicas want three") };
+    assert_eq!(
+        why,
+        "server 2 cannot leave: table default has 3 replicas, and 2 servers would be left; start another first"
+    );
+}
