@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 mod alteration;
 mod creation;
+mod departure;
 use alteration::Alteration;
 use creation::Creation;
 
@@ -106,7 +107,7 @@ enum Purpose {
     /// Registration or campaign: the view shows what came of it.
     Presence,
     /// A master's decision.
-    Decision(GroupConfig),
+    Decision(Box<GroupConfig>),
     /// A primary's proposal.
     Proposal(Box<Proposal>),
     /// An operator's table.
@@ -437,29 +438,6 @@ impl Agent {
         }
     }
 
-    /// Its process is about to end, and is to come back: asks all groups to go on without this server; answers nothing to wait for if
-    /// that is known.
-    ///
-    /// # Errors
-    /// The coordinator cannot be reached.
-    pub fn depart(&mut self, now: Nanos) -> Result<Option<ProposalId>, String> {
-        self.is_departing = true;
-        match self.view.intent(self.me.member.server) {
-            Some(_) => Ok(None),
-            None => self.intend(now, self.me.member.server, Some(Intent::Restart)).map(Some),
-        }
-    }
-
-    /// A server that has come back is no longer away.
-    fn come_back(&mut self) {
-        let path = ClusterPath::Intent(self.me.member.server);
-        let is_away = self.view.intent(self.me.member.server) == Some(Intent::Restart);
-        if is_away && !self.is_departing && self.is_registered() && self.is_free(&path) {
-            let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
-            self.submit(path, op, Purpose::Presence);
-        }
-    }
-
     /// Removes an ephemeral path of this life.
     fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
         if holder == Some(self.me.member) && self.is_free(&path) {
@@ -549,21 +527,10 @@ impl Agent {
                     primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
                     "the master proposes a configuration");
                 let op = self.replace(&config);
-                self.submit(path, op, Purpose::Decision(config));
+                self.submit(path, op, Purpose::Decision(Box::new(config)));
             }
         }
         self.tell_of_waiting();
-    }
-
-    /// Whether groups may be filled up: not while a server is about to come back, for a while.
-    fn may_fill(&mut self, now: Nanos) -> bool {
-        let restarting = self.view.intents().filter(|(_, intent)| *intent == Intent::Restart);
-        let restarting: Vec<ServerId> = restarting.map(|(server, _)| server).collect();
-        self.restarting.retain(|server, _| restarting.contains(server));
-        for server in restarting {
-            self.restarting.entry(server).or_insert(now);
-        }
-        self.restarting.values().all(|since| now.since(*since) >= self.options.restart_patience)
     }
 
     /// Tells the operator which regions wait for whom, each time that changes.
@@ -584,7 +551,7 @@ impl Agent {
     /// Configurations that are proposed and not settled.
     fn pending(&self) -> BTreeMap<RegionId, GroupConfig> {
         let outstanding = self.outstanding.values().filter_map(|outstanding| match &outstanding.purpose {
-            Purpose::Decision(config) => Some(config),
+            Purpose::Decision(config) => Some(&**config),
             Purpose::Proposal(proposal) => Some(&proposal.new),
             Purpose::Presence | Purpose::Creation(_) | Purpose::Alteration(_) => None,
         });

@@ -294,20 +294,18 @@ pub enum Op {
         /// What another node answered to [`Op::SegmentContent`].
         content: Bytes,
     },
-    /// An operator's: writes down what is wished of a region; its primary brings it about. Any node carries it out. Answers
-    /// [`OpResult::Done`] once it is written down, or [`OpError::Invalid`] if it cannot be.
+    /// An operator's, by any node: writes down what is wished of a region. Answers [`OpResult::Done`].
     Wish {
         /// The region.
         region: RegionId,
         /// What is wished.
         wish: RegionWish,
     },
-    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers [`OpResult::Done`]
-    /// once it is written down, or [`OpError::Invalid`] if too few servers would be left.
+    /// An operator's, by any node: says that a server is to leave every group, or may stay. Answers [`OpResult::Done`].
     Intend {
         /// The server.
         server: ServerId,
-        /// What is to become of it; `None`: it may stay.
+        /// `None`: it may stay.
         intent: Option<Intent>,
     },
 }
@@ -319,9 +317,9 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
             Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
+            Op::Wish { .. } | Op::Intend { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            Op::Wish { .. } | Op::Intend { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -337,14 +335,14 @@ impl Op {
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
-            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
-            Op::Wish { .. } | Op::Intend { .. } => None,
+            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } | Op::Wish { .. } => None,
+            Op::Intend { .. } => None,
         }
     }
     /// An operator's wish that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
-        let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. });
-        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
+        matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::AcceptLoss { .. })
+            || matches!(self, Op::Wish { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.

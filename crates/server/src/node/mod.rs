@@ -526,7 +526,7 @@ impl Node {
                 return serving.execute(now, to, unrouted.op);
             }
             if is_about_to_serve {
-                if slot.waiting.enter(now, config.epoch, unrouted).is_err() {
+                if !slot.waiting.enter(now, config.epoch, unrouted) {
                     self.answers.push((to, OpResult::Error(OpError::Recovering(config.region))));
                 }
                 return;

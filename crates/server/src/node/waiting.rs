@@ -26,14 +26,14 @@ pub(super) struct WaitingRoom {
 }
 
 impl WaitingRoom {
-    /// Lets one in; gives it back if there is no room.
-    pub(super) fn enter(&mut self, now: Nanos, epoch: Epoch, unrouted: Unrouted) -> Result<(), Unrouted> {
-        if self.waiting.len() >= MOST_WAITING {
-            return Err(unrouted);
+    /// Lets one in, if there is room; answers whether there was.
+    pub(super) fn enter(&mut self, now: Nanos, epoch: Epoch, unrouted: Unrouted) -> bool {
+        let has_room = self.waiting.len() < MOST_WAITING;
+        if has_room {
+            self.epoch = epoch;
+            self.waiting.push_back((now, unrouted));
         }
-        self.epoch = epoch;
-        self.waiting.push_back((now, unrouted));
-        Ok(())
+        has_room
     }
 
     /// All of them, in the order in which they came.
