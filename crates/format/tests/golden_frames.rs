@@ -2,7 +2,9 @@
 //! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
+use leeward_format::cluster::{
+    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Member, Placement, Posting, TableOptions,
+};
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::manifest::SegmentKind;
@@ -10,8 +12,9 @@ use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::routes::{RoutesUpdate, TableRoutes};
 use leeward_format::table::{NewTable, TableChange, TableName};
-use leeward_format::{Epoch, Expiry, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs};
+use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -62,9 +65,10 @@ fn expiry() -> Expiry {
 
 #[test]
 fn requests() {
-    let hello = Request::Hello { client: "bench".into() };
+    let hello = Request::Hello { client: "bench".into(), known: 300 };
     check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
     check(FrameKind::Request, Request::Who, include_str!("golden/request-who.hex"));
+    check(FrameKind::Request, Request::Routes { known: 300 }, include_str!("golden/request-routes.hex"));
     let (address, reply) = ("@c".into(), Bytes::from_static(&[1, 2, 3]));
     let open = Request::RingOpen { address, request_bytes: 4096, reply_bytes: 8192, reply };
     check(FrameKind::Request, open, include_str!("golden/request-ring-open.hex"));
@@ -151,6 +155,34 @@ fn replies() {
     check(FrameKind::Reply, offer, include_str!("golden/reply-ring-offer.hex"));
     let open = Reply::RingOpen { request: Bytes::from_static(&[1, 2, 3]), request_key: 1, reply_key: 300 };
     check(FrameKind::Reply, open, include_str!("golden/reply-ring-open.hex"));
+}
+
+#[test]
+fn routes() {
+    let member = |server| Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) };
+    let config = |region, start: &'static str, primary: Option<u32>| GroupConfig {
+        region: RegionId(region),
+        table: "orders".into(),
+        start: start.into(),
+        end: None,
+        epoch: Epoch(300),
+        term: Epoch(300),
+        primary: primary.map(member),
+        backups: vec![member(2), member(3)],
+        learners: Vec::new(),
+        former: Vec::new(),
+        must_hear: 0,
+    };
+    let regions = [config(7, "k1", Some(1)), config(9, "k23", None), config(8, "k25", Some(1))];
+    let update = RoutesUpdate {
+        version: 700,
+        since: Some(300),
+        digest: 1,
+        tables: vec![TableRoutes::pack("orders", true, &regions), TableRoutes::pack("old", false, [])],
+        gone: vec![RegionId(5)],
+        servers: vec![(ServerId(1), "host:1".into())],
+    };
+    check(FrameKind::Reply, Reply::Routes(update), include_str!("golden/reply-routes.hex"));
 }
 
 #[test]

@@ -39,10 +39,10 @@ use forward::{Forwarding, Next};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
-use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
+use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId, Routes};
 use leeward_engine::{Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
-use leeward_format::cluster::{CopyFound, GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig, Member, ServerInfo, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
@@ -187,7 +187,6 @@ pub struct Node {
     context: Context,
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
-    map: Arc<RegionMap>,
     forwarding: Forwarding,
     /// Operations to be routed again once the map or a link has changed, or at the next tick.
     again: Vec<forward::Forwarded>,
@@ -240,7 +239,6 @@ impl Node {
             context,
             coordinator: parts.coordinator,
             slots,
-            map: Arc::default(),
             forwarding: Forwarding::new(me),
             again: Vec::new(),
             flush_interval: parts.timing.flush_interval,
@@ -466,7 +464,10 @@ impl Node {
             }
             Control::ToBackup { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
-                let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
+                if !self.slots.contains_key(&region) {
+                    self.configure(now, region);
+                }
+                let slot = self.slots.get_mut(&region).expect("it is there by now");
                 let office = Office { primary: from, term, session };
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }
@@ -514,8 +515,7 @@ impl Node {
     }
 
     fn route(&mut self, now: Nanos, since: Nanos, to: ReplyTo, table: TableName, op: Op, direct: bool) {
-        let map = self.map.clone();
-        let Some(config) = op.region_in(&map, &table) else {
+        let Some((region, epoch, primary)) = self.region_of(&op, &table) else {
             let error = match to {
                 // Who forwarded it knows the table, and this node will.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
@@ -524,22 +524,28 @@ impl Node {
             self.answers.push((to, OpResult::Error(error)));
             return;
         };
-        if let Some(serving) = self.slots.get_mut(&config.region).and_then(Slot::serving) {
-            self.touched.insert(config.region);
+        if let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) {
+            self.touched.insert(region);
             serving.execute(now, to, op);
             return;
         }
-        let error = match config.primary {
-            Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
-            Some(_) if direct => OpError::NotPrimary { region: config.region, epoch: config.epoch },
+        let error = match primary {
+            Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
+            Some(_) if direct => OpError::NotPrimary { region, epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
                 let id = self.forwarding.send(since, to, table.clone(), op.clone(), primary.server);
                 self.context.send(primary.server, &Control::Forward { id, table, op });
                 return;
             }
-            _ => self.not_serving(config.region),
+            _ => self.not_serving(region),
         };
         self.answers.push((to, OpResult::Error(error)));
+    }
+
+    /// The region that an operation goes to, the epoch of its configuration and its primary.
+    fn region_of(&self, op: &Op, table: &str) -> Option<(RegionId, Epoch, Option<Member>)> {
+        let config = op.region_in(self.routes(), table)?;
+        Some((config.region, config.epoch, config.primary))
     }
 
     fn next(&mut self, next: Next) {
@@ -549,9 +555,9 @@ impl Node {
         }
     }
 
-    /// The region map as this node knows it.
-    pub fn region_map(&self) -> Arc<RegionMap> {
-        self.map.clone()
+    /// Tables, regions and servers as this node knows them.
+    pub fn routes(&self) -> &Routes {
+        self.context.agent.view().routes()
     }
 
     /// Who this is.
