@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{SessionId, bootstrap_op};
-use leeward_format::cluster::TableOptions;
+use leeward_format::cluster::{Intent, TableOptions};
 use leeward_format::coordinator::Change;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 

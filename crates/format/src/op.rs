@@ -4,8 +4,10 @@
 //! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
 //! spans regions (MGET, KRANGE) is several operations.
 
-use crate::cluster::{GroupConfig, Intent, RegionMap, RegionWish};
+use crate::cluster::{Intent, RegionMap, RegionWish};
 use crate::manifest::SegmentKind;
+use crate::routes::RoutesUpdate;
+use crate::routing::Routing;
 use crate::table::{NewTable, TableChange, TableName};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
@@ -346,22 +348,15 @@ impl Op {
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
-    pub fn region_in<'a>(&self, map: &'a RegionMap, table: &str) -> Option<&'a GroupConfig> {
+    pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
             Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
-                map.region_of(table, start)
+                routes.region_of(table, start)
             }
-            Op::Scan { end: None, .. } => map.regions_of(table).last(),
-            Op::Scan { end: Some(end), .. } => {
-                // The end is exclusive: the region of the greatest key below it.
-                let regions = map.regions_of(table);
-                let below = regions.partition_point(|region| region.start < *end);
-                regions[..below].last().or(regions.first())
-            }
-            Op::Count { region } | Op::Checkpoint { region, .. } => {
-                map.regions.iter().find(|config| config.region == *region)
-            }
-            op => map.region_of(table, op.key()?),
+            // The end is exclusive.
+            Op::Scan { end, .. } => routes.region_below(table, end.as_deref()),
+            Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
+            op => routes.region_of(table, op.key()?),
         }
     }
     /// The operation may change the store.
@@ -509,10 +504,12 @@ pub enum OpError {
 /// Native client to node: operations to be carried out as one batch, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// First message of a connection. Answered by [`Reply::Map`].
+    /// First message of a connection. Answered by [`Reply::Routes`].
     Hello {
         /// Name for `CLIENT LIST` and logs.
         client: String,
+        /// Version of the coordinator's state of which the client knows the routes; 0: none.
+        known: u64,
     },
     /// Operations, answered by [`Reply::Results`] with the same id.
     Ops {
@@ -525,7 +522,7 @@ pub enum Request {
         /// The batch.
         ops: Vec<Op>,
     },
-    /// Ask for the region map. Answered by [`Reply::Map`].
+    /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
     Map,
     /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
     /// [`Reply::Node`].
@@ -546,13 +543,17 @@ pub enum Request {
     },
     /// There is something in the ring, and the node may be asleep. Not answered.
     RingBell,
+    /// Ask where regions are. Answered by [`Reply::Routes`].
+    Routes {
+        /// As in [`Request::Hello`].
+        known: u64,
+    },
 }
 
 /// Node to native client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Tables, regions and servers as this node knows them; also sent before results that hold
-    /// [`OpError::NotPrimary`].
+    /// Tables, regions and servers as this node knows them.
     Map(RegionMap),
     /// Answers in the order of the operations.
     Results {
@@ -600,4 +601,7 @@ pub enum Reply {
         /// The number, from the control word behind the request ring.
         sleep: u64,
     },
+    /// Where regions are, as far as the client does not know it yet; also sent before results that hold
+    /// [`OpError::NotPrimary`].
+    Routes(RoutesUpdate),
 }

@@ -26,7 +26,7 @@ impl Agent {
         let is_away = self.view.intent(self.me.member.server) == Some(Intent::Restart);
         if is_away && !self.is_departing && self.is_registered() && self.is_free(&path) {
             let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
-            self.submit(path, op, Purpose::Presence);
+            self.submit(path, op, Purpose::Plain);
         }
     }
 

@@ -6,7 +6,7 @@
 use super::Node;
 use super::forward::{Unrouted, Way};
 use super::serving::Answer;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
@@ -54,11 +54,11 @@ impl WaitingRoom {
 }
 
 impl Node {
-    /// Whether this node is about to serve the region of `config`, as far as it can know: it is its primary; or who sent an operation
-    /// here knows a newer configuration.
-    pub(super) fn is_about_to_serve(&self, config: &GroupConfig, way: Way) -> bool {
-        let knows_less = matches!(way, Way::Forwarded(epoch) if epoch > config.epoch);
-        self.twin.is_none() && (knows_less || config.primary == Some(self.context.me))
+    /// Whether this node is about to serve a region with a configuration of such an epoch and primary, as far as it can know: it is
+    /// that; or who sent an operation here knows a newer configuration.
+    pub(super) fn is_about_to_serve(&self, (known, primary): (Epoch, Option<Member>), way: Way) -> bool {
+        let knows_less = matches!(way, Way::Forwarded(epoch) if epoch > known);
+        self.twin.is_none() && (knows_less || primary == Some(self.context.me))
     }
 
     /// What waits for `region` goes on: into it, or to whoever has it now. Answers whether anything has come into it.
