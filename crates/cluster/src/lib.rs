@@ -50,6 +50,9 @@ use leeward_platform::Nanos;
 ///   the state that is shown. Changes that were made in one step may share a version, and are told together. What two
 ///   processes hold at the same version is the same.
 ///
+/// A path has a value, or others beneath it: to make one beneath a value, or a value above others, is refused. A
+/// [`CoordinatorOp::All`] that removes the one and makes the other may be refused as well.
+///
 /// Whoever decides on the states that he is shown, and changes them by compare-and-set, as [`Agent`] does, is as
 /// well off without those in between: he is like one who was told a little later.
 pub trait Coordinator: Send + Sync {

@@ -67,6 +67,25 @@ fn what_is_above_is_made_as_well() {
 }
 
 #[test]
+fn nothing_is_made_beneath_a_value() {
+    let mirror = known();
+    let refused = |ops: Vec<CoordinatorOp>| place(Access::Anyone).plan(&mirror, &CoordinatorOp::All(ops)).unwrap_err();
+    for (ops, value) in [
+        (vec![create("/y/z")], "/y"),
+        (vec![create("/q"), create("/d/x/1/2/3")], "/d/x"),
+        (vec![create("/a/b"), create("/a")], "/a"),
+        (vec![create("/a/b"), create("/a/b/c/d")], "/a/b"),
+    ] {
+        let why = CoordinatorError::Refused(format!("nothing can be made beneath {value}, which has a value"));
+        assert_eq!(refused(ops), why);
+    }
+    // What is only above others is not there for whoever wants to remove it, and stays.
+    let delete = |path: &str| CoordinatorOp::Delete { path: path.into(), version: None };
+    assert_eq!(refused(vec![delete("/y"), delete("/d")]), CoordinatorError::Missing);
+    assert_eq!(steps(&mirror, delete("/unknown")), ["delete /r/unknown None"], "it may have been made meanwhile");
+}
+
+#[test]
 fn what_cannot_be_done_is_not_asked_for() {
     let refusal = |op: CoordinatorOp| place(Access::Creator).plan(&known(), &op).unwrap_err();
     assert_eq!(refusal(set("/d/x", 19)), CoordinatorError::Stale { version: 20 });
