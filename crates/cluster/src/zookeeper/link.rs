@@ -112,7 +112,7 @@ impl Link {
         match &self.state {
             State::Idle { retry } => *retry,
             State::Talking(talk) => {
-                let patience = talk.conversation.heard() + self.patience(talk);
+                let patience = talk.conversation.alive() + self.patience(talk);
                 patience.min(talk.pinged + self.heartbeat_interval())
             }
         }
@@ -128,7 +128,7 @@ impl Link {
                 }
                 return;
             }
-            State::Talking(talk) => talk.conversation.heard() + self.patience(talk) <= now,
+            State::Talking(talk) => talk.conversation.alive() + self.patience(talk) <= now,
         };
         if is_lost {
             return self.end(End::Broken(Broken::Silent));
@@ -249,7 +249,7 @@ impl Link {
                 continue;
             }
             match connection.fill() {
-                Ok(true) => {}
+                Ok(true) => conversation.receive(now),
                 Ok(false) => return Ok(()),
                 Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(broken) => return Err(broken.into()),

@@ -21,6 +21,9 @@
 mod address;
 mod client;
 mod conversation;
+#[cfg(test)]
+#[path = "fake_tests.rs"]
+mod fake;
 mod link;
 mod mirror;
 mod plan;

@@ -176,6 +176,25 @@ impl Place {
         })
     }
 
+    /// An error of ZooKeeper for people, about the part of the cluster's own path that ends with `part`.
+    pub(super) fn explain_part(&self, code: i32, part: &str) -> String {
+        let above = match parent(part) {
+            "" => "/",
+            above => above,
+        };
+        match (code, self.access) {
+            (error::NO_AUTH, Access::Creator) => format!(
+                "ZooKeeper refuses to make {part}: {above} belongs to another user, or the password is wrong. Let this \
+                 user make paths in {above}, check the file that zookeeper_auth_file names, or take another path"
+            ),
+            (error::NO_AUTH, Access::Anyone) => format!(
+                "ZooKeeper refuses to make {part}: {above} belongs to a user. Set zookeeper_auth_file to a file with his \
+                 user:password, or take another path"
+            ),
+            (code, _) => self.explain(code, None),
+        }
+    }
+
     /// An error of ZooKeeper for people.
     pub(super) fn explain(&self, code: i32, path: Option<&str>) -> String {
         let at = format!("{}{}", self.root, path.unwrap_or_default());

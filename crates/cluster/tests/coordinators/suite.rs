@@ -328,6 +328,7 @@ fn whoever_is_cut_off_knows_before_the_others(stage: &dyn Stage) {
 
 fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     const PATHS: usize = 2_000;
+    const BIG: usize = 9;
     let writer = stage.probe();
     let ops = |chunk: usize| {
         let paths = (0..PATHS / 4).map(|number| format!("/large/{}", chunk * PATHS / 4 + number));
@@ -337,14 +338,20 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     (0..4).for_each(|chunk| {
         writer.answer(chunk).unwrap();
     });
-    assert_eq!(writer.tree().len(), PATHS);
+    // More bytes beside each other than one message to a coordinator may have.
+    for id in 0..BIG {
+        let value = Bytes::from(vec![b'x'; MAX_NODE_BYTES]);
+        let op = CoordinatorOp::Create { path: format!("/large/big-{id}"), value, ephemeral: false };
+        writer.submit(op).unwrap();
+    }
+    assert_eq!(writer.tree().len(), PATHS + BIG);
     for id in 0..200 {
         writer.ask(100 + id, create(&format!("/more/{id}"), "", false));
     }
     let started = Instant::now();
     let newcomer = stage.probe();
-    println!("    a tree of {PATHS} paths was told after {:?}", started.elapsed());
-    newcomer.until_tree(|tree| tree.len() == PATHS + 200);
+    println!("    a tree of {PATHS} paths and {BIG} large values was told after {:?}", started.elapsed());
+    newcomer.until_tree(|tree| tree.len() == PATHS + BIG + 200);
     (0..200).for_each(|id| {
         writer.answer(100 + id).unwrap();
     });

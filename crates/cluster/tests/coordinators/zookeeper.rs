@@ -160,14 +160,15 @@ fn what_leeward_writes_belongs_to_its_user() {
         ("/private/cluster", Some("leeward:wrong"), "the password is wrong"),
         ("/private/cluster", Some("other:secret"), "it belongs to another user"),
         ("/private/cluster", None, "it belongs to a user. Set zookeeper_auth_file"),
-        ("/private/other", Some("other:secret"), "refuses access to /private/other"),
+        ("/private/other", Some("other:secret"), "refuses to make /private/other: /private belongs to another user"),
+        ("/private/a/b", None, "refuses to make /private/a: /private belongs to a user"),
         // What lies above may be anybody's; each path is its owner's none the less.
         ("/private/cluster/leeward/kept", Some("other:secret"), "refuses access"),
     ] {
         let (sink, events) = sink();
         let stranger =
             Probe::new(Part::of(&ensemble, path, credentials).client(None, Duration::from_secs(4), sink), events);
-        let reason = until_outage(&stranger, "refuses access");
+        let reason = until_outage(&stranger, "refuses");
         assert!(reason.contains(why), "{reason}");
         let late = stranger.submit(create("/x", false));
         assert_eq!(late, Err(CoordinatorError::Disconnected), "nothing was up");
