@@ -28,6 +28,11 @@ pub(crate) enum Broken {
     Protocol(&'static str),
     #[error("the peer takes too long to read what it is sent")]
     Slow,
+    #[error(
+        "it closed the connection before it took the session on: it has no quorum, or has seen less of the tree than this \
+         client"
+    )]
+    Unwelcome,
     #[error("no answer in time")]
     Silent,
     #[error("{0}")]

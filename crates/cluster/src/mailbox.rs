@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long a client that leaves tries to say so.
 pub(crate) const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
 
-/// Pause between attempts to connect.
+/// Pause between attempts to connect; the first one, where they grow.
 pub(crate) const RETRY: Nanos = Nanos::from_millis(50);
 
 /// Has a client's thread wait until something happens or `span` has passed.
@@ -93,7 +93,8 @@ impl Mailbox {
         *self.outage.lock() = None;
     }
 
-    fn wake(&self) {
+    /// Has the thread look around.
+    pub(crate) fn wake(&self) {
         self.waker.wake().expect("an eventfd takes a write of one");
     }
 }

@@ -49,7 +49,7 @@ impl Client {
         }
         let poll = Poll::new()?;
         let mailbox = Arc::new(Mailbox::new(&poll, WAKER)?);
-        let link = Link::new(options, poll, mailbox.clone(), Box::new(sink));
+        let link = Link::new(options, poll, mailbox.clone(), Box::new(sink))?;
         Ok(Client(Running::start(mailbox, move || link.run())?))
     }
 

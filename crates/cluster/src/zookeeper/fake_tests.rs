@@ -1,10 +1,15 @@
-//! Servers for tests that are played here: what they send, byte by byte.
+//! Servers for tests that are played here: what they send, byte by byte, and a socket at which they do.
+
+use leeward_format::zookeeper::{LENGTH_BYTES, read_packet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 pub(super) const SYNC: i32 = 9;
 pub(super) const WATCH: i32 = 106;
 pub(super) const DATA: i32 = 22;
 pub(super) const CHILDREN: i32 = 8;
 pub(super) const MULTI: i32 = 14;
+pub(super) const PING: i32 = 11;
 
 pub(super) fn int(value: i32) -> Vec<u8> {
     value.to_be_bytes().to_vec()
@@ -55,6 +60,7 @@ pub(super) fn answer(xid: i32, zxid: i64, code: i32, body: &[u8]) -> Vec<u8> {
 /// What a client asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
+    pub(super) xid: i32,
     pub(super) kind: i32,
     /// Where; several paths have spaces between them. None of what changes something.
     pub(super) paths: String,
@@ -76,5 +82,49 @@ pub(super) fn asked(body: &[u8]) -> Asked {
         }
         _ => {}
     }
-    Asked { kind, paths: paths.join(" ") }
+    Asked { xid: number(0), kind, paths: paths.join(" ") }
+}
+
+/// Listens, and has `serve` do what a server does with one connection after the other, each on a thread of its own; the
+/// first is number 0. Never ends.
+pub(super) fn listen(serve: impl Fn(usize, Peer) + Send + Sync + Clone + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(number, Peer { stream, input: Vec::new() }));
+        }
+    });
+    address
+}
+
+/// A client.
+pub(super) struct Peer {
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl Peer {
+    /// The next packet; `None` once the client is gone.
+    pub(super) fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(body) = read_packet(&self.input).unwrap() {
+                let body = body.to_vec();
+                self.input.drain(..LENGTH_BYTES + body.len());
+                return Some(body);
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer) {
+                Ok(bytes @ 1..) => self.input.extend_from_slice(&buffer[..bytes]),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Sends a packet.
+    pub(super) fn send(&mut self, body: &[u8]) {
+        // Whoever is gone need not be told.
+        drop(self.stream.write_all(&[&int(body.len() as i32)[..], body].concat()));
+    }
 }

@@ -8,6 +8,7 @@
 use super::client::ClientOptions;
 use super::conversation::{Conversation, End};
 use super::plan::Place;
+use super::servers::{Host, Servers, Unknown};
 use crate::connection::{Broken, Connection};
 use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Stop};
 use crate::{CoordinatorError, CoordinatorEvent, Outage};
@@ -15,17 +16,19 @@ use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
 use leeward_platform::{BootClock, Clock, Nanos, Rng};
 use mio::{Events, Poll, Token};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
 const SOCKET: Token = Token(0);
 pub(super) const WAKER: Token = Token(1);
-/// Pause after a refusal, which only an operator can mend.
+/// Shortest pause after a refusal, which only an operator can mend.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 
 enum State {
     /// No connection until `retry`.
     Idle { retry: Nanos },
+    /// No server's address is known yet.
+    Resolving,
     /// With a server.
     Talking(Box<Talk>),
 }
@@ -35,6 +38,8 @@ struct Talk {
     conversation: Conversation,
     server: String,
     since: Nanos,
+    /// How long the server may take to go on with the session, or to begin one.
+    patience: Nanos,
     pinged: Nanos,
 }
 
@@ -45,38 +50,40 @@ pub(super) struct Link {
     clock: BootClock,
     poll: Poll,
     mailbox: Arc<Mailbox>,
-    rng: Rng,
     /// The session to go on with, and the newest change that was seen.
     session: Connect,
     timeout: Nanos,
     state: State,
-    /// Servers that are tried before names are looked up anew.
-    untried: Vec<(String, SocketAddr)>,
+    servers: Servers,
     /// The refusal that was logged.
     refusal: Option<String>,
 }
 
 impl Link {
+    /// # Errors
+    /// The machine refuses a thread.
     pub(super) fn new(
         options: ClientOptions,
         poll: Poll,
         mailbox: Arc<Mailbox>,
         sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    ) -> Link {
+    ) -> io::Result<Link> {
+        let resolve = |(host, port): &Host| Ok((host.as_str(), *port).to_socket_addrs()?.collect());
+        let waker = mailbox.clone();
+        let servers = Servers::new(options.ensemble.hosts(), Rng::from_entropy(), resolve, move || waker.wake())?;
         let timeout_ms = i32::try_from(options.session_timeout.as_millis()).unwrap_or(i32::MAX);
-        Link {
+        Ok(Link {
             timeout: options.session_timeout,
             options,
             sink,
             clock: BootClock,
             poll,
             mailbox,
-            rng: Rng::from_entropy(),
             session: Connect { timeout_ms, ..Connect::default() },
             state: State::Idle { retry: Nanos::ZERO },
-            untried: Vec::new(),
+            servers,
             refusal: None,
-        }
+        })
     }
 
     pub(super) fn run(mut self) {
@@ -102,15 +109,15 @@ impl Link {
         Nanos(self.timeout.0 / 9)
     }
 
-    /// Silence after which a server counts as lost. A new session has nothing to lose yet.
+    /// Silence after which a server counts as lost.
     fn patience(&self, talk: &Talk) -> Nanos {
-        let is_new = self.session.session == 0 && talk.conversation.connected().is_none();
-        Nanos(if is_new { self.timeout.0 } else { self.timeout.0 / 3 })
+        if talk.conversation.connected().is_some() { Nanos(self.timeout.0 / 3) } else { talk.patience }
     }
 
     fn next_deadline(&self) -> Nanos {
         match &self.state {
             State::Idle { retry } => *retry,
+            State::Resolving => Nanos::MAX,
             State::Talking(talk) => {
                 let patience = talk.conversation.alive() + self.patience(talk);
                 patience.min(talk.pinged + self.heartbeat_interval())
@@ -122,12 +129,9 @@ impl Link {
     fn keep_time(&mut self) {
         let (now, interval) = (self.clock.now(), self.heartbeat_interval());
         let is_lost = match &self.state {
-            State::Idle { retry } => {
-                if *retry <= now {
-                    self.connect(now);
-                }
-                return;
-            }
+            State::Idle { retry } if *retry <= now => return self.connect(now),
+            State::Idle { .. } => return,
+            State::Resolving => return self.resolved(now),
             State::Talking(talk) => talk.conversation.alive() + self.patience(talk) <= now,
         };
         if is_lost {
@@ -145,46 +149,42 @@ impl Link {
 
     /// Tries the next server.
     fn connect(&mut self, now: Nanos) {
-        if self.untried.is_empty()
-            && let Err((server, error)) = self.look_up()
-        {
-            let why = Broken::Refused(format!("its address is not known: {error}"));
-            return self.fail(now, now, &server, &why, RETRY_REFUSED);
-        }
-        let (server, address) = self.untried.pop().expect("a name that was found has an address");
-        match Connection::begin(address, &self.poll, SOCKET) {
+        let Some(server) = self.servers.next() else {
+            self.state = State::Resolving;
+            return;
+        };
+        match Connection::begin(server.address, &self.poll, SOCKET) {
             Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
                 let conversation = Conversation::new(now, place, digest, &self.session);
-                self.state =
-                    State::Talking(Box::new(Talk { connection, conversation, server, since: now, pinged: now }));
+                let patience = self.servers.patience(self.timeout, self.session.session == 0);
+                let server = server.name;
+                let talk = Talk { connection, conversation, server, since: now, patience, pinged: now };
+                self.state = State::Talking(Box::new(talk));
             }
-            Err(error) => self.fail(now, now, &server, &error.into(), RETRY),
+            Err(error) => self.fail(now, now, &server.name, &error.into()),
         }
     }
 
-    /// Looks up the addresses of all servers, in an order that differs from client to client. Waits for the resolver.
-    fn look_up(&mut self) -> Result<(), (String, io::Error)> {
-        let mut failed = None;
-        for (host, port) in self.options.ensemble.hosts() {
-            let server = format!("{host}:{port}");
-            match (host.as_str(), *port).to_socket_addrs() {
-                Ok(found) => self.untried.extend(found.map(|address| (server.clone(), address))),
-                Err(error) => failed = Some((server, error)),
+    /// Goes on when the names were looked up.
+    fn resolved(&mut self, now: Nanos) {
+        match self.servers.found() {
+            None => {}
+            Some(Ok(())) => self.connect(now),
+            Some(Err(Unknown { name, error })) => {
+                let why = Broken::Refused(format!("its address is not known: {error}"));
+                self.fail(now, now, &name, &why);
             }
-        }
-        self.rng.shuffle(&mut self.untried);
-        match failed {
-            Some(failed) if self.untried.is_empty() => Err(failed),
-            _ => Ok(()),
         }
     }
 
-    /// Remembers why there is no session, for whoever asks.
-    fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken, pause: Nanos) {
-        self.state = State::Idle { retry: now + pause };
+    /// Remembers why there is no session, for whoever asks, and when to try again.
+    fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken) {
+        let pause = self.servers.failed(self.timeout);
+        let least = if let Broken::Refused(_) = broken { RETRY_REFUSED } else { Nanos::ZERO };
+        self.state = State::Idle { retry: now + pause.max(least) };
         let reason = format!("{server}: {broken}");
         if let Broken::Refused(why) = broken
             && self.refusal.as_ref() != Some(why)
@@ -207,21 +207,26 @@ impl Link {
         let now = self.clock.now();
         let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
         let Talk { conversation, server, since, .. } = *talk;
+        let is_greeted = conversation.connected().is_some();
         let since = if conversation.is_up() { conversation.heard() } else { since };
         self.session.last_zxid = conversation.last_zxid();
         conversation.lose().into_iter().for_each(&mut self.sink);
-        match end {
-            End::Expired if self.session.session != 0 => {
+        let has_expired = matches!(end, End::Expired) && self.session.session != 0;
+        let broken = match end {
+            End::Left => return,
+            End::Expired if has_expired => {
                 self.session = Connect { session: 0, password: Default::default(), ..self.session };
                 self.timeout = self.options.session_timeout;
-                let broken = Broken::Protocol("the session has expired");
-                self.fail(now, since, &server, &broken, Nanos::ZERO);
-                (self.sink)(CoordinatorEvent::Expired);
+                self.servers.served();
+                Broken::Protocol("the session has expired")
             }
-            End::Expired => self.fail(now, since, &server, &Broken::Protocol("it gives no session"), RETRY),
-            End::Left => {}
-            End::Broken(broken @ Broken::Refused(_)) => self.fail(now, since, &server, &broken, RETRY_REFUSED),
-            End::Broken(broken) => self.fail(now, since, &server, &broken, RETRY),
+            End::Expired => Broken::Protocol("it gives no session"),
+            End::Broken(Broken::Closed) if !is_greeted && self.session.last_zxid != 0 => Broken::Unwelcome,
+            End::Broken(broken) => broken,
+        };
+        self.fail(now, since, &server, &broken);
+        if has_expired {
+            (self.sink)(CoordinatorEvent::Expired);
         }
     }
 
@@ -243,6 +248,7 @@ impl Link {
                 }
                 if is_up && !was_up {
                     self.refusal = None;
+                    self.servers.served();
                     self.mailbox.end_outage();
                 }
                 self.tell();
@@ -287,7 +293,7 @@ impl Link {
         for (id, op) in self.mailbox.take_ops() {
             match &mut self.state {
                 State::Talking(talk) => talk.conversation.submit(now, id, op),
-                State::Idle { .. } => {
+                State::Idle { .. } | State::Resolving => {
                     (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
                 }
             }
@@ -322,3 +328,7 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

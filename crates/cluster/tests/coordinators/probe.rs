@@ -103,11 +103,11 @@ impl Probe {
         self.seen.borrow().session.expect("a session")
     }
 
-    /// Takes what was told already.
-    pub(crate) fn catch_up(&self) {
-        while let Ok((_, event)) = self.events.try_recv() {
-            self.seen.borrow_mut().check(&event);
-        }
+    /// Takes what was told already, and answers it.
+    pub(crate) fn catch_up(&self) -> Vec<CoordinatorEvent> {
+        let told: Vec<_> = self.events.try_iter().map(|(_, event)| event).collect();
+        told.iter().for_each(|event| self.seen.borrow_mut().check(event));
+        told
     }
 
     /// Asks, without waiting.
