@@ -3,7 +3,9 @@
 //!
 //! Invariants: every submitted operation gets exactly one `Reply`. `Down` comes as soon as the server is lost, or has left
 //! everything unanswered for a third of the session's timeout, by this process's own clock from when the question was
-//! sent: the ensemble lets the session go two thirds later at the earliest. Only the ensemble says that a session is over.
+//! sent: an ensemble that this server belongs to lets the session go two thirds later at the earliest. One that is cut off
+//! from its leader answers until it notices, which takes `syncLimit` x `tickTime`, and `Down` comes that late; it comes
+//! before the end of the session only where that is shorter. Only the ensemble says that a session is over.
 
 use super::client::ClientOptions;
 use super::conversation::{Conversation, End};
