@@ -75,7 +75,8 @@ impl Connection {
         match result {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // Or it is not connected yet.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => Ok(false),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error.into()),
         }

@@ -17,6 +17,7 @@
 mod agent;
 mod awaited;
 mod bootstrap;
+mod client;
 mod connection;
 mod deadlines;
 pub mod embedded;
@@ -29,6 +30,7 @@ pub mod zookeeper;
 pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};
 pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
+pub use client::Client;
 pub use deadlines::Deadlines;
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
 pub use tree::{Applied, Tree};

@@ -12,6 +12,7 @@
 
 use super::mirror::{Mirror, Read};
 use super::plan::{Place, Plan, Verdict};
+use crate::client::heartbeat_interval;
 use crate::connection::Broken;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
 use leeward_format::zookeeper::{
@@ -343,11 +344,12 @@ impl Conversation {
         self.tell_answers(now);
     }
 
-    /// Whether what was answered last was asked for so lately that the session is not missed again at once: a heartbeat, of
-    /// which there are nine in its timeout, before a third of that is over. If not, the next heartbeat's answer helps.
+    /// Whether what was answered last was asked for so lately that the session is not missed again at once: no longer than two
+    /// heartbeats ago. If not, the next heartbeat's answer helps.
     fn is_prompt(&self, now: Nanos) -> bool {
         let timeout_ms = self.connected.as_ref().map_or(0, |connected| connected.timeout_ms.unsigned_abs());
-        now.since(self.heard) < Nanos(Nanos::from_millis(timeout_ms.into()).0 / 9 * 2)
+        let interval = heartbeat_interval(Nanos::from_millis(timeout_ms.into()));
+        now.since(self.heard) < interval + interval
     }
 
     /// Tells what became of operations. Everything that was done before was told.

@@ -11,18 +11,14 @@ use super::client::ClientOptions;
 use super::conversation::{Conversation, End};
 use super::plan::Place;
 use super::servers::{Host, Servers, Unknown};
+use crate::client::{Context, Link, SOCKET, heartbeat_interval, patience};
 use crate::connection::{Broken, Connection};
-use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Stop};
-use crate::{CoordinatorError, CoordinatorEvent, Outage};
+use crate::{CoordinatorEvent, Outage};
 use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
-use leeward_platform::{BootClock, Clock, Nanos, Rng};
-use mio::{Events, Poll, Token};
+use leeward_platform::{Nanos, Rng};
 use std::io;
 use std::net::ToSocketAddrs;
-use std::sync::Arc;
 
-const SOCKET: Token = Token(0);
-pub(super) const WAKER: Token = Token(1);
 /// Shortest pause after a refusal, which only an operator can mend.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 
@@ -46,12 +42,9 @@ struct Talk {
 }
 
 /// What the thread owns.
-pub(super) struct Link {
+pub(super) struct ZooKeeperLink {
     options: ClientOptions,
-    sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    clock: BootClock,
-    poll: Poll,
-    mailbox: Arc<Mailbox>,
+    context: Context,
     /// The session to go on with, and the newest change that was seen.
     session: Connect,
     timeout: Nanos,
@@ -61,26 +54,56 @@ pub(super) struct Link {
     refusal: Option<String>,
 }
 
-impl Link {
+impl Link for ZooKeeperLink {
+    fn context(&mut self) -> &mut Context {
+        &mut self.context
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        match &self.state {
+            State::Idle { retry } => *retry,
+            State::Resolving => Nanos::MAX,
+            State::Talking(talk) => self.missed_at(talk).min(talk.pinged + heartbeat_interval(self.timeout)),
+        }
+    }
+
+    fn work(&mut self) {
+        let heard = self.receive();
+        self.heed(heard);
+        self.submit();
+        self.keep_time();
+        let sent = self.send();
+        self.heed(sent);
+    }
+
+    fn leave(&mut self) {
+        let now = self.context.now();
+        if let State::Talking(talk) = &mut self.state
+            && talk.conversation.connected().is_some()
+        {
+            talk.conversation.leave(now);
+        }
+    }
+
+    /// Until it is answered: a socket that is closed before may take the request back.
+    fn is_leaving(&mut self) -> bool {
+        let State::Talking(talk) = &self.state else { return false };
+        talk.conversation.connected().is_some() && self.send().is_ok() && self.receive().is_ok()
+    }
+}
+
+impl ZooKeeperLink {
     /// # Errors
     /// The machine refuses a thread.
-    pub(super) fn new(
-        options: ClientOptions,
-        poll: Poll,
-        mailbox: Arc<Mailbox>,
-        sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    ) -> io::Result<Link> {
+    pub(super) fn new(options: ClientOptions, context: Context) -> io::Result<ZooKeeperLink> {
         let resolve = |(host, port): &Host| Ok((host.as_str(), *port).to_socket_addrs()?.collect());
-        let waker = mailbox.clone();
+        let waker = context.mailbox.clone();
         let servers = Servers::new(options.ensemble.hosts(), Rng::from_entropy(), resolve, move || waker.wake())?;
         let timeout_ms = i32::try_from(options.session_timeout.as_millis()).unwrap_or(i32::MAX);
-        Ok(Link {
+        Ok(ZooKeeperLink {
             timeout: options.session_timeout,
             options,
-            sink,
-            clock: BootClock,
-            poll,
-            mailbox,
+            context,
             session: Connect { timeout_ms, ..Connect::default() },
             state: State::Idle { retry: Nanos::ZERO },
             servers,
@@ -88,59 +111,26 @@ impl Link {
         })
     }
 
-    pub(super) fn run(mut self) {
-        let mut events = Events::with_capacity(16);
-        loop {
-            let span = self.next_deadline().since(self.clock.now());
-            mailbox::wait(&mut self.poll, &mut events, span);
-            let heard = self.receive();
-            self.heed(heard);
-            self.submit();
-            self.keep_time();
-            let sent = self.send();
-            self.heed(sent);
-            match self.mailbox.stop() {
-                Some(Stop::Leave) => return self.leave(),
-                Some(Stop::Abandon) => return,
-                None => {}
-            }
-        }
-    }
-
-    fn heartbeat_interval(&self) -> Nanos {
-        Nanos(self.timeout.0 / 9)
-    }
-
-    /// Silence after which a server counts as lost.
-    fn patience(&self, talk: &Talk) -> Nanos {
-        if talk.conversation.connected().is_some() { Nanos(self.timeout.0 / 3) } else { talk.patience }
-    }
-
-    fn next_deadline(&self) -> Nanos {
-        match &self.state {
-            State::Idle { retry } => *retry,
-            State::Resolving => Nanos::MAX,
-            State::Talking(talk) => {
-                let patience = talk.conversation.alive() + self.patience(talk);
-                patience.min(talk.pinged + self.heartbeat_interval())
-            }
-        }
+    /// When its server counts as lost, if nothing comes.
+    fn missed_at(&self, talk: &Talk) -> Nanos {
+        let is_greeted = talk.conversation.connected().is_some();
+        talk.conversation.alive() + if is_greeted { patience(self.timeout) } else { talk.patience }
     }
 
     /// Does what is due by the clock.
     fn keep_time(&mut self) {
-        let (now, interval) = (self.clock.now(), self.heartbeat_interval());
+        let now = self.context.now();
         let is_lost = match &self.state {
             State::Idle { retry } if *retry <= now => return self.connect(now),
             State::Idle { .. } => return,
             State::Resolving => return self.resolved(now),
-            State::Talking(talk) => talk.conversation.alive() + self.patience(talk) <= now,
+            State::Talking(talk) => self.missed_at(talk) <= now,
         };
         if is_lost {
             return self.end(End::Broken(Broken::Silent));
         }
         if let State::Talking(talk) = &mut self.state
-            && talk.pinged + interval <= now
+            && talk.pinged + heartbeat_interval(self.timeout) <= now
         {
             talk.pinged = now;
             if talk.conversation.connected().is_some() {
@@ -155,7 +145,7 @@ impl Link {
             self.state = State::Resolving;
             return;
         };
-        match Connection::begin(server.address, &self.poll, SOCKET) {
+        match Connection::begin(server.address, &self.context.poll, SOCKET) {
             Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
@@ -194,7 +184,7 @@ impl Link {
             tracing::error!(server, "{why}");
             self.refusal = Some(why.clone());
         }
-        self.mailbox.note_outage(Outage { address: self.options.ensemble.to_string(), since, reason });
+        self.context.mailbox.note_outage(Outage { address: self.options.ensemble.to_string(), since, reason });
     }
 
     fn heed(&mut self, outcome: Result<(), End>) {
@@ -206,13 +196,13 @@ impl Link {
 
     /// The connection is over: tells what is lost with it.
     fn end(&mut self, end: End) {
-        let now = self.clock.now();
+        let now = self.context.now();
         let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
         let Talk { conversation, server, since, .. } = *talk;
         let is_greeted = conversation.connected().is_some();
         let since = if conversation.is_up() { conversation.heard() } else { since };
         self.session.last_zxid = conversation.last_zxid();
-        conversation.lose().into_iter().for_each(&mut self.sink);
+        conversation.lose().into_iter().for_each(&mut self.context.sink);
         let has_expired = matches!(end, End::Expired) && self.session.session != 0;
         let broken = match end {
             End::Left => return,
@@ -228,7 +218,7 @@ impl Link {
         };
         self.fail(now, since, &server, &broken);
         if has_expired {
-            (self.sink)(CoordinatorEvent::Expired);
+            (self.context.sink)(CoordinatorEvent::Expired);
         }
     }
 
@@ -237,7 +227,7 @@ impl Link {
         loop {
             let State::Talking(talk) = &mut self.state else { return Ok(()) };
             let Talk { connection, conversation, .. } = &mut **talk;
-            let now = self.clock.now();
+            let now = self.context.now();
             if let Some(packet) = read_packet(connection.unread()).map_err(Broken::from)? {
                 let is_greeting = conversation.connected().is_none();
                 let was_up = conversation.is_up();
@@ -251,7 +241,7 @@ impl Link {
                 if is_up && !was_up {
                     self.refusal = None;
                     self.servers.served();
-                    self.mailbox.end_outage();
+                    self.context.mailbox.end_outage();
                 }
                 self.tell();
                 continue;
@@ -259,7 +249,6 @@ impl Link {
             match connection.fill() {
                 Ok(true) => conversation.receive(now),
                 Ok(false) => return Ok(()),
-                Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(broken) => return Err(broken.into()),
             }
         }
@@ -285,19 +274,17 @@ impl Link {
     /// Hands on what is to be told.
     fn tell(&mut self) {
         if let State::Talking(talk) = &mut self.state {
-            talk.conversation.events.drain(..).for_each(&mut self.sink);
+            talk.conversation.events.drain(..).for_each(&mut self.context.sink);
         }
     }
 
     /// Asks for what was submitted, or refuses it while there is nobody to ask.
     fn submit(&mut self) {
-        let now = self.clock.now();
-        for (id, op) in self.mailbox.take_ops() {
+        let now = self.context.now();
+        for (id, op) in self.context.mailbox.take_ops() {
             match &mut self.state {
                 State::Talking(talk) => talk.conversation.submit(now, id, op),
-                State::Idle { .. } | State::Resolving => {
-                    (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
-                }
+                State::Idle { .. } | State::Resolving => self.context.disconnected(id),
             }
         }
         self.tell();
@@ -310,24 +297,6 @@ impl Link {
             talk.connection.flush()?;
         }
         Ok(())
-    }
-
-    /// Ends the session, if the server can be told quickly.
-    fn leave(mut self) {
-        let now = self.clock.now();
-        if let State::Talking(talk) = &mut self.state
-            && talk.conversation.connected().is_some()
-        {
-            talk.conversation.leave(now);
-            let until = now + LEAVE_WITHIN;
-            let mut events = Events::with_capacity(4);
-            // Until it is answered: a socket that is closed before may take the request back.
-            while self.send().is_ok() && self.receive().is_ok() && self.clock.now() < until {
-                if self.poll.poll(&mut events, Some(RETRY.duration())).is_err() {
-                    return;
-                }
-            }
-        }
     }
 }
 

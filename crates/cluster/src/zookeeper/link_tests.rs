@@ -2,9 +2,9 @@
 
 use super::super::fake::{self, Asked, CHILDREN, DATA, Peer};
 use super::*;
-use crate::mailbox::Running;
-use crate::zookeeper::Client;
-use crate::{Coordinator, CoordinatorOp};
+use crate::client::Client;
+use crate::zookeeper::connect;
+use crate::{Coordinator, CoordinatorError, CoordinatorOp};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn options(server: SocketAddr, timeout: Nanos) -> ClientOptions {
 
 fn start(server: SocketAddr, timeout: Nanos) -> (Client, Receiver<CoordinatorEvent>) {
     let (sender, events) = channel();
-    (Client::start(options(server, timeout), move |event| drop(sender.send(event))).unwrap(), events)
+    (connect(options(server, timeout), move |event| drop(sender.send(event))).unwrap(), events)
 }
 
 /// Waits for an outage whose reason holds `part`.
@@ -119,22 +119,19 @@ fn a_server_that_has_seen_less_is_told_from_one_that_only_closes() {
 fn nobody_waits_for_the_resolver() {
     let (release, held) = channel::<()>();
     let (sender, events) = channel();
-    let poll = Poll::new().unwrap();
-    let mailbox = Arc::new(Mailbox::new(&poll, WAKER).unwrap());
-    let sink = Box::new(move |event| drop(sender.send(event)));
     let options = options("127.0.0.1:1".parse().unwrap(), Nanos::from_secs(1));
-    let mut link = Link::new(options, poll, mailbox.clone(), sink).unwrap();
+    let mut link = ZooKeeperLink::new(options, Context::new(move |event| drop(sender.send(event))).unwrap()).unwrap();
     let hangs = move |_: &Host| {
         held.recv().unwrap_err();
         Ok(Vec::new())
     };
     link.servers = Servers::new(&[("far".into(), 1)], Rng::new(1), hangs, || {}).unwrap();
-    let mut running = Running::start(mailbox, move || link.run()).unwrap();
+    let client = Client::start(link).unwrap();
     let started = Instant::now();
-    running.mailbox().submit(7, CoordinatorOp::All(Vec::new()));
+    client.submit(7, CoordinatorOp::All(Vec::new()));
     let answer = events.recv_timeout(LONG).unwrap();
     assert_eq!(answer, CoordinatorEvent::Reply { id: 7, result: Err(CoordinatorError::Disconnected) });
-    running.stop(Stop::Leave);
+    drop(client);
     assert!(started.elapsed() < Duration::from_secs(10), "it would wait for ever");
     drop(release);
 }

@@ -7,7 +7,7 @@
 //! that falls silent, which is noticed after a third, and the silence of all others but one. A round in which nobody served
 //! doubles what each is given in the next, and the pauses. One thread at a time.
 
-use crate::mailbox::RETRY;
+use crate::client::{RETRY, patience};
 use leeward_platform::{Nanos, Rng};
 use std::collections::VecDeque;
 use std::io;
@@ -137,7 +137,7 @@ impl Servers {
 
     /// The part of a session's timeout that each address has of a round.
     fn share(&self, timeout: Nanos) -> Nanos {
-        Nanos(timeout.0 / 3 / self.addresses() as u64)
+        Nanos(patience(timeout).0 / self.addresses() as u64)
     }
 
     /// `span`, doubled for each round that failed.
@@ -148,7 +148,7 @@ impl Servers {
 
     /// How long the next server may take to go on with a session of that timeout, or to begin one.
     pub(super) fn patience(&self, timeout: Nanos, is_new: bool) -> Nanos {
-        let most = if is_new { timeout } else { Nanos(timeout.0 / 3) };
+        let most = if is_new { timeout } else { patience(timeout) };
         self.doubled(self.share(timeout)).min(most)
     }
 
@@ -157,7 +157,7 @@ impl Servers {
     pub(super) fn failed(&mut self, timeout: Nanos) -> Nanos {
         self.failures += 1;
         let first = RETRY.min(Nanos(self.share(timeout).0 / 3));
-        let most = self.doubled(first).min(Nanos(timeout.0 / 3)).min(LONGEST_PAUSE);
+        let most = self.doubled(first).min(patience(timeout)).min(LONGEST_PAUSE);
         Nanos(self.rng.between(most.0 / 2, most.0))
     }
 

@@ -1,6 +1,8 @@
 //! A client that checks, at each event, what every coordinator promises.
 
-use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
+use leeward_cluster::{
+    Change, Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,15 +17,9 @@ pub(crate) trait Actor: Coordinator {
     fn abandon(self: Box<Self>);
 }
 
-impl Actor for leeward_cluster::embedded::Client {
+impl Actor for Client {
     fn abandon(self: Box<Self>) {
-        leeward_cluster::embedded::Client::abandon(*self);
-    }
-}
-
-impl Actor for leeward_cluster::zookeeper::Client {
-    fn abandon(self: Box<Self>) {
-        leeward_cluster::zookeeper::Client::abandon(*self);
+        Client::abandon(*self);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::ensemble::{Ensemble, is_there};
 use crate::probe::{Actor, Probe, Sink, State, sink};
 use crate::proxy::Proxy;
 use crate::suite::{CASES, Stage};
-use leeward_cluster::zookeeper::{Client, ClientOptions, Credentials};
+use leeward_cluster::zookeeper::{ClientOptions, Credentials, connect};
 use leeward_cluster::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_platform::Nanos;
 use std::fmt::Write;
@@ -39,7 +39,7 @@ impl Stage for Part {
             session_timeout: Nanos::from(timeout),
             ..ClientOptions::new(format!("{hosts}{}", self.path).parse().expect("an address"))
         };
-        Box::new(Client::start(options, sink).expect("a thread"))
+        Box::new(connect(options, sink).expect("a thread"))
     }
 }
 
@@ -257,7 +257,7 @@ fn servers_that_are_not_there_are_named() {
     {
         let (sink, events) = sink();
         let options = ClientOptions::new(format!("zk://{host}/x").parse().expect("an address"));
-        let client = Client::start(options, sink).expect("a thread");
+        let client = connect(options, sink).expect("a thread");
         let probe = Probe::new(Box::new(client), events);
         let reason = until_outage(&probe, why);
         assert!(reason.starts_with(&format!("{host}: ")), "{reason}");
