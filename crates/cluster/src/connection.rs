@@ -28,6 +28,11 @@ pub(crate) enum Broken {
     Protocol(&'static str),
     #[error("the peer takes too long to read what it is sent")]
     Slow,
+    #[error(
+        "it closed the connection before it took the session on: it has no quorum, or has seen less of the tree than this \
+         client"
+    )]
+    Unwelcome,
     #[error("no answer in time")]
     Silent,
     #[error("{0}")]
@@ -70,7 +75,8 @@ impl Connection {
         match result {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // Or it is not connected yet.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => Ok(false),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error.into()),
         }

@@ -17,6 +17,7 @@
 mod agent;
 mod awaited;
 mod bootstrap;
+mod client;
 mod connection;
 mod deadlines;
 mod docket;
@@ -32,6 +33,7 @@ pub mod zookeeper;
 pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};
 pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
+pub use client::Client;
 pub use deadlines::Deadlines;
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
 pub use routes::Routes;
@@ -53,6 +55,9 @@ use leeward_platform::Nanos;
 /// - Versions rise. A path is shown with the version of its last change, a removed one with any version from its removal to
 ///   the state that is shown. Changes that were made in one step may share a version, and are told together. What two
 ///   processes hold at the same version is the same.
+///
+/// A path has a value, or others beneath it: to make one beneath a value, or a value above others, is refused. A
+/// [`CoordinatorOp::All`] that removes the one and makes the other may be refused as well.
 ///
 /// Whoever decides on the states that he is shown, and changes them by compare-and-set, as [`Agent`] does, is as
 /// well off without those in between: he is like one who was told a little later.

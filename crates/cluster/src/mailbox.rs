@@ -4,31 +4,9 @@
 //! Invariant: nobody holds a lock while he waits for anything, so a submission never blocks. Any thread may use it.
 
 use crate::{CoordinatorOp, Outage};
-use leeward_platform::Nanos;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Poll, Token, Waker};
 use parking_lot::Mutex;
 use std::io;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How long a client that leaves tries to say so.
-pub(crate) const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
-
-/// Pause between attempts to connect.
-pub(crate) const RETRY: Nanos = Nanos::from_millis(50);
-
-/// Has a client's thread wait until something happens or `span` has passed.
-pub(crate) fn wait(poll: &mut Poll, events: &mut Events, span: Nanos) {
-    // Not before: a poll counts whole milliseconds.
-    let span = span.duration() + Duration::from_micros(999);
-    if let Err(error) = poll.poll(events, Some(span))
-        && error.kind() != io::ErrorKind::Interrupted
-    {
-        tracing::error!(%error, "the coordinator's client cannot wait for its socket");
-        std::thread::sleep(RETRY.duration());
-    }
-}
 
 /// How a client ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +49,12 @@ impl Mailbox {
         std::mem::take(&mut self.inbox.lock().ops)
     }
 
+    /// Has the thread end.
+    pub(crate) fn end(&self, stop: Stop) {
+        self.inbox.lock().stop = Some(stop);
+        self.wake();
+    }
+
     /// Whether the thread is to end, and how.
     pub(crate) fn stop(&self) -> Option<Stop> {
         self.inbox.lock().stop
@@ -93,41 +77,8 @@ impl Mailbox {
         *self.outage.lock() = None;
     }
 
-    fn wake(&self) {
+    /// Has the thread look around.
+    pub(crate) fn wake(&self) {
         self.waker.wake().expect("an eventfd takes a write of one");
-    }
-}
-
-/// A client's thread. Dropping it ends the session.
-#[derive(Debug)]
-pub(crate) struct Running {
-    mailbox: Arc<Mailbox>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Running {
-    /// Starts `run` on a thread of its own.
-    pub(crate) fn start(mailbox: Arc<Mailbox>, run: impl FnOnce() + Send + 'static) -> io::Result<Running> {
-        let thread = std::thread::Builder::new().name("coordinator-client".into()).spawn(run)?;
-        Ok(Running { mailbox, thread: Some(thread) })
-    }
-
-    pub(crate) fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
-    }
-
-    /// Ends the thread and waits for its end.
-    pub(crate) fn stop(&mut self, stop: Stop) {
-        let Some(thread) = self.thread.take() else { return };
-        self.mailbox.inbox.lock().stop = Some(stop);
-        self.mailbox.wake();
-        // A panic of the thread was printed when it happened.
-        drop(thread.join());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop(Stop::Leave);
     }
 }

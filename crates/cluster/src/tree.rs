@@ -3,8 +3,8 @@
 //! A pure state machine: the same calls in the same order give the same tree and the same changes, so a log of the
 //! calls that succeeded restores it. It knows no clock; who expires sessions is told by [`crate::Deadlines`].
 //!
-//! Invariants: every change gets the next number of one counter; an ephemeral path's owner is an open session; the
-//! tree's bytes stay within [`MAX_TREE_BYTES`]. One thread at a time.
+//! Invariants: every change gets the next number of one counter; an ephemeral path's owner is an open session; no path is
+//! beneath another; the tree's bytes stay within [`MAX_TREE_BYTES`]. One thread at a time.
 
 use bytes::Bytes;
 use leeward_format::coordinator::{
@@ -151,6 +151,7 @@ impl Tree {
                     return Err(CoordinatorError::Refused("an ephemeral path needs a session".into()));
                 }
                 self.check(path, value, 0)?;
+                self.check_place(path)?;
                 Ok(self.put(path.clone(), value.clone(), session.filter(|_| *ephemeral)))
             }
             CoordinatorOp::Set { path, value, version } => {
@@ -188,6 +189,22 @@ impl Tree {
             return refuse(format!("the coordinator is full: it holds at most {MAX_TREE_BYTES} bytes"));
         }
         Ok(())
+    }
+
+    /// Refuses to make `path` beneath a path, which has a value, or above others.
+    fn check_place(&self, path: &str) -> Result<(), CoordinatorError> {
+        let refuse = |why: String| Err(CoordinatorError::Refused(why));
+        let mut above = path.match_indices('/').map(|(end, _)| &path[..end]);
+        if let Some(value) = above.find(|path| self.nodes.contains_key(*path)) {
+            return refuse(format!("nothing can be made beneath {value}, which has a value"));
+        }
+        let beneath = format!("{path}/");
+        match self.nodes.range(beneath.clone()..).next() {
+            Some((other, _)) if other.starts_with(&beneath) => {
+                refuse(format!("{path} cannot be made: there are paths beneath it"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn put(&mut self, path: String, value: Bytes, owner: Option<SessionId>) -> Change {

@@ -62,6 +62,27 @@ fn a_refused_part_undoes_the_whole_operation() {
 }
 
 #[test]
+fn no_path_is_beneath_another() {
+    let mut tree = Tree::new();
+    tree.apply(None, &create("/a/b", "1", false)).unwrap();
+    tree.apply(None, &create("/a/b-", "2", false)).unwrap();
+    let before = tree.clone();
+    for (path, why) in [
+        ("/a/b/c", "nothing can be made beneath /a/b, which has a value"),
+        ("/a/b/c/d", "nothing can be made beneath /a/b, which has a value"),
+        ("/a", "/a cannot be made: there are paths beneath it"),
+    ] {
+        assert_eq!(tree.apply(None, &create(path, "", false)), Err(CoordinatorError::Refused(why.into())));
+    }
+    let both = vec![create("/x/y", "", false), create("/x", "", false)];
+    assert!(matches!(tree.apply(None, &CoordinatorOp::All(both)), Err(CoordinatorError::Refused(_))));
+    assert_eq!(tree, before);
+    for path in ["/a/c", "/b", "/aa", "/a/b-c", "/a/a"] {
+        tree.apply(None, &create(path, "", false)).unwrap();
+    }
+}
+
+#[test]
 fn limits_are_refused_and_leave_no_trace() {
     let mut tree = Tree::new();
     let before = tree.clone();
@@ -99,7 +120,10 @@ enum Step {
 }
 
 fn one_op() -> impl Strategy<Value = CoordinatorOp> {
-    let path = (0..4u8).prop_map(|number| format!("/{number}"));
+    let path = (0..4u8, 0..3u8).prop_map(|(number, beneath)| match beneath {
+        0 => format!("/{number}/{number}"),
+        _ => format!("/{number}"),
+    });
     prop_oneof![
         (path.clone(), any::<bool>(), any::<u8>()).prop_map(|(path, ephemeral, value)| CoordinatorOp::Create {
             path,
@@ -172,6 +196,8 @@ proptest! {
                     };
                     prop_assert_eq!(applied.version, tree.version());
                     follow(&mut mirror, &mut version, &applied.changes);
+                    let is_beneath = mirror.keys().any(|path| path.len() > 2 && mirror.contains_key(&path[..2]));
+                    prop_assert!(!is_beneath, "a path is beneath another");
                     let parts = if let CoordinatorOp::All(parts) = &op { &parts[..] } else { std::slice::from_ref(&op) };
                     for part in parts {
                         if let CoordinatorOp::Create { path, ephemeral: true, .. } = part {

@@ -6,22 +6,29 @@
 //!           <- protocol, timeout, session, password, ...
 //! request   xid, type, body                      xid -2: ping, -4: credentials
 //!           <- xid, zxid, error, body            xid -1: a watched path changed
-//! multi     (type, done, error, body)* , end     <- (type, done, error, result)* , end
+//! multi     (type, done, error, body)* , end     <- (type, done, error, result)* , end; of changes, or of reads
 //! ```
 //! The structures are those of ZooKeeper's own `zookeeper.jute`; golden bytes of each are in this module's tests. Decoding
 //! bounds every length by what is there. The types are plain data; any thread may use them.
 
 use crate::DecodeError;
+use crate::coordinator::MAX_NODE_BYTES;
 use bytes::Bytes;
 
 /// Longest packet that a server takes by default (`jute.maxbuffer`), in bytes of body.
 pub const MAX_REQUEST_BYTES: usize = 0xf_ffff;
-/// Longest packet that is read, in bytes of body: a value, or the names beneath a path.
+/// Longest packet that is read, in bytes of body: values, or the names beneath a path.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
+/// Most paths that are read at once: their answer is no longer than [`MAX_REPLY_BYTES`], however long the values.
+pub const MAX_READS: usize = 64;
 /// Bytes before a packet's body.
 pub const LENGTH_BYTES: usize = 4;
 /// Bytes of the secret that goes on with a session.
 pub const PASSWORD_BYTES: usize = 16;
+
+const MULTI_HEADER_BYTES: usize = 9;
+const STAT_BYTES: usize = 68;
+const _: () = assert!(MAX_READS * (MULTI_HEADER_BYTES + 4 + MAX_NODE_BYTES + STAT_BYTES) + 64 <= MAX_REPLY_BYTES);
 
 /// Xid of a ping and its answer.
 pub const PING_XID: i32 = -2;
@@ -115,8 +122,8 @@ pub enum Request<'a> {
     Sync(&'a str),
     /// Tell me of each change at this path and beneath it, until the connection ends.
     Watch(&'a str),
-    /// Value and numbers of a path.
-    Data(&'a str),
+    /// Values and numbers of paths, at most [`MAX_READS`].
+    Data(&'a [String]),
     /// Names beneath a path.
     Children(&'a str),
     /// All of these, or none.
@@ -171,6 +178,9 @@ pub struct Stat {
     pub children: i32,
 }
 
+/// What is found at a path, its value and numbers, or one of [`error`].
+pub type Found = Result<(Option<Bytes>, Stat), i32>;
+
 /// How a watched path changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
@@ -223,9 +233,14 @@ pub fn write_request(xid: i32, request: &Request<'_>, out: &mut Vec<u8>) {
                 with_path(out, 106, path);
                 put_int(out, 1); // Persistent, and of everything beneath.
             }
-            Request::Data(path) => {
-                with_path(out, 4, path);
-                out.push(0);
+            Request::Data(paths) => {
+                put_int(out, 22);
+                for path in *paths {
+                    put_multi_header(out, GET_DATA, false);
+                    put_buffer(out, Some(path.as_bytes()));
+                    out.push(0);
+                }
+                put_multi_header(out, FAILED, true);
             }
             Request::Children(path) => {
                 with_path(out, 8, path);
@@ -237,11 +252,16 @@ pub fn write_request(xid: i32, request: &Request<'_>, out: &mut Vec<u8>) {
                     put_multi_header(out, kind_of(step), false);
                     put_step(out, step);
                 }
-                put_multi_header(out, -1, true);
+                put_multi_header(out, FAILED, true);
             }
         }
     });
 }
+
+/// Kind of a read in a multi, and of its result.
+const GET_DATA: i32 = 4;
+/// Kind of a result that is an error, and of the end of a multi.
+const FAILED: i32 = -1;
 
 fn put_multi_header(out: &mut Vec<u8>, kind: i32, done: bool) {
     put_int(out, kind);
@@ -411,12 +431,20 @@ impl<'a> Body<'a> {
         Ok((what, self.string()?))
     }
 
-    /// The answer to [`Request::Data`].
+    /// The answer to [`Request::Data`]: value and numbers of each path, or an error.
     ///
     /// # Errors
     /// The bytes are none.
-    pub fn data(mut self) -> Result<(Option<Bytes>, Stat), DecodeError> {
-        Ok((self.buffer()?.map(Bytes::copy_from_slice), self.stat()?))
+    pub fn data(mut self) -> Result<Vec<Found>, DecodeError> {
+        let mut found = Vec::new();
+        while let Some(kind) = self.result()? {
+            found.push(match kind {
+                GET_DATA => Ok((self.buffer()?.map(Bytes::copy_from_slice), self.stat()?)),
+                FAILED => Err(self.int()?),
+                _ => return Err(unknown_result(kind)),
+            });
+        }
+        Ok(found)
     }
 
     /// The answer to [`Request::Children`].
@@ -433,22 +461,32 @@ impl<'a> Body<'a> {
     /// # Errors
     /// The bytes are none.
     pub fn multi(mut self) -> Result<Option<(usize, i32)>, DecodeError> {
-        for index in 0.. {
-            let (kind, done, _) = (self.int()?, self.array::<1>()? == [1], self.int()?);
+        let mut index = 0;
+        while let Some(kind) = self.result()? {
             match kind {
-                _ if done => break,
                 1 => drop(self.string()?),
                 2 | 13 => {}
                 5 => drop(self.stat()?),
-                -1 => match self.int()? {
+                FAILED => match self.int()? {
                     error::OK => {}
                     failed => return Ok(Some((index, failed))),
                 },
-                _ => return Err(DecodeError::invalid("a result of ZooKeeper", format!("of kind {kind}"))),
+                _ => return Err(unknown_result(kind)),
             }
+            index += 1;
         }
         Ok(None)
     }
+
+    /// The kind of the next result of a multi; `None` at its end.
+    fn result(&mut self) -> Result<Option<i32>, DecodeError> {
+        let (kind, done, _) = (self.int()?, self.array::<1>()? == [1], self.int()?);
+        Ok((!done).then_some(kind))
+    }
+}
+
+fn unknown_result(kind: i32) -> DecodeError {
+    DecodeError::invalid("a result of ZooKeeper", format!("of kind {kind}"))
 }
 
 #[cfg(test)]

@@ -22,7 +22,10 @@ fn requests_are_written_as_servers_read_them() {
         (Request::Digest("u:p"), "0.0.0.7.0.0.0.d0.0.0.0.0.0.0.6.digest0.0.0.3.u:p"),
         (Request::Sync("/a"), "0.0.0.7.0.0.0.9.0.0.0.2./a"),
         (Request::Watch("/a"), "0.0.0.7.0.0.0.j0.0.0.2./a0.0.0.1."),
-        (Request::Data("/a"), "0.0.0.7.0.0.0.4.0.0.0.2./a0."),
+        (
+            Request::Data(&["/a".into(), "/b".into()]),
+            "0.0.0.7.0.0.0.16.0.0.0.4.0.ff.ff.ff.ff.0.0.0.2./a0.0.0.0.4.0.ff.ff.ff.ff.0.0.0.2./b0.ff.ff.ff.ff.1.ff.ff.ff.ff.",
+        ),
         (Request::Children("/a"), "0.0.0.7.0.0.0.8.0.0.0.2./a0."),
     ] {
         assert_eq!(shown(&request), expected);
@@ -74,10 +77,21 @@ fn stat() -> Vec<u8> {
 #[test]
 fn answers_are_read_as_servers_write_them() {
     let mut out = Vec::new();
+    put_multi_header(&mut out, 4, false);
     put_buffer(&mut out, None);
     out.extend(stat());
+    put_multi_header(&mut out, -1, false);
+    put_int(&mut out, error::NO_NODE);
+    put_multi_header(&mut out, 4, false);
+    put_buffer(&mut out, Some(b"v"));
+    out.extend(stat());
+    put_multi_header(&mut out, -1, true);
     let numbers = Stat { mzxid: 12, version: 15, children: 20 };
-    assert_eq!(Body::new(&out).data(), Ok((None, numbers)));
+    let found = vec![Ok((None, numbers)), Err(error::NO_NODE), Ok((Some(Bytes::from("v")), numbers))];
+    assert_eq!(Body::new(&out).data(), Ok(found));
+    assert!(Body::new(&out[..out.len() - 1]).data().is_err());
+    let list = [0, 0, 0, 8, 0, 255, 255, 255, 255];
+    assert!(Body::new(&list).data().is_err_and(|error| error.to_string().contains("of kind 8")));
 
     let mut out = Vec::new();
     put_int(&mut out, 2);
@@ -126,7 +140,8 @@ proptest! {
             prop_assert!(body.len() + LENGTH_BYTES <= bytes.len());
         }
         let body = Body::new(&bytes);
-        let _ = (body.connected(), body.watched(), body.data(), body.multi());
+        let _ = (body.connected(), body.watched(), body.multi());
+        prop_assert!(body.data().map_or(true, |found| found.len() * 13 <= bytes.len()));
         prop_assert!(body.children().is_ok_and(|names| names.len() * 4 <= bytes.len()) || body.children().is_err());
     }
 

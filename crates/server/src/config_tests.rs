@@ -130,7 +130,7 @@ fn an_ensemble_and_its_credentials_are_read() {
     let missing = config.zookeeper_credentials().unwrap_err().to_string();
     assert!(missing.starts_with(&format!("{}: No such file", file.display())), "{missing}");
     std::fs::write(&file, "leeward:secret\n").unwrap();
-    assert_eq!(config.zookeeper_credentials().unwrap().unwrap().user(), "leeward");
+    assert_eq!(config.zookeeper_credentials().unwrap(), "leeward:secret".parse().ok());
     std::fs::write(&file, "secret\n").unwrap();
     let wrong = config.zookeeper_credentials().unwrap_err().to_string();
     assert!(wrong.contains("auth: it must be one line, user:password") && !wrong.contains("secret"), "{wrong}");

@@ -1,27 +1,20 @@
-//! A process's connection to an embedded coordinator.
-//!
-//! One thread owns the socket; [`Client::submit`] only puts the operation where the thread finds it and wakes it. The
-//! thread calls the sink, which must not block.
+//! A process's connection to an embedded coordinator, as its thread has it.
 //!
 //! Invariants: `Up`, the tree, `Synced`, changes and replies come in the order in which the host sent them; every
 //! submitted operation gets exactly one `Reply`, [`CoordinatorError::Disconnected`] if the connection was lost first;
 //! `Down` comes as soon as heartbeats are unanswered for a third of the session timeout, so a process learns that it is
 //! cut off well before the others believe that it died.
 
+use crate::client::{Client, Context, Link, RETRY, SOCKET, heartbeat_interval, patience};
 use crate::connection::{Broken, Connection};
-use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Running, Stop};
-use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
+use crate::{CoordinatorError, CoordinatorEvent, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
 use leeward_format::frame::FrameKind;
-use leeward_platform::{BootClock, Clock, Nanos};
-use mio::{Events, Poll, Token};
+use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-const SOCKET: Token = Token(0);
-const WAKER: Token = Token(1);
 const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
 /// What a request takes besides its operation, at most.
 const REQUEST_OVERHEAD_BYTES: usize = 64;
@@ -42,46 +35,20 @@ impl ClientOptions {
     }
 }
 
-/// The connection. Dropping it ends the session at once; [`Client::abandon`] does not.
-#[derive(Debug)]
-pub struct Client(Running);
-
-impl Client {
-    /// Begins to connect, and goes on until dropped. Events go to `sink`, from the client's thread.
-    ///
-    /// # Errors
-    /// The machine refuses a thread or descriptors. A host that cannot be reached is no error: it may come.
-    pub fn start(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
-        let poll = Poll::new()?;
-        let mailbox = Arc::new(Mailbox::new(&poll, WAKER)?);
-        let link = Link {
-            options,
-            sink: Box::new(sink),
-            clock: BootClock,
-            poll,
-            mailbox: mailbox.clone(),
-            session: None,
-            timeout: options.session_timeout,
-            state: State::Idle { retry: Nanos::ZERO },
-            pending: BTreeSet::new(),
-        };
-        Ok(Client(Running::start(mailbox, move || link.run())?))
-    }
-
-    /// Stops without ending the session, as if the process had been killed.
-    pub fn abandon(mut self) {
-        self.0.stop(Stop::Abandon);
-    }
-}
-
-impl Coordinator for Client {
-    fn submit(&self, id: u64, op: CoordinatorOp) {
-        self.0.mailbox().submit(id, op);
-    }
-
-    fn outage(&self) -> Option<Outage> {
-        self.0.mailbox().outage()
-    }
+/// Begins to connect, and goes on until the client is dropped. Events go to `sink`, from the client's thread; it must not
+/// block.
+///
+/// # Errors
+/// The machine refuses a thread or descriptors. A host that cannot be reached is no error: it may come.
+pub fn connect(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
+    Client::start(EmbeddedLink {
+        options,
+        context: Context::new(sink)?,
+        session: None,
+        timeout: options.session_timeout,
+        state: State::Idle { retry: Nanos::ZERO },
+        pending: BTreeSet::new(),
+    })
 }
 
 enum State {
@@ -94,12 +61,9 @@ enum State {
 }
 
 /// What the thread owns.
-struct Link {
+struct EmbeddedLink {
     options: ClientOptions,
-    sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    clock: BootClock,
-    poll: Poll,
-    mailbox: Arc<Mailbox>,
+    context: Context,
     session: Option<SessionId>,
     timeout: Nanos,
     state: State,
@@ -107,48 +71,48 @@ struct Link {
     pending: BTreeSet<u64>,
 }
 
-impl Link {
-    fn run(mut self) {
-        let mut events = Events::with_capacity(16);
-        loop {
-            let span = self.next_deadline().since(self.clock.now());
-            mailbox::wait(&mut self.poll, &mut events, span);
-            if let Err(broken) = self.receive() {
-                self.lose(&broken);
-            }
-            if let Err(broken) = self.send() {
-                self.lose(&broken);
-            }
-            self.keep_time();
-            match self.mailbox.stop() {
-                Some(Stop::Leave) => return self.leave(),
-                Some(Stop::Abandon) => return,
-                None => {}
-            }
-        }
-    }
-
-    fn heartbeat_interval(&self) -> Nanos {
-        Nanos(self.timeout.0 / 9)
-    }
-
-    /// Silence after which the coordinator counts as unreachable.
-    fn patience(&self) -> Nanos {
-        Nanos(self.timeout.0 / 3)
+impl Link for EmbeddedLink {
+    fn context(&mut self) -> &mut Context {
+        &mut self.context
     }
 
     fn next_deadline(&self) -> Nanos {
         match &self.state {
             State::Idle { retry } => *retry,
             State::Attaching { since, .. } => *since + self.timeout,
-            State::Up { confirmed, sent, .. } => (*sent + self.heartbeat_interval()).min(*confirmed + self.patience()),
+            State::Up { confirmed, sent, .. } => {
+                (*sent + heartbeat_interval(self.timeout)).min(*confirmed + patience(self.timeout))
+            }
         }
     }
 
+    fn work(&mut self) {
+        if let Err(broken) = self.receive() {
+            self.lose(&broken);
+        }
+        if let Err(broken) = self.send() {
+            self.lose(&broken);
+        }
+        self.keep_time();
+    }
+
+    fn leave(&mut self) {
+        if let State::Up { connection, .. } = &mut self.state {
+            connection.queue(REQUEST, &CoordinatorRequest::Leave);
+        }
+    }
+
+    fn is_leaving(&mut self) -> bool {
+        let State::Up { connection, .. } = &mut self.state else { return false };
+        connection.flush().is_ok() && connection.backlog() > 0
+    }
+}
+
+impl EmbeddedLink {
     /// Does what is due by the clock.
     fn keep_time(&mut self) {
-        let now = self.clock.now();
-        let (interval, patience) = (self.heartbeat_interval(), self.patience());
+        let now = self.context.now();
+        let (interval, patience) = (heartbeat_interval(self.timeout), patience(self.timeout));
         match &mut self.state {
             State::Idle { retry } if *retry <= now => self.connect(now),
             State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Silent),
@@ -165,7 +129,7 @@ impl Link {
     }
 
     fn connect(&mut self, now: Nanos) {
-        match Connection::begin(self.options.address, &self.poll, SOCKET) {
+        match Connection::begin(self.options.address, &self.context.poll, SOCKET) {
             Ok(mut connection) => {
                 let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
                 // Waits in the connection until the socket is connected.
@@ -178,14 +142,14 @@ impl Link {
 
     /// The connection is over: tells what is lost with it.
     fn lose(&mut self, broken: &Broken) {
-        let now = self.clock.now();
+        let now = self.context.now();
         let before = std::mem::replace(&mut self.state, State::Idle { retry: now + RETRY });
         self.note_outage(now, &before, broken);
         if let State::Up { .. } = before {
-            (self.sink)(CoordinatorEvent::Down);
+            (self.context.sink)(CoordinatorEvent::Down);
         }
         for id in std::mem::take(&mut self.pending) {
-            (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+            self.context.disconnected(id);
         }
     }
 
@@ -196,7 +160,7 @@ impl Link {
             State::Attaching { since, .. } => *since,
             State::Idle { .. } => now,
         };
-        self.mailbox.note_outage(Outage {
+        self.context.mailbox.note_outage(Outage {
             address: self.options.address.to_string(),
             since,
             reason: broken.to_string(),
@@ -215,7 +179,6 @@ impl Link {
                 None => match connection.fill() {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
-                    Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                     Err(broken) => return Err(broken),
                 },
             }
@@ -229,7 +192,7 @@ impl Link {
             }
             (CoordinatorReply::Unknown, State::Attaching { .. }) => {
                 self.session = None;
-                (self.sink)(CoordinatorEvent::Expired);
+                (self.context.sink)(CoordinatorEvent::Expired);
                 return Err(Broken::Protocol("the session has expired"));
             }
             (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(vec![change]),
@@ -247,7 +210,7 @@ impl Link {
             }
             _ => return Err(Broken::Protocol("a message out of turn")),
         };
-        (self.sink)(event);
+        (self.context.sink)(event);
         Ok(())
     }
 
@@ -259,21 +222,21 @@ impl Link {
         self.state = State::Up { connection, confirmed: since, sent: since };
         self.session = Some(session);
         self.timeout = Nanos::from_millis(timeout_ms.max(1).into());
-        self.mailbox.end_outage();
-        (self.sink)(CoordinatorEvent::Up { session });
+        self.context.mailbox.end_outage();
+        (self.context.sink)(CoordinatorEvent::Up { session });
         Ok(())
     }
 
     /// Sends what was submitted, or refuses it while there is nobody to send it to.
     fn send(&mut self) -> Result<(), Broken> {
-        let ops = self.mailbox.take_ops();
+        let ops = self.context.mailbox.take_ops();
         match &mut self.state {
             State::Up { connection, .. } => {
                 for (id, op) in ops {
                     if op.bytes() > MAX_COORDINATOR_BYTES - REQUEST_OVERHEAD_BYTES {
                         let result =
                             Err(CoordinatorError::Refused(format!("an operation of {} bytes is too long", op.bytes())));
-                        (self.sink)(CoordinatorEvent::Reply { id, result });
+                        (self.context.sink)(CoordinatorEvent::Reply { id, result });
                         continue;
                     }
                     self.pending.insert(id);
@@ -283,25 +246,12 @@ impl Link {
             }
             State::Attaching { .. } | State::Idle { .. } => {
                 for (id, _) in ops {
-                    (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
+                    self.context.disconnected(id);
                 }
                 match &mut self.state {
                     State::Attaching { connection, .. } => connection.flush(),
                     _ => Ok(()),
                 }
-            }
-        }
-    }
-
-    /// Ends the session, if the host can be told quickly.
-    fn leave(mut self) {
-        let State::Up { connection, .. } = &mut self.state else { return };
-        connection.queue(REQUEST, &CoordinatorRequest::Leave);
-        let until = self.clock.now() + LEAVE_WITHIN;
-        let mut events = Events::with_capacity(4);
-        while connection.flush().is_ok() && connection.backlog() > 0 && self.clock.now() < until {
-            if self.poll.poll(&mut events, Some(RETRY.duration())).is_err() {
-                return;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Host and clients over loopback: order, restarts, expiry, hostile bytes.
 
 use super::*;
-use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
+use crate::{Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
 use bytes::Bytes;
 use leeward_format::coordinator::{Change, CoordinatorReply, CoordinatorRequest};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -41,7 +41,7 @@ impl Probe {
     fn new(address: SocketAddr, timeout_ms: u64) -> Probe {
         let (sender, events) = channel();
         let options = ClientOptions { session_timeout: Nanos::from_millis(timeout_ms), ..ClientOptions::new(address) };
-        let client = Client::start(options, move |event| drop(sender.send(event))).unwrap();
+        let client = connect(options, move |event| drop(sender.send(event))).unwrap();
         Probe { client, events }
     }
 

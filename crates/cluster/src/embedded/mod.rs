@@ -2,7 +2,7 @@
 //!
 //! - [`Host`] keeps the tree. One thread owns everything: it takes requests, makes them durable, tells everyone, and
 //!   expires sessions. A change is durable before anyone hears of it.
-//! - [`Client`] is a process's connection to it. One thread connects, heartbeats, reconnects with the same session, and
+//! - [`connect`] makes a process's connection to it. One thread connects, heartbeats, reconnects with the same session, and
 //!   delivers [`crate::CoordinatorEvent`]s to a closure.
 //!
 //! There is one host and no copy of its log: while it is down, the data path goes on, and nothing is reconfigured.
@@ -13,7 +13,7 @@ mod host;
 mod log;
 mod service;
 
-pub use client::{Client, ClientOptions};
+pub use client::{ClientOptions, connect};
 pub use host::{Host, HostOptions};
 pub use log::HostError;
 

@@ -393,7 +393,7 @@ impl Service {
             Broken::Closed | Broken::Io(_) => {
                 tracing::debug!(address = peer.address, reason = %broken, "the coordinator lost a connection");
             }
-            Broken::Hostile(_) | Broken::Protocol(_) | Broken::Slow | Broken::Silent | Broken::Refused(_) => {
+            _ => {
                 tracing::warn!(address = peer.address, reason = %broken, "the coordinator closes a connection");
             }
         }

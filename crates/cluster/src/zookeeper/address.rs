@@ -143,11 +143,6 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The user's name.
-    pub fn user(&self) -> &str {
-        &self.user
-    }
-
     /// As ZooKeeper's scheme `digest` takes them.
     pub(super) fn digest(&self) -> String {
         format!("{}:{}", self.user, self.password)

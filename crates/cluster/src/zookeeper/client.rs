@@ -1,13 +1,11 @@
-//! A process's session with an ensemble, as the others of its threads see it.
+//! How a process gets its session with an ensemble.
 
 use super::address::{Credentials, Ensemble};
-use super::link::{Link, WAKER};
-use crate::mailbox::{Mailbox, Running, Stop};
-use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage};
+use super::link::ZooKeeperLink;
+use crate::client::{Client, Context};
+use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_platform::{BootClock, Clock, Nanos};
-use mio::Poll;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -31,32 +29,20 @@ impl ClientOptions {
     }
 }
 
-/// The session. Dropping it ends it at once; [`Client::abandon`] does not.
-#[derive(Debug)]
-pub struct Client(Running);
-
-impl Client {
-    /// Begins to connect, and goes on until dropped. Events go to `sink`, from the client's thread; it must not block.
-    ///
-    /// # Errors
-    /// The machine refuses a thread or descriptors. Servers that cannot be reached are no error: they may come.
-    pub fn start(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
-        if options.credentials.is_none() {
-            tracing::warn!(
-                ensemble = %options.ensemble,
-                "whoever reaches ZooKeeper can read and change who serves what: set zookeeper_auth_file to a file with user:password"
-            );
-        }
-        let poll = Poll::new()?;
-        let mailbox = Arc::new(Mailbox::new(&poll, WAKER)?);
-        let link = Link::new(options, poll, mailbox.clone(), Box::new(sink));
-        Ok(Client(Running::start(mailbox, move || link.run())?))
+/// Begins a session, and goes on with it or another until the client is dropped. Events go to `sink`, from the client's
+/// thread; it must not block.
+///
+/// # Errors
+/// The machine refuses a thread or descriptors. Servers that cannot be reached are no error: they may come.
+pub fn connect(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
+    if options.credentials.is_none() {
+        tracing::warn!(
+            ensemble = %options.ensemble,
+            "everybody who reaches ZooKeeper can read and change who serves what: set zookeeper_auth_file to a file with \
+             user:password"
+        );
     }
-
-    /// Stops without ending the session, as if the process had been killed.
-    pub fn abandon(mut self) {
-        self.0.stop(Stop::Abandon);
-    }
+    Client::start(ZooKeeperLink::new(options, Context::new(sink)?)?)
 }
 
 /// Does `op` in a session of its own, for whoever is not a process of a cluster. Waits up to `within`.
@@ -67,7 +53,7 @@ impl Client {
 pub fn apply_once(options: ClientOptions, op: CoordinatorOp, within: Duration) -> Result<u64, CoordinatorError> {
     let refused = |why: String| Err(CoordinatorError::Refused(why));
     let (sender, events) = channel();
-    let client = match Client::start(options, move |event| drop(sender.send(event))) {
+    let client = match connect(options, move |event| drop(sender.send(event))) {
         Ok(client) => client,
         Err(error) => return refused(error.to_string()),
     };
@@ -86,14 +72,4 @@ pub fn apply_once(options: ClientOptions, op: CoordinatorOp, within: Duration) -
         format!("{} cannot be reached: {}", outage.address, outage.reason)
     });
     refused(outage)
-}
-
-impl Coordinator for Client {
-    fn submit(&self, id: u64, op: CoordinatorOp) {
-        self.0.mailbox().submit(id, op);
-    }
-
-    fn outage(&self) -> Option<Outage> {
-        self.0.mailbox().outage()
-    }
 }

@@ -12,6 +12,7 @@
 
 use super::mirror::{Mirror, Read};
 use super::plan::{Place, Plan, Verdict};
+use crate::client::heartbeat_interval;
 use crate::connection::Broken;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
 use leeward_format::zookeeper::{
@@ -63,10 +64,8 @@ struct Waiting {
 enum Asked {
     Sync,
     Watch,
-    /// A part of the cluster's path is made; `is_last`: then it is there.
-    MakeRoot {
-        is_last: bool,
-    },
+    /// The cluster's path is made as far as this.
+    MakeRoot(String),
     Read(Read),
     Op(Wish, Plan),
     Close,
@@ -106,6 +105,7 @@ pub(super) struct Conversation {
     pings: VecDeque<Nanos>,
     next_xid: i32,
     heard: Nanos,
+    received: Nanos,
     last_zxid: i64,
     has_made_root: bool,
     /// What is told once everything before it was.
@@ -131,6 +131,7 @@ impl Conversation {
             pings: VecDeque::new(),
             next_xid: 1,
             heard: now,
+            received: now,
             last_zxid: connect.last_zxid,
             has_made_root: false,
             answers: Vec::new(),
@@ -154,9 +155,20 @@ impl Conversation {
         self.heard
     }
 
+    /// From when on silence counts. Once the tree was told, that is [`Conversation::heard`]. While it is read, every byte is
+    /// a sign of life, however long ago it was asked for: a slow server is not asked for everything anew.
+    pub(super) fn alive(&self) -> Nanos {
+        if self.is_up() { self.heard } else { self.received }
+    }
+
     /// Number of the newest change that was seen.
     pub(super) fn last_zxid(&self) -> i64 {
         self.last_zxid
+    }
+
+    /// The server sent something, perhaps a part of a packet.
+    pub(super) fn receive(&mut self, now: Nanos) {
+        self.received = now;
     }
 
     /// Takes what the server said.
@@ -220,34 +232,21 @@ impl Conversation {
     }
 
     fn refused(&self, code: i32, path: Option<&str>) -> End {
-        match code {
-            error::SESSION_EXPIRED | error::SESSION_MOVED => Broken::Protocol("the session ended or moved").into(),
-            _ => Broken::Refused(self.place.explain(code, path)).into(),
-        }
+        refused(code, || self.place.explain(code, path))
     }
 
     fn answered(&mut self, now: Nanos, asked: Asked, header: ReplyHeader, body: Body<'_>) -> Result<(), End> {
         match (asked, header.error) {
             (Asked::Sync | Asked::Watch, error::OK) => {}
-            (Asked::MakeRoot { is_last }, error::OK) => match body.multi()? {
-                None | Some((_, error::NODE_EXISTS)) if is_last => self.mirror.changed(String::new()),
+            (Asked::MakeRoot(part), error::OK) => match body.multi()? {
+                None | Some((_, error::NODE_EXISTS)) if part == self.place.root => self.mirror.changed(String::new()),
                 None | Some((_, error::NODE_EXISTS)) => {}
-                Some((_, code)) => return Err(self.refused(code, None)),
+                Some((_, code)) => return Err(refused(code, || self.place.explain_part(code, &part))),
             },
-            (Asked::Read(Read::Data(path)), error::OK) => {
-                let (value, stat) = body.data()?;
-                self.mirror.found(path, value, stat);
+            (Asked::Read(read), _) => {
+                self.mirror.answered();
+                self.read(now, read, header, body)?;
             }
-            (Asked::Read(Read::Data(path)), error::NO_NODE) => {
-                let is_root = path.is_empty();
-                self.mirror.missing(path, header.zxid);
-                if is_root {
-                    self.make_root(now)?;
-                }
-            }
-            (Asked::Read(Read::Children(path)), error::OK) => self.mirror.children(&path, body.children()?),
-            (Asked::Read(Read::Children(path)), error::NO_NODE) => self.mirror.children(&path, Vec::new()),
-            (Asked::Read(Read::Data(path) | Read::Children(path)), code) => return Err(self.refused(code, Some(&path))),
             (Asked::Op(wish, plan), code) => {
                 let failed = if code == error::OK { body.multi()? } else { Some((plan.steps.len(), code)) };
                 match failed {
@@ -260,7 +259,37 @@ impl Conversation {
                 }
             }
             (Asked::Close, _) => return Err(End::Left),
-            (Asked::Sync | Asked::Watch | Asked::MakeRoot { .. }, code) => return Err(self.refused(code, None)),
+            (Asked::Sync | Asked::Watch | Asked::MakeRoot(_), code) => return Err(self.refused(code, None)),
+        }
+        Ok(())
+    }
+
+    /// Takes in what a read found.
+    fn read(&mut self, now: Nanos, read: Read, header: ReplyHeader, body: Body<'_>) -> Result<(), End> {
+        match (read, header.error) {
+            (Read::Data(paths), error::OK) => {
+                let found = body.data()?;
+                if found.len() != paths.len() {
+                    return Err(Broken::Protocol("an answer of another length than the question").into());
+                }
+                for (path, found) in paths.into_iter().zip(found) {
+                    match found {
+                        Ok((value, stat)) => self.mirror.found(path, value, stat),
+                        Err(error::NO_NODE) => {
+                            let is_root = path.is_empty();
+                            self.mirror.missing(path, header.zxid);
+                            if is_root {
+                                self.make_root(now)?;
+                            }
+                        }
+                        Err(code) => return Err(self.refused(code, Some(&path))),
+                    }
+                }
+            }
+            (Read::Children(path), error::OK) => self.mirror.children(&path, body.children()?),
+            (Read::Children(_), error::NO_NODE) => {}
+            (Read::Children(path), code) => return Err(self.refused(code, Some(&path))),
+            (Read::Data(_), code) => return Err(self.refused(code, None)),
         }
         Ok(())
     }
@@ -275,8 +304,8 @@ impl Conversation {
         let ends = root.match_indices('/').map(|(at, _)| at).skip(1).chain([root.len()]);
         for end in ends {
             let path = root[..end].to_owned();
-            let steps = [Step::Create { path, value: None, ephemeral: false, access: self.place.access }];
-            self.ask(now, &Request::Multi(&steps), Asked::MakeRoot { is_last: end == root.len() });
+            let steps = [Step::Create { path: path.clone(), value: None, ephemeral: false, access: self.place.access }];
+            self.ask(now, &Request::Multi(&steps), Asked::MakeRoot(path));
         }
         Ok(())
     }
@@ -284,14 +313,22 @@ impl Conversation {
     /// Reads what is to be read; tells what is new and what was answered, once everything is.
     fn go_on(&mut self, now: Nanos) {
         while let Some(read) = self.mirror.next_read() {
-            let whole = format!("{}{}", self.place.root, read.path());
-            let request = match &read {
-                Read::Data(_) => Request::Data(&whole),
-                Read::Children(_) => Request::Children(&whole),
-            };
-            self.ask(now, &request, Asked::Read(read));
+            let whole = |path: &String| format!("{}{path}", self.place.root);
+            match &read {
+                Read::Data(paths) => {
+                    let paths: Vec<String> = paths.iter().map(whole).collect();
+                    self.ask(now, &Request::Data(&paths), Asked::Read(read));
+                }
+                Read::Children(path) => {
+                    let path = whole(path);
+                    self.ask(now, &Request::Children(&path), Asked::Read(read));
+                }
+            }
         }
         if !self.mirror.is_settled() || self.mirror.get("").is_none() {
+            return;
+        }
+        if self.phase == Phase::Reading && !self.is_prompt(now) {
             return;
         }
         let news = self.mirror.take_news(self.last_zxid);
@@ -305,6 +342,14 @@ impl Conversation {
             self.events.extend(changed);
         }
         self.tell_answers(now);
+    }
+
+    /// Whether what was answered last was asked for so lately that the session is not missed again at once: no longer than two
+    /// heartbeats ago. If not, the next heartbeat's answer helps.
+    fn is_prompt(&self, now: Nanos) -> bool {
+        let timeout_ms = self.connected.as_ref().map_or(0, |connected| connected.timeout_ms.unsigned_abs());
+        let interval = heartbeat_interval(Nanos::from_millis(timeout_ms.into()));
+        now.since(self.heard) < interval + interval
     }
 
     /// Tells what became of operations. Everything that was done before was told.
@@ -385,6 +430,14 @@ impl Conversation {
             self.events.push(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
         }
         self.events
+    }
+}
+
+/// What it means that a server refused with `code`; `explain` tells people.
+fn refused(code: i32, explain: impl FnOnce() -> String) -> End {
+    match code {
+        error::SESSION_EXPIRED | error::SESSION_MOVED => Broken::Protocol("the session ended or moved").into(),
+        _ => Broken::Refused(explain()).into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A conversation with a server that is played here, packet by packet.
 
+use super::super::fake::{self, CHILDREN, DATA, MULTI, SYNC, WATCH, data, found, int, multi, names, refused, text};
 use super::*;
 use crate::Change;
 use leeward_format::zookeeper::{Access, LENGTH_BYTES, read_packet};
@@ -14,35 +15,19 @@ struct Script {
 /// What a request asks for: kind, and where.
 type Asking = (i32, String);
 
-const SYNC: i32 = 9;
-const WATCH: i32 = 106;
-const DATA: i32 = 4;
-const CHILDREN: i32 = 8;
-const MULTI: i32 = 14;
-
-fn int(value: i32) -> Vec<u8> {
-    value.to_be_bytes().to_vec()
-}
-
-fn text(value: &str) -> Vec<u8> {
-    [int(value.len() as i32), value.into()].concat()
-}
-
-fn data(value: Option<&str>, mzxid: i64, version: i32, children: i32) -> Vec<u8> {
-    let value = value.map_or(int(-1), text);
-    let numbers = [&mzxid.to_be_bytes()[..], &[0; 16], &int(version), &[0; 20], &int(children), &[0; 8]].concat();
-    [value, vec![0; 8], numbers].concat()
-}
-
 /// All steps of a multi were done: none is told of but the end.
 fn all_done() -> Vec<u8> {
-    [int(-1), vec![1], int(-1)].concat()
+    multi(&[])
 }
 
 /// The first `good` steps would have been done, the next failed.
 fn failed(good: usize, code: i32) -> Vec<u8> {
-    let result = |code: i32| [int(-1), vec![0], int(-1), int(code)].concat();
-    [result(0).repeat(good), result(code), all_done()].concat()
+    multi(&[vec![refused(0); good], vec![refused(code)]].concat())
+}
+
+/// The path is not there.
+fn absent() -> Vec<u8> {
+    multi(&[refused(error::NO_NODE)])
 }
 
 impl Script {
@@ -59,8 +44,7 @@ impl Script {
     /// As far as the first reads, whose answers are the caller's.
     fn greeted(digest: Option<&str>) -> Script {
         let mut script = Script::start(digest);
-        let answer = [int(0), int(1000), vec![0, 0, 0, 0, 0, 0, 0, 5], int(16), vec![7; 16]].concat();
-        script.conversation.take(NOW, &answer).unwrap();
+        script.conversation.take(NOW, &fake::greeting(1000)).unwrap();
         assert!(script.events().is_empty());
         if digest.is_some() {
             assert_eq!(
@@ -81,7 +65,7 @@ impl Script {
         let mut script = Script::greeted(None);
         script.reply(3, 10, 0, &data(None, 1, 4, 1)).unwrap();
         assert_eq!(script.asked(), [(CHILDREN, "/r".into())]);
-        script.reply(4, 10, 0, &[int(1), text("a")].concat()).unwrap();
+        script.reply(4, 10, 0, &names(&["a"])).unwrap();
         assert_eq!(script.asked(), [(DATA, "/r/a".into())]);
         assert!(script.events().is_empty(), "nothing before all is read");
         script.reply(5, 12, 0, &data(Some("v"), 7, 0, 0)).unwrap();
@@ -91,8 +75,7 @@ impl Script {
     }
 
     fn reply(&mut self, xid: i32, zxid: i64, code: i32, body: &[u8]) -> Result<(), End> {
-        let packet = [&int(xid)[..], &zxid.to_be_bytes(), &int(code), body].concat();
-        self.conversation.take(NOW, &packet)
+        self.conversation.take(NOW, &fake::answer(xid, zxid, code, body))
     }
 
     fn word(&mut self, path: &str) {
@@ -105,10 +88,8 @@ impl Script {
         let mut asked = Vec::new();
         while let Some(body) = read_packet(rest).unwrap() {
             rest = &rest[LENGTH_BYTES + body.len()..];
-            let number = |at: usize| i32::from_be_bytes(body[at..at + 4].try_into().unwrap());
-            let kind = number(4);
-            let path = matches!(kind, SYNC | WATCH | DATA | CHILDREN).then(|| &body[12..12 + number(8) as usize]);
-            asked.push((kind, String::from_utf8(path.unwrap_or_default().to_vec()).unwrap()));
+            let fake::Asked { kind, paths, .. } = fake::asked(body);
+            asked.push((kind, paths));
         }
         asked
     }
@@ -210,7 +191,7 @@ fn whoever_is_always_thwarted_is_told_so() {
 fn the_clusters_path_is_made_part_by_part() {
     let mut script = Script::greeted(Some("u:p"));
     script.conversation.place.root = "/r/s".into();
-    script.reply(3, 10, error::NO_NODE, &[]).unwrap();
+    script.reply(3, 10, 0, &absent()).unwrap();
     assert_eq!(script.asked().iter().filter(|(kind, _)| *kind == MULTI).count(), 2);
     script.reply(4, 10, 0, &failed(0, error::NODE_EXISTS)).unwrap();
     assert!(script.asked().is_empty());
@@ -220,8 +201,27 @@ fn the_clusters_path_is_made_part_by_part() {
     assert_eq!(script.events().len(), 2, "up and synced");
     // Who removes it later ends this connection, and does not have it made behind his back.
     script.word("/r/s");
-    let end = script.reply(7, 12, error::NO_NODE, &[]).unwrap_err();
+    let end = script.reply(7, 12, 0, &absent()).unwrap_err();
     assert!(matches!(&end, End::Broken(Broken::Refused(why)) if why.contains("/r/s was removed")), "{end:?}");
+}
+
+#[test]
+fn who_may_not_make_a_part_of_the_clusters_path_is_told_above_which() {
+    for (digest, root, part, above, why) in [
+        (Some("u:p"), "/r/s/t", 5, "to make /r/s: /r belongs", "to another user, or the password is wrong. Let this"),
+        (None, "/r/s/t", 6, "to make /r/s/t: /r/s belongs", "to a user. Set zookeeper_auth_file"),
+        (None, "/r", 4, "to make /r: / belongs", "to a user"),
+    ] {
+        let mut script = Script::greeted(digest);
+        script.conversation.place.root = root.into();
+        script.reply(3, 10, 0, &absent()).unwrap();
+        for xid in 4..part {
+            script.reply(xid, 10, 0, &failed(0, error::NODE_EXISTS)).unwrap();
+        }
+        let end = script.reply(part, 10, 0, &failed(0, error::NO_AUTH)).unwrap_err();
+        let End::Broken(Broken::Refused(reason)) = end else { panic!("{end:?}") };
+        assert!(reason.contains(above) && reason.contains(why), "{reason}");
+    }
 }
 
 #[test]
@@ -242,20 +242,21 @@ fn a_connection_that_is_lost_leaves_no_question_unanswered() {
 #[test]
 fn what_the_server_refuses_ends_it_with_a_reason() {
     let mut script = Script::start(None);
-    let expired = [int(0), int(0), vec![0; 8], int(16), vec![0; 16]].concat();
-    assert!(matches!(script.conversation.take(NOW, &expired), Err(End::Expired)));
+    assert!(matches!(script.conversation.take(NOW, &fake::greeting(0)), Err(End::Expired)));
 
     let reason = |outcome: Result<(), End>| match outcome {
         Err(End::Broken(broken)) => broken.to_string(),
         other => panic!("{other:?}"),
     };
     let mut script = Script::greeted(Some("u:p"));
-    let why = reason(script.reply(3, 10, error::NO_AUTH, &[]));
+    let why = reason(script.reply(3, 10, 0, &multi(&[refused(error::NO_AUTH)])));
     assert!(why.contains("it belongs to another user, or the password is wrong"), "{why}");
     let why = reason(Script::greeted(Some("u:p")).reply(AUTH_XID, 0, error::AUTH_FAILED, &[]));
     assert!(why.contains("digest is switched off"), "{why}");
     let why = reason(Script::up().reply(77, 10, 0, &[]));
     assert!(why.contains("a question that was not asked"), "{why}");
+    let why = reason(Script::greeted(None).reply(3, 10, 0, &multi(&[])));
+    assert!(why.contains("of another length"), "{why}");
     let why = reason(Script::up().conversation.take(NOW, &[1, 2, 3]));
     assert!(why.contains("not of this protocol"), "{why}");
     let mut script = Script::up();
@@ -276,4 +277,25 @@ fn it_was_heard_when_the_newest_question_that_was_answered_was_sent() {
     assert_eq!(script.conversation.heard(), second(1));
     script.reply(PING_XID, 12, 0, &[]).unwrap();
     assert_eq!(script.conversation.heard(), second(2));
+}
+
+#[test]
+fn while_the_tree_is_read_each_answer_is_a_sign_of_life_and_up_comes_with_a_prompt_one() {
+    let mut script = Script::greeted(None);
+    let millis = |number: u64| NOW + Nanos::from_millis(number);
+    let mut take = |at: u64, xid: i32, body: &[u8]| {
+        script.conversation.receive(millis(at));
+        script.conversation.take(millis(at), &fake::answer(xid, 12, 0, body)).unwrap();
+        (script.conversation.alive(), script.conversation.is_up())
+    };
+    assert_eq!(take(300, 3, &data(None, 1, 4, 2)), (millis(300), false));
+    assert_eq!(take(600, 4, &names(&["a", "b"])), (millis(600), false));
+    // All is read, but whether the session lasts is not known of late: its timeout is 1000.
+    let both = multi(&[found(Some("v"), 7, 0, 0), found(Some("w"), 8, 0, 0)]);
+    assert_eq!(take(900, 5, &both), (millis(900), false));
+    script.conversation.ping(millis(1250));
+    let packet = fake::answer(PING_XID, 12, 0, &[]);
+    script.conversation.take(millis(1450), &packet).unwrap();
+    assert_eq!((script.conversation.alive(), script.conversation.is_up()), (millis(1250), true));
+    assert_eq!(script.events().len(), 3, "up, the tree, synced");
 }

@@ -3,29 +3,30 @@
 //!
 //! Invariants: every submitted operation gets exactly one `Reply`. `Down` comes as soon as the server is lost, or has left
 //! everything unanswered for a third of the session's timeout, by this process's own clock from when the question was
-//! sent: the ensemble lets the session go two thirds later at the earliest. Only the ensemble says that a session is over.
+//! sent: an ensemble that this server belongs to lets the session go two thirds later at the earliest. One that is cut off
+//! from its leader answers until it notices, which takes `syncLimit` x `tickTime`, and `Down` comes that late; it comes
+//! before the end of the session only where that is shorter. Only the ensemble says that a session is over.
 
 use super::client::ClientOptions;
 use super::conversation::{Conversation, End};
 use super::plan::Place;
+use super::servers::{Host, Servers, Unknown};
+use crate::client::{Context, Link, SOCKET, heartbeat_interval, patience};
 use crate::connection::{Broken, Connection};
-use crate::mailbox::{self, LEAVE_WITHIN, Mailbox, RETRY, Stop};
-use crate::{CoordinatorError, CoordinatorEvent, Outage};
+use crate::{CoordinatorEvent, Outage};
 use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
-use leeward_platform::{BootClock, Clock, Nanos, Rng};
-use mio::{Events, Poll, Token};
+use leeward_platform::{Nanos, Rng};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::ToSocketAddrs;
 
-const SOCKET: Token = Token(0);
-pub(super) const WAKER: Token = Token(1);
-/// Pause after a refusal, which only an operator can mend.
+/// Shortest pause after a refusal, which only an operator can mend.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 
 enum State {
     /// No connection until `retry`.
     Idle { retry: Nanos },
+    /// No server's address is known yet.
+    Resolving,
     /// With a server.
     Talking(Box<Talk>),
 }
@@ -35,106 +36,101 @@ struct Talk {
     conversation: Conversation,
     server: String,
     since: Nanos,
+    /// How long the server may take to go on with the session, or to begin one.
+    patience: Nanos,
     pinged: Nanos,
 }
 
 /// What the thread owns.
-pub(super) struct Link {
+pub(super) struct ZooKeeperLink {
     options: ClientOptions,
-    sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    clock: BootClock,
-    poll: Poll,
-    mailbox: Arc<Mailbox>,
-    rng: Rng,
+    context: Context,
     /// The session to go on with, and the newest change that was seen.
     session: Connect,
     timeout: Nanos,
     state: State,
-    /// Servers that are tried before names are looked up anew.
-    untried: Vec<(String, SocketAddr)>,
+    servers: Servers,
     /// The refusal that was logged.
     refusal: Option<String>,
 }
 
-impl Link {
-    pub(super) fn new(
-        options: ClientOptions,
-        poll: Poll,
-        mailbox: Arc<Mailbox>,
-        sink: Box<dyn FnMut(CoordinatorEvent) + Send>,
-    ) -> Link {
-        let timeout_ms = i32::try_from(options.session_timeout.as_millis()).unwrap_or(i32::MAX);
-        Link {
-            timeout: options.session_timeout,
-            options,
-            sink,
-            clock: BootClock,
-            poll,
-            mailbox,
-            rng: Rng::from_entropy(),
-            session: Connect { timeout_ms, ..Connect::default() },
-            state: State::Idle { retry: Nanos::ZERO },
-            untried: Vec::new(),
-            refusal: None,
-        }
-    }
-
-    pub(super) fn run(mut self) {
-        let mut events = Events::with_capacity(16);
-        loop {
-            let span = self.next_deadline().since(self.clock.now());
-            mailbox::wait(&mut self.poll, &mut events, span);
-            let heard = self.receive();
-            self.heed(heard);
-            self.submit();
-            self.keep_time();
-            let sent = self.send();
-            self.heed(sent);
-            match self.mailbox.stop() {
-                Some(Stop::Leave) => return self.leave(),
-                Some(Stop::Abandon) => return,
-                None => {}
-            }
-        }
-    }
-
-    fn heartbeat_interval(&self) -> Nanos {
-        Nanos(self.timeout.0 / 9)
-    }
-
-    /// Silence after which a server counts as lost. A new session has nothing to lose yet.
-    fn patience(&self, talk: &Talk) -> Nanos {
-        let is_new = self.session.session == 0 && talk.conversation.connected().is_none();
-        Nanos(if is_new { self.timeout.0 } else { self.timeout.0 / 3 })
+impl Link for ZooKeeperLink {
+    fn context(&mut self) -> &mut Context {
+        &mut self.context
     }
 
     fn next_deadline(&self) -> Nanos {
         match &self.state {
             State::Idle { retry } => *retry,
-            State::Talking(talk) => {
-                let patience = talk.conversation.heard() + self.patience(talk);
-                patience.min(talk.pinged + self.heartbeat_interval())
-            }
+            State::Resolving => Nanos::MAX,
+            State::Talking(talk) => self.missed_at(talk).min(talk.pinged + heartbeat_interval(self.timeout)),
         }
+    }
+
+    fn work(&mut self) {
+        let heard = self.receive();
+        self.heed(heard);
+        self.submit();
+        self.keep_time();
+        let sent = self.send();
+        self.heed(sent);
+    }
+
+    fn leave(&mut self) {
+        let now = self.context.now();
+        if let State::Talking(talk) = &mut self.state
+            && talk.conversation.connected().is_some()
+        {
+            talk.conversation.leave(now);
+        }
+    }
+
+    /// Until it is answered: a socket that is closed before may take the request back.
+    fn is_leaving(&mut self) -> bool {
+        let State::Talking(talk) = &self.state else { return false };
+        talk.conversation.connected().is_some() && self.send().is_ok() && self.receive().is_ok()
+    }
+}
+
+impl ZooKeeperLink {
+    /// # Errors
+    /// The machine refuses a thread.
+    pub(super) fn new(options: ClientOptions, context: Context) -> io::Result<ZooKeeperLink> {
+        let resolve = |(host, port): &Host| Ok((host.as_str(), *port).to_socket_addrs()?.collect());
+        let waker = context.mailbox.clone();
+        let servers = Servers::new(options.ensemble.hosts(), Rng::from_entropy(), resolve, move || waker.wake())?;
+        let timeout_ms = i32::try_from(options.session_timeout.as_millis()).unwrap_or(i32::MAX);
+        Ok(ZooKeeperLink {
+            timeout: options.session_timeout,
+            options,
+            context,
+            session: Connect { timeout_ms, ..Connect::default() },
+            state: State::Idle { retry: Nanos::ZERO },
+            servers,
+            refusal: None,
+        })
+    }
+
+    /// When its server counts as lost, if nothing comes.
+    fn missed_at(&self, talk: &Talk) -> Nanos {
+        let is_greeted = talk.conversation.connected().is_some();
+        talk.conversation.alive() + if is_greeted { patience(self.timeout) } else { talk.patience }
     }
 
     /// Does what is due by the clock.
     fn keep_time(&mut self) {
-        let (now, interval) = (self.clock.now(), self.heartbeat_interval());
+        let now = self.context.now();
         let is_lost = match &self.state {
-            State::Idle { retry } => {
-                if *retry <= now {
-                    self.connect(now);
-                }
-                return;
-            }
-            State::Talking(talk) => talk.conversation.heard() + self.patience(talk) <= now,
+            State::Idle { retry } if *retry <= now => return self.connect(now),
+            State::Idle { .. } => return,
+            State::Resolving => return self.resolved(now),
+            State::Talking(talk) => self.missed_at(talk) <= now,
         };
         if is_lost {
             return self.end(End::Broken(Broken::Silent));
         }
         if let State::Talking(talk) = &mut self.state
-            && talk.pinged + interval <= now
+            && talk.pinged + heartbeat_interval(self.timeout) <= now
         {
             talk.pinged = now;
             if talk.conversation.connected().is_some() {
@@ -145,46 +141,42 @@ impl Link {
 
     /// Tries the next server.
     fn connect(&mut self, now: Nanos) {
-        if self.untried.is_empty()
-            && let Err((server, error)) = self.look_up()
-        {
-            let why = Broken::Refused(format!("its address is not known: {error}"));
-            return self.fail(now, now, &server, &why, RETRY_REFUSED);
-        }
-        let (server, address) = self.untried.pop().expect("a name that was found has an address");
-        match Connection::begin(address, &self.poll, SOCKET) {
+        let Some(server) = self.servers.next() else {
+            self.state = State::Resolving;
+            return;
+        };
+        match Connection::begin(server.address, &self.context.poll, SOCKET) {
             Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
                 let conversation = Conversation::new(now, place, digest, &self.session);
-                self.state =
-                    State::Talking(Box::new(Talk { connection, conversation, server, since: now, pinged: now }));
+                let patience = self.servers.patience(self.timeout, self.session.session == 0);
+                let server = server.name;
+                let talk = Talk { connection, conversation, server, since: now, patience, pinged: now };
+                self.state = State::Talking(Box::new(talk));
             }
-            Err(error) => self.fail(now, now, &server, &error.into(), RETRY),
+            Err(error) => self.fail(now, now, &server.name, &error.into()),
         }
     }
 
-    /// Looks up the addresses of all servers, in an order that differs from client to client. Waits for the resolver.
-    fn look_up(&mut self) -> Result<(), (String, io::Error)> {
-        let mut failed = None;
-        for (host, port) in self.options.ensemble.hosts() {
-            let server = format!("{host}:{port}");
-            match (host.as_str(), *port).to_socket_addrs() {
-                Ok(found) => self.untried.extend(found.map(|address| (server.clone(), address))),
-                Err(error) => failed = Some((server, error)),
+    /// Goes on when the names were looked up.
+    fn resolved(&mut self, now: Nanos) {
+        match self.servers.found() {
+            None => {}
+            Some(Ok(())) => self.connect(now),
+            Some(Err(Unknown { name, error })) => {
+                let why = Broken::Refused(format!("its address is not known: {error}"));
+                self.fail(now, now, &name, &why);
             }
-        }
-        self.rng.shuffle(&mut self.untried);
-        match failed {
-            Some(failed) if self.untried.is_empty() => Err(failed),
-            _ => Ok(()),
         }
     }
 
-    /// Remembers why there is no session, for whoever asks.
-    fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken, pause: Nanos) {
-        self.state = State::Idle { retry: now + pause };
+    /// Remembers why there is no session, for whoever asks, and when to try again.
+    fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken) {
+        let pause = self.servers.failed(self.timeout);
+        let least = if let Broken::Refused(_) = broken { RETRY_REFUSED } else { Nanos::ZERO };
+        self.state = State::Idle { retry: now + pause.max(least) };
         let reason = format!("{server}: {broken}");
         if let Broken::Refused(why) = broken
             && self.refusal.as_ref() != Some(why)
@@ -192,7 +184,7 @@ impl Link {
             tracing::error!(server, "{why}");
             self.refusal = Some(why.clone());
         }
-        self.mailbox.note_outage(Outage { address: self.options.ensemble.to_string(), since, reason });
+        self.context.mailbox.note_outage(Outage { address: self.options.ensemble.to_string(), since, reason });
     }
 
     fn heed(&mut self, outcome: Result<(), End>) {
@@ -204,24 +196,29 @@ impl Link {
 
     /// The connection is over: tells what is lost with it.
     fn end(&mut self, end: End) {
-        let now = self.clock.now();
+        let now = self.context.now();
         let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
         let Talk { conversation, server, since, .. } = *talk;
+        let is_greeted = conversation.connected().is_some();
         let since = if conversation.is_up() { conversation.heard() } else { since };
         self.session.last_zxid = conversation.last_zxid();
-        conversation.lose().into_iter().for_each(&mut self.sink);
-        match end {
-            End::Expired if self.session.session != 0 => {
+        conversation.lose().into_iter().for_each(&mut self.context.sink);
+        let has_expired = matches!(end, End::Expired) && self.session.session != 0;
+        let broken = match end {
+            End::Left => return,
+            End::Expired if has_expired => {
                 self.session = Connect { session: 0, password: Default::default(), ..self.session };
                 self.timeout = self.options.session_timeout;
-                let broken = Broken::Protocol("the session has expired");
-                self.fail(now, since, &server, &broken, Nanos::ZERO);
-                (self.sink)(CoordinatorEvent::Expired);
+                self.servers.served();
+                Broken::Protocol("the session has expired")
             }
-            End::Expired => self.fail(now, since, &server, &Broken::Protocol("it gives no session"), RETRY),
-            End::Left => {}
-            End::Broken(broken @ Broken::Refused(_)) => self.fail(now, since, &server, &broken, RETRY_REFUSED),
-            End::Broken(broken) => self.fail(now, since, &server, &broken, RETRY),
+            End::Expired => Broken::Protocol("it gives no session"),
+            End::Broken(Broken::Closed) if !is_greeted && self.session.last_zxid != 0 => Broken::Unwelcome,
+            End::Broken(broken) => broken,
+        };
+        self.fail(now, since, &server, &broken);
+        if has_expired {
+            (self.context.sink)(CoordinatorEvent::Expired);
         }
     }
 
@@ -230,7 +227,7 @@ impl Link {
         loop {
             let State::Talking(talk) = &mut self.state else { return Ok(()) };
             let Talk { connection, conversation, .. } = &mut **talk;
-            let now = self.clock.now();
+            let now = self.context.now();
             if let Some(packet) = read_packet(connection.unread()).map_err(Broken::from)? {
                 let is_greeting = conversation.connected().is_none();
                 let was_up = conversation.is_up();
@@ -243,15 +240,15 @@ impl Link {
                 }
                 if is_up && !was_up {
                     self.refusal = None;
-                    self.mailbox.end_outage();
+                    self.servers.served();
+                    self.context.mailbox.end_outage();
                 }
                 self.tell();
                 continue;
             }
             match connection.fill() {
-                Ok(true) => {}
+                Ok(true) => conversation.receive(now),
                 Ok(false) => return Ok(()),
-                Err(Broken::Io(error)) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(broken) => return Err(broken.into()),
             }
         }
@@ -277,19 +274,17 @@ impl Link {
     /// Hands on what is to be told.
     fn tell(&mut self) {
         if let State::Talking(talk) = &mut self.state {
-            talk.conversation.events.drain(..).for_each(&mut self.sink);
+            talk.conversation.events.drain(..).for_each(&mut self.context.sink);
         }
     }
 
     /// Asks for what was submitted, or refuses it while there is nobody to ask.
     fn submit(&mut self) {
-        let now = self.clock.now();
-        for (id, op) in self.mailbox.take_ops() {
+        let now = self.context.now();
+        for (id, op) in self.context.mailbox.take_ops() {
             match &mut self.state {
                 State::Talking(talk) => talk.conversation.submit(now, id, op),
-                State::Idle { .. } => {
-                    (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
-                }
+                State::Idle { .. } | State::Resolving => self.context.disconnected(id),
             }
         }
         self.tell();
@@ -303,22 +298,8 @@ impl Link {
         }
         Ok(())
     }
-
-    /// Ends the session, if the server can be told quickly.
-    fn leave(mut self) {
-        let now = self.clock.now();
-        if let State::Talking(talk) = &mut self.state
-            && talk.conversation.connected().is_some()
-        {
-            talk.conversation.leave(now);
-            let until = now + LEAVE_WITHIN;
-            let mut events = Events::with_capacity(4);
-            // Until it is answered: a socket that is closed before may take the request back.
-            while self.send().is_ok() && self.receive().is_ok() && self.clock.now() < until {
-                if self.poll.poll(&mut events, Some(RETRY.duration())).is_err() {
-                    return;
-                }
-            }
-        }
-    }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -10,11 +10,11 @@
 
 use bytes::Bytes;
 use leeward_format::coordinator::Change;
-use leeward_format::zookeeper::Stat;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use leeward_format::zookeeper::{MAX_READS, Stat};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads that are under way at a time, so that heartbeats do not wait behind more.
-const MOST_READS: usize = 256;
+const MOST_UNDER_WAY: usize = 4;
 
 /// What is known of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,31 +29,22 @@ pub(super) struct Known {
 /// Something to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// The value of a path.
-    Data(String),
+    /// The values of paths, at most [`MAX_READS`].
+    Data(Vec<String>),
     /// The names beneath a path.
     Children(String),
-}
-
-impl Read {
-    /// The path that it is about.
-    pub(super) fn path(&self) -> &str {
-        match self {
-            Read::Data(path) | Read::Children(path) => path,
-        }
-    }
 }
 
 /// The tree as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     paths: BTreeMap<String, Known>,
-    /// To be read, in the order in which they changed.
-    wanted: VecDeque<Read>,
-    /// Those whose value is wanted.
-    is_wanted: BTreeSet<String>,
+    /// Those whose values are to be read.
+    wanted: BTreeSet<String>,
+    /// Those beneath which names are to be read.
+    unlisted: Vec<String>,
     /// Reads that are not answered.
-    reads: usize,
+    under_way: usize,
     /// What is to be told, by path.
     news: BTreeMap<String, Change>,
     /// Everything was told once; what is made later is heard of by itself.
@@ -65,30 +56,34 @@ pub(super) struct Mirror {
 impl Mirror {
     /// `path` changed, or is to be read first.
     pub(super) fn changed(&mut self, path: String) {
-        if self.is_wanted.insert(path.clone()) {
-            self.wanted.push_back(Read::Data(path));
-        }
+        self.wanted.insert(path);
     }
 
-    /// The next read to be sent, if one is to be.
+    /// The next read to be sent, if one is to be. [`Mirror::answered`] follows, and what it found.
     pub(super) fn next_read(&mut self) -> Option<Read> {
-        if self.reads >= MOST_READS {
+        if self.under_way >= MOST_UNDER_WAY {
             return None;
         }
-        let read = self.wanted.pop_front()?;
-        if let Read::Data(path) = &read {
+        let read = match self.unlisted.pop() {
+            Some(path) => Read::Children(path),
+            None if self.wanted.is_empty() => return None,
             // What changes from here on is to be read again.
-            self.is_wanted.remove(path);
-        }
-        self.reads += 1;
+            None => Read::Data(std::iter::from_fn(|| self.wanted.pop_first()).take(MAX_READS).collect()),
+        };
+        self.under_way += 1;
         Some(read)
+    }
+
+    /// A read was answered.
+    pub(super) fn answered(&mut self) {
+        self.under_way -= 1;
     }
 
     /// A read found a path, with or without a value.
     pub(super) fn found(&mut self, path: String, value: Option<Bytes>, stat: Stat) {
-        self.reads -= 1;
-        if !self.is_whole && stat.children > 0 {
-            self.wanted.push_back(Read::Children(path.clone()));
+        // Once: what is made beneath it later is heard of by itself.
+        if !self.is_whole && stat.children > 0 && !self.paths.contains_key(&path) {
+            self.unlisted.push(path.clone());
         }
         // Whoever made the cluster's own path may have given it one, which means nothing.
         let value = value.filter(|_| !path.is_empty());
@@ -103,7 +98,6 @@ impl Mirror {
 
     /// A read found nothing; the newest change by then had the number `zxid`.
     pub(super) fn missing(&mut self, path: String, zxid: i64) {
-        self.reads -= 1;
         let had_value = self.paths.remove(&path).is_none_or(|known| known.has_value);
         if !self.is_whole {
             self.news.remove(&path);
@@ -114,13 +108,12 @@ impl Mirror {
 
     /// A read found these names beneath `path`.
     pub(super) fn children(&mut self, path: &str, names: Vec<String>) {
-        self.reads -= 1;
         names.into_iter().for_each(|name| self.changed(format!("{path}/{name}")));
     }
 
     /// Whether everything that changed was read: what is known is one state of the tree.
     pub(super) fn is_settled(&self) -> bool {
-        self.reads == 0 && self.wanted.is_empty()
+        self.under_way == 0 && self.wanted.is_empty() && self.unlisted.is_empty()
     }
 
     /// What is new since the last call, ascending by version; the first time the whole tree. `zxid` is the number of the

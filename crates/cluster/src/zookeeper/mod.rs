@@ -1,12 +1,12 @@
 //! ZooKeeper as the coordinator: the same paths, kept by an ensemble that survives the loss of a machine.
 //!
 //! ```text
-//! threads of the process            thread coordinator-client              ensemble
-//!   Client::submit ---- Mailbox ----> Link ---- Conversation ---- TCP ----> one server, another when that fails
-//!                  <---- events ------            Mirror, Place
+//! threads of the process            thread coordinator-client                   ensemble
+//!   Client::submit ---- Mailbox ----> ZooKeeperLink -- Conversation -- TCP ----> one server, another when that fails
+//!                  <---- events ------                   Mirror, Place
 //! ```
-//! - `Link` has the socket and the clock, `Conversation` the protocol, `Mirror` what is known of the tree, and `Place` knows
-//!   how an operation becomes one request. All but `Link` are pure.
+//! - `ZooKeeperLink` has the socket and keeps time, `Servers` knows whom to try next, `Conversation` has the protocol, `Mirror`
+//!   what is known of the tree, and `Place` knows how an operation becomes one request. The last three are pure.
 //! - **Versions** are ZooKeeper's zxids: a path's is that of the change that made its value, so they are one order for the
 //!   whole ensemble.
 //! - **Everything is a value at a path** beneath the cluster's; paths above others are made as they are needed, hold no
@@ -21,9 +21,13 @@
 mod address;
 mod client;
 mod conversation;
+#[cfg(test)]
+#[path = "fake_tests.rs"]
+mod fake;
 mod link;
 mod mirror;
 mod plan;
+mod servers;
 
 pub use address::{Credentials, Ensemble, SCHEME};
-pub use client::{Client, ClientOptions, apply_once};
+pub use client::{ClientOptions, apply_once, connect};

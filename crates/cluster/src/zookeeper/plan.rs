@@ -4,7 +4,8 @@
 //! the value was replaced since the path was made, so a path that was removed and made again could pass for the one
 //! before. So each making of a path replaces the value of the one above it as well, and whoever compares a path
 //! compares the one above it too. When only that one differs, another was made beside: the operation is planned anew on
-//! what is known by then ([`Verdict::Again`]). Pure; one thread at a time.
+//! what is known by then ([`Verdict::Again`]). So only paths without a value have others beneath them: nothing is planned
+//! that would make one beneath a value, which would be lost. Pure; one thread at a time.
 
 use super::address::check_path;
 use super::mirror::Mirror;
@@ -63,9 +64,18 @@ impl Place {
         }
         let mut above: BTreeMap<String, Above> = BTreeMap::new();
         let mut asked = Vec::with_capacity(ops.len());
+        let mut made = BTreeSet::new();
         for op in ops {
             let (path, step) = self.step(mirror, op, &mut above)?;
+            if let Step::Create { .. } = step {
+                made.insert(path);
+            }
             asked.push((Some(path.to_owned()), step));
+        }
+        for (path, _) in above.iter().filter(|(_, above)| above.is_changed) {
+            if let Some(value) = ancestors(path).find(|path| made.contains(path) || mirror.version(path).is_some()) {
+                return refuse(format!("nothing can be made beneath {value}, which has a value"));
+            }
         }
         let mut all = self.guards(mirror, above);
         all.append(&mut asked);
@@ -105,6 +115,9 @@ impl Place {
             CoordinatorOp::Delete { path, version } => {
                 check(path, None)?;
                 let version = version.map(|version| compare(mirror, path, version)).transpose()?;
+                if mirror.get(path).is_some() && mirror.version(path).is_none() {
+                    return Err(CoordinatorError::Missing);
+                }
                 above.entry(parent(path).to_owned()).or_default().is_compared |= version.is_some();
                 Ok((path, Step::Delete { path: whole(path), version }))
             }
@@ -128,11 +141,8 @@ impl Place {
                 }
                 Some(_) => {}
                 None => {
-                    let mut ancestor = &path[..];
-                    while !ancestor.is_empty() && mirror.get(ancestor).is_none() {
-                        missing.insert(ancestor.to_owned());
-                        ancestor = parent(ancestor);
-                    }
+                    let unknown = ancestors(&path).take_while(|path| mirror.get(path).is_none());
+                    missing.extend(unknown.map(str::to_owned));
                 }
             }
         }
@@ -157,13 +167,32 @@ impl Place {
         let version = mirror.version(path).unwrap_or(mirror.told());
         Verdict::Failed(match code {
             error::NODE_EXISTS if mirror.get(path).is_some() && mirror.version(path).is_none() => {
-                CoordinatorError::Refused(format!("{path} cannot be made: there are paths beneath it"))
+                CoordinatorError::Refused(format!("{path} cannot be made: there are paths beneath it, or were"))
             }
             error::NODE_EXISTS => CoordinatorError::Exists { version },
             error::BAD_VERSION => CoordinatorError::Stale { version },
             error::NO_NODE => CoordinatorError::Missing,
             _ => CoordinatorError::Refused(self.explain(code, Some(path))),
         })
+    }
+
+    /// An error of ZooKeeper for people, about the part of the cluster's own path that ends with `part`.
+    pub(super) fn explain_part(&self, code: i32, part: &str) -> String {
+        let above = match parent(part) {
+            "" => "/",
+            above => above,
+        };
+        match (code, self.access) {
+            (error::NO_AUTH, Access::Creator) => format!(
+                "ZooKeeper refuses to make {part}: {above} belongs to another user, or the password is wrong. Let this \
+                 user make paths in {above}, check the file that zookeeper_auth_file names, or take another path"
+            ),
+            (error::NO_AUTH, Access::Anyone) => format!(
+                "ZooKeeper refuses to make {part}: {above} belongs to a user. Set zookeeper_auth_file to a file with his \
+                 user:password, or take another path"
+            ),
+            (code, _) => self.explain(code, None),
+        }
     }
 
     /// An error of ZooKeeper for people.
@@ -201,6 +230,11 @@ fn compare(mirror: &Mirror, path: &str, version: u64) -> Result<i32, Coordinator
 /// The path that `path` is directly beneath.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// `path` and those that it is beneath, upwards; without the cluster's own.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| Some(parent(path))).take_while(|path| !path.is_empty())
 }
 
 fn check(path: &str, value: Option<&Bytes>) -> Result<(), CoordinatorError> {

@@ -1,7 +1,11 @@
 //! What is asked of ZooKeeper for an operation, and what its refusals mean.
 
 use super::*;
+use crate::bootstrap_op;
+use leeward_format::cluster::TableOptions;
+use leeward_format::table::MAX_NEW_REGIONS;
 use leeward_format::zookeeper::Stat;
+use leeward_format::{MAX_KEY_BYTES, RegionId};
 
 fn place(access: Access) -> Place {
     Place { root: "/r".into(), access }
@@ -11,8 +15,6 @@ fn place(access: Access) -> Place {
 fn mirror(paths: &[(&str, i64, i32)]) -> Mirror {
     let mut mirror = Mirror::default();
     for (path, mzxid, version) in paths {
-        mirror.changed((*path).into());
-        mirror.next_read().unwrap();
         let value = (*mzxid >= 5).then(|| Bytes::from("v"));
         mirror.found((*path).into(), value, Stat { mzxid: *mzxid, version: *version, children: 0 });
     }
@@ -64,6 +66,41 @@ fn making_a_path_changes_the_one_above_and_comparing_compares_it() {
 fn what_is_above_is_made_as_well() {
     let made = ["create /r/a false false", "create /r/a/b false false", "create /r/a/b/c true true"];
     assert_eq!(steps(&known(), create("/a/b/c")), made);
+}
+
+#[test]
+fn nothing_is_made_beneath_a_value() {
+    let mirror = known();
+    let refused = |ops: Vec<CoordinatorOp>| place(Access::Anyone).plan(&mirror, &CoordinatorOp::All(ops)).unwrap_err();
+    for (ops, value) in [
+        (vec![create("/y/z")], "/y"),
+        (vec![create("/q"), create("/d/x/1/2/3")], "/d/x"),
+        (vec![create("/a/b"), create("/a")], "/a"),
+        (vec![create("/a/b"), create("/a/b/c/d")], "/a/b"),
+    ] {
+        let why = CoordinatorError::Refused(format!("nothing can be made beneath {value}, which has a value"));
+        assert_eq!(refused(ops), why);
+    }
+    // What is only above others is not there for whoever wants to remove it, and stays.
+    let delete = |path: &str| CoordinatorOp::Delete { path: path.into(), version: None };
+    assert_eq!(refused(vec![delete("/y"), delete("/d")]), CoordinatorError::Missing);
+    assert_eq!(steps(&mirror, delete("/unknown")), ["delete /r/unknown None"], "it may have been made meanwhile");
+}
+
+/// As `docs/zookeeper.md` tells operators.
+#[test]
+fn a_table_of_most_regions_is_made_at_once_unless_their_first_keys_are_long() {
+    let table = |regions: u32, key_bytes: usize| {
+        let options = TableOptions::default();
+        let splits: Vec<Bytes> = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
+        place(Access::Creator).plan(&known(), &bootstrap_op(&options, RegionId(1), &splits))
+    };
+    let most = MAX_NEW_REGIONS as u32;
+    assert!(table(most, 400).is_ok() && table(most / 8, MAX_KEY_BYTES - 256).is_ok());
+    for (regions, key_bytes) in [(most, 480), (most / 8, MAX_KEY_BYTES)] {
+        let Err(CoordinatorError::Refused(why)) = table(regions, key_bytes) else { panic!("{regions}: it is planned") };
+        assert!(why.contains("ZooKeeper takes at most 1048575 at once"), "{why}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Stage for Embedded {
     fn client(&self, through: Option<SocketAddr>, timeout: Duration, sink: Sink) -> Box<dyn Actor> {
         let address = through.unwrap_or(self.0);
         let options = embedded::ClientOptions { session_timeout: Nanos::from(timeout), address };
-        Box::new(embedded::Client::start(options, sink).expect("a thread"))
+        Box::new(embedded::connect(options, sink).expect("a thread"))
     }
 }
 

@@ -1,6 +1,8 @@
 //! A client that checks, at each event, what every coordinator promises.
 
-use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId};
+use leeward_cluster::{
+    Change, Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,15 +17,9 @@ pub(crate) trait Actor: Coordinator {
     fn abandon(self: Box<Self>);
 }
 
-impl Actor for leeward_cluster::embedded::Client {
+impl Actor for Client {
     fn abandon(self: Box<Self>) {
-        leeward_cluster::embedded::Client::abandon(*self);
-    }
-}
-
-impl Actor for leeward_cluster::zookeeper::Client {
-    fn abandon(self: Box<Self>) {
-        leeward_cluster::zookeeper::Client::abandon(*self);
+        Client::abandon(*self);
     }
 }
 
@@ -103,11 +99,11 @@ impl Probe {
         self.seen.borrow().session.expect("a session")
     }
 
-    /// Takes what was told already.
-    pub(crate) fn catch_up(&self) {
-        while let Ok((_, event)) = self.events.try_recv() {
-            self.seen.borrow_mut().check(&event);
-        }
+    /// Takes what was told already, and answers it.
+    pub(crate) fn catch_up(&self) -> Vec<CoordinatorEvent> {
+        let told: Vec<_> = self.events.try_iter().map(|(_, event)| event).collect();
+        told.iter().for_each(|event| self.seen.borrow_mut().check(event));
+        told
     }
 
     /// Asks, without waiting.

@@ -1,15 +1,16 @@
-//! A network between a client and its coordinator that can be cut. Its threads end with the connections.
+//! A network between a client and its coordinator that can be cut, or lead elsewhere. Its threads end with the connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Carries bytes between a client and a server until it is cut; then it takes them and says nothing.
 pub(crate) struct Proxy {
     /// Where clients connect.
     pub(crate) address: SocketAddr,
     cut: Arc<AtomicBool>,
+    host: Arc<Mutex<SocketAddr>>,
 }
 
 impl Proxy {
@@ -19,8 +20,11 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let cut = Arc::new(AtomicBool::new(false));
         let state = cut.clone();
+        let host = Arc::new(Mutex::new(host));
+        let leads_to = host.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                let host = *leads_to.lock().unwrap();
                 let Ok(server) = TcpStream::connect(host) else { continue };
                 for (from, to) in [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)] {
                     let state = state.clone();
@@ -28,7 +32,12 @@ impl Proxy {
                 }
             }
         });
-        Proxy { address, cut }
+        Proxy { address, cut, host }
+    }
+
+    /// Has new connections lead to the server at `host`.
+    pub(crate) fn lead_to(&self, host: SocketAddr) {
+        *self.host.lock().unwrap() = host;
     }
 
     /// Cuts what is connected, or lets new connections work.

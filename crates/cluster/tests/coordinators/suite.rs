@@ -45,12 +45,13 @@ pub(crate) trait Stage {
 pub(crate) type Case = (&'static str, fn(&dyn Stage));
 
 /// All of them.
-pub(crate) const CASES: [Case; 10] = [
+pub(crate) const CASES: [Case; 11] = [
     ("answers say what became of it", answers_say_what_became_of_it),
     ("everyone sees the same trees", everyone_sees_the_same_trees),
     ("several operations are done wholly or not at all", several_operations_are_done_wholly_or_not_at_all),
     ("of those who compare and set at once one wins", of_those_who_compare_and_set_at_once_one_wins),
     ("a path that is made anew is not the one before", a_path_that_is_made_anew_is_not_the_one_before),
+    ("a path has a value or others beneath it", a_path_has_a_value_or_others_beneath_it),
     ("what breaks a limit is refused", what_breaks_a_limit_is_refused),
     ("silence ends a session and its paths", silence_ends_a_session_and_its_paths),
     ("whoever is cut off knows before the others", whoever_is_cut_off_knows_before_the_others),
@@ -225,6 +226,44 @@ fn a_path_that_is_made_anew_is_not_the_one_before(stage: &dyn Stage) {
     }
 }
 
+fn a_path_has_a_value_or_others_beneath_it(stage: &dyn Stage) {
+    let (one, two) = (stage.probe(), stage.probe());
+    let made = one.submit(create("/p/x", "1", false)).unwrap();
+    let all = |ops: Vec<CoordinatorOp>| CoordinatorOp::All(ops);
+    // The other need not have heard of it.
+    for probe in [&two, &one] {
+        for op in [
+            create("/p/x/y", "2", false),
+            create("/p/x/y/z", "2", true),
+            create("/p", "2", false),
+            all(vec![create("/q", "2", false), create("/q/r", "2", false)]),
+            all(vec![create("/q/r", "2", false), create("/q", "2", false)]),
+        ] {
+            let answer = probe.submit(op.clone());
+            assert!(matches!(answer, Err(CoordinatorError::Refused(_))), "{op:?}: {answer:?}");
+        }
+        assert_eq!(probe.submit(delete("/p", None)), Err(CoordinatorError::Missing));
+        assert_eq!(values(&probe.tree()), [("/p/x", "1")]);
+        assert_eq!(probe.version("/p/x"), made);
+    }
+    assert!(two.submit(set("/p/x", "2", made)).is_ok());
+    // Whoever comes first wins, and nothing of it is lost, whatever the other has heard of by then.
+    for round in 0..30 {
+        let (above, beneath) = (format!("/race/{round}"), format!("/race/{round}/beneath"));
+        one.ask(round, create(&above, "above", false));
+        two.ask(round, create(&beneath, "beneath", false));
+        let (first, second) = (one.answer(round), two.answer(round));
+        assert!(first.is_ok() != second.is_ok(), "{first:?} and {second:?}");
+        let version = *first.as_ref().or(second.as_ref()).unwrap();
+        for probe in [&one, &two] {
+            let made = if first.is_ok() { &above } else { &beneath };
+            let is_made =
+                |tree: &State| tree.get(made).is_some_and(|(made, value)| *made == version && !value.is_empty());
+            probe.until_tree(is_made);
+        }
+    }
+}
+
 fn what_breaks_a_limit_is_refused(stage: &dyn Stage) {
     let probe = stage.probe();
     let refused = |op: CoordinatorOp, why: &str| match probe.submit(op) {
@@ -289,6 +328,7 @@ fn whoever_is_cut_off_knows_before_the_others(stage: &dyn Stage) {
 
 fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     const PATHS: usize = 2_000;
+    const BIG: usize = 9;
     let writer = stage.probe();
     let ops = |chunk: usize| {
         let paths = (0..PATHS / 4).map(|number| format!("/large/{}", chunk * PATHS / 4 + number));
@@ -298,14 +338,20 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     (0..4).for_each(|chunk| {
         writer.answer(chunk).unwrap();
     });
-    assert_eq!(writer.tree().len(), PATHS);
+    // More bytes beside each other than one message to a coordinator may have.
+    for id in 0..BIG {
+        let value = Bytes::from(vec![b'x'; MAX_NODE_BYTES]);
+        let op = CoordinatorOp::Create { path: format!("/large/big-{id}"), value, ephemeral: false };
+        writer.submit(op).unwrap();
+    }
+    assert_eq!(writer.tree().len(), PATHS + BIG);
     for id in 0..200 {
         writer.ask(100 + id, create(&format!("/more/{id}"), "", false));
     }
     let started = Instant::now();
     let newcomer = stage.probe();
-    println!("    a tree of {PATHS} paths was told after {:?}", started.elapsed());
-    newcomer.until_tree(|tree| tree.len() == PATHS + 200);
+    println!("    a tree of {PATHS} paths and {BIG} large values was told after {:?}", started.elapsed());
+    newcomer.until_tree(|tree| tree.len() == PATHS + BIG + 200);
     (0..200).for_each(|id| {
         writer.answer(100 + id).unwrap();
     });

@@ -2,11 +2,13 @@
 
 use crate::ensemble::{Ensemble, is_there};
 use crate::probe::{Actor, Probe, Sink, State, sink};
+use crate::proxy::Proxy;
 use crate::suite::{CASES, Stage};
-use leeward_cluster::zookeeper::{Client, ClientOptions, Credentials};
+use leeward_cluster::zookeeper::{ClientOptions, Credentials, connect};
 use leeward_cluster::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_platform::Nanos;
-use std::net::SocketAddr;
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// A part of an ensemble, and who uses it.
@@ -37,7 +39,7 @@ impl Stage for Part {
             session_timeout: Nanos::from(timeout),
             ..ClientOptions::new(format!("{hosts}{}", self.path).parse().expect("an address"))
         };
-        Box::new(Client::start(options, sink).expect("a thread"))
+        Box::new(connect(options, sink).expect("a thread"))
     }
 }
 
@@ -120,6 +122,69 @@ fn a_server_that_stops_is_missed_in_time_and_its_word_on_sessions_is_taken() {
     assert_eq!(probe.submit(create("/mine", true)).is_ok(), has_expired);
 }
 
+/// Of five addresses three are silent and one falls silent: a session outlives that, whichever order they come in.
+#[test]
+fn a_session_finds_the_one_server_that_speaks() {
+    const TIMEOUT: Duration = Duration::from_secs(6);
+    if !is_there() {
+        return;
+    }
+    let ensemble = Ensemble::start(3);
+    let leader = ensemble.leader();
+    let (stopped, stays) = ((leader + 1) % 3, (leader + 2) % 3);
+    let silent: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let all = ensemble.address("");
+    let servers: Vec<&str> = all.trim_start_matches("zk://").split(',').collect();
+    let mut hosts = format!("zk://{},{}", servers[stopped], servers[stays]);
+    for listener in &silent {
+        write!(hosts, ",{}", listener.local_addr().expect("it is bound")).expect("it is a string");
+    }
+    let part = Part { hosts, path: "/leeward".into(), credentials: None };
+    // As many as it takes for some to be with the one that is stopped, and to meet the silent ones first.
+    let started = Instant::now();
+    let begin = |_| {
+        let (sink, events) = sink();
+        Probe::new(part.client(None, TIMEOUT, sink), events)
+    };
+    let probes: Vec<Probe> = (0..16).map(begin).collect();
+    for probe in &probes {
+        probe.synced();
+    }
+    println!("    {} sessions began within {:?}", probes.len(), started.elapsed());
+    ensemble.signal(stopped, "STOP");
+    std::thread::sleep(TIMEOUT * 2);
+    let mut moved = 0;
+    for probe in &probes {
+        let session = probe.session();
+        moved += probe.catch_up().into_iter().filter(|event| *event == CoordinatorEvent::Down).count();
+        if probe.outage().is_some() {
+            probe.synced();
+        }
+        assert_eq!(probe.session(), session);
+        assert!(probe.submit(CoordinatorOp::All(Vec::new())).is_ok());
+    }
+    println!("    {moved} of them went on with another server");
+    assert!(moved > 0);
+    ensemble.signal(stopped, "CONT");
+}
+
+#[test]
+fn an_empty_ensemble_in_place_of_the_one_before_is_not_taken_for_it() {
+    if !is_there() {
+        return;
+    }
+    let (ensemble, empty) = (Ensemble::start(1), Ensemble::start(1));
+    let part = Part::of(&ensemble, "/leeward", None);
+    let proxy = Proxy::start(part.server());
+    let probe = part.probe_through(Some(proxy.address), Duration::from_secs(4));
+    probe.submit(create("/kept", false)).expect("it is made");
+    proxy.lead_to(Part::of(&empty, "/leeward", None).server());
+    drop(ensemble);
+    probe.until(|event| *event == CoordinatorEvent::Down);
+    until_outage(&probe, "has seen less of the tree than this client");
+    assert_eq!(probe.tree().len(), 1);
+}
+
 #[test]
 fn a_leader_that_dies_takes_no_session_along() {
     if !is_there() {
@@ -160,14 +225,15 @@ fn what_leeward_writes_belongs_to_its_user() {
         ("/private/cluster", Some("leeward:wrong"), "the password is wrong"),
         ("/private/cluster", Some("other:secret"), "it belongs to another user"),
         ("/private/cluster", None, "it belongs to a user. Set zookeeper_auth_file"),
-        ("/private/other", Some("other:secret"), "refuses access to /private/other"),
+        ("/private/other", Some("other:secret"), "refuses to make /private/other: /private belongs to another user"),
+        ("/private/a/b", None, "refuses to make /private/a: /private belongs to a user"),
         // What lies above may be anybody's; each path is its owner's none the less.
         ("/private/cluster/leeward/kept", Some("other:secret"), "refuses access"),
     ] {
         let (sink, events) = sink();
         let stranger =
             Probe::new(Part::of(&ensemble, path, credentials).client(None, Duration::from_secs(4), sink), events);
-        let reason = until_outage(&stranger, "refuses access");
+        let reason = until_outage(&stranger, "refuses");
         assert!(reason.contains(why), "{reason}");
         let late = stranger.submit(create("/x", false));
         assert_eq!(late, Err(CoordinatorError::Disconnected), "nothing was up");
@@ -185,13 +251,13 @@ fn what_leeward_writes_belongs_to_its_user() {
 
 #[test]
 fn servers_that_are_not_there_are_named() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     for (host, why) in
         [(nobody.to_string(), "onnection refused"), ("no-such-host.invalid:1".into(), "its address is not known")]
     {
         let (sink, events) = sink();
         let options = ClientOptions::new(format!("zk://{host}/x").parse().expect("an address"));
-        let client = Client::start(options, sink).expect("a thread");
+        let client = connect(options, sink).expect("a thread");
         let probe = Probe::new(Box::new(client), events);
         let reason = until_outage(&probe, why);
         assert!(reason.starts_with(&format!("{host}: ")), "{reason}");

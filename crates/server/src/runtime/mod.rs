@@ -407,17 +407,16 @@ fn join_cluster(
         let _the_threads_own = &vital;
         doorbell.send(Event::Coordinator(event));
     };
-    let client: io::Result<Arc<dyn Coordinator>> = match &config.coordinator {
+    let client = match &config.coordinator {
         CoordinatorAt::Embedded(address) => {
-            let options = embedded::ClientOptions { address: *address, session_timeout };
-            embedded::Client::start(options, sink).map(|client| Arc::new(client) as Arc<dyn Coordinator>)
+            embedded::connect(embedded::ClientOptions { address: *address, session_timeout }, sink)
         }
         CoordinatorAt::ZooKeeper(ensemble) => {
             let options = zookeeper::ClientOptions { ensemble: ensemble.clone(), credentials, session_timeout };
-            zookeeper::Client::start(options, sink).map(|client| Arc::new(client) as Arc<dyn Coordinator>)
+            zookeeper::connect(options, sink)
         }
     };
-    client.map_err(system("coordinator client"))
+    Ok(Arc::new(client.map_err(system("coordinator client"))?))
 }
 
 fn timing(config: &NodeConfig) -> NodeTiming {
