@@ -195,7 +195,7 @@ impl<'a> Kills<'a> {
         let began = Instant::now();
         let mut since = None;
         loop {
-            let is_whole = members_in_sync(&*self.session.fetch_map()?) >= self.whole;
+            let is_whole = members_in_sync(&self.session.fetch_map()?) >= self.whole;
             since = is_whole.then(|| since.unwrap_or_else(Instant::now));
             if since.is_some_and(|since: Instant| since.elapsed() >= lasting) {
                 break;

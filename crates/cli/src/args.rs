@@ -9,12 +9,14 @@ use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
 
 mod faults;
+mod measures;
 mod operators;
 mod pairs;
 mod pauses;
 mod replication;
 mod table;
 pub(crate) use faults::FaultsArgs;
+pub(crate) use measures::{IdleArgs, RoutesArgs};
 pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use pauses::PausesArgs;
@@ -409,35 +411,14 @@ pub(crate) enum Benchmark {
     Ycsb(Box<YcsbArgs>),
     /// What a cluster spends while nobody asks anything of it
     Idle(IdleArgs),
+    /// What a client takes to start that must learn where many regions are
+    Routes(RoutesArgs),
     /// How backups come by their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
     Replication(ReplicationArgs),
     /// Primaries killed in every mode of replication, and modes changed meanwhile: is anything lost?
     Faults(FaultsArgs),
     /// How long a region stands still when its office changes hands, or a member dies or stops
     Pauses(PausesArgs),
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Example:
-  leeward bench idle --dev 3 --seconds 30
-Counted are the nodes and this process, which hosts their coordinator.")]
-pub(crate) struct IdleArgs {
-    /// Start a cluster of this many nodes
-    #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
-    pub(crate) dev: u32,
-    /// How nodes write each other's memory
-    #[arg(long, value_enum, default_value = "shm")]
-    pub(crate) fabric: Fabric,
-    /// Number of regions, of the same size [default: two a node]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) regions: Option<u32>,
-    /// How long to watch
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub(crate) seconds: u64,
-    /// Write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

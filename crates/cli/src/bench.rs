@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::args::{BenchArgs, Benchmark, Fabric, IdleArgs, TableArgs, YcsbArgs};
 use crate::ports::Ports;
 use crate::replication;
+use crate::routes;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
 use leeward_bench::{DevCluster, Options, even_split_points, idle, ycsb};
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     match &args.benchmark {
         Benchmark::Ycsb(args) => run_ycsb(args),
         Benchmark::Idle(args) => run_idle(args),
+        Benchmark::Routes(args) => routes::run(args),
         Benchmark::Replication(args) => replication::run(args),
         Benchmark::Faults(args) => replication::run_faults(args),
         Benchmark::Pauses(args) => replication::run_pauses(args),
@@ -84,7 +86,7 @@ pub(crate) fn check_file(path: &Path) -> Result<(), String> {
     opened.map(drop).map_err(|error| format!("--json {}: {error}", path.display()))
 }
 
-fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
     if let Some(path) = path {
         let json = serde_json::to_string_pretty(report)?;
         fs::write(path, json + "\n").map_err(|error| format!("--json {}: {error}", path.display()))?;

@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked. - [`status`], [`data`], [`table`], [`ingest`]: small
+//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it. - [`status`], [`data`], [`table`], [`ingest`]: small
 //!   clients. - [`inspect`]: a volume that nothing runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -19,6 +19,7 @@ mod moves;
 mod ports;
 mod replicas;
 mod replication;
+mod routes;
 mod serve;
 mod signals;
 mod status;

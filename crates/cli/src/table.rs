@@ -59,7 +59,7 @@ fn wait_until_served(client: &Client, name: &str) -> Result<RegionMap, Box<dyn s
     loop {
         let map = client.region_map()?;
         if is_served(client, &map, name)? {
-            return Ok((*map).clone());
+            return Ok(map);
         }
         if Instant::now() > deadline {
             return Err(format!(

@@ -260,7 +260,7 @@ impl Client {
     ///
     /// # Errors
     /// No node answers within the deadline.
-    pub fn region_map(&self) -> Result<Arc<RegionMap>, ClientError> {
+    pub fn region_map(&self) -> Result<RegionMap, ClientError> {
         self.with_session(Session::fetch_map)
     }
 

@@ -29,8 +29,9 @@ pub struct Introduction {
 /// It cannot be reached, does not answer within `timeout`, or does not speak the native protocol.
 pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Introduction> {
     let mut map = None;
-    converse(address, name, Request::Who, timeout, |reply| {
+    converse(address, name, &[Request::Map, Request::Who], timeout, |reply| {
         match (reply, map.take()) {
+            (Reply::Routes(_), None) => {}
             (Reply::Map(newer), _) => map = Some(newer),
             (Reply::Node { server, admin_address }, Some(map)) => {
                 return Ok(Some(Introduction { server, admin_address, map }));
@@ -47,8 +48,8 @@ pub fn introduce(address: &str, name: &str, timeout: Duration) -> io::Result<Int
 /// As [`introduce`].
 pub fn ask_node(address: &str, name: &str, op: Op, timeout: Duration) -> io::Result<OpResult> {
     let request = Request::Ops { id: 1, direct: true, table: TableName::default(), ops: vec![op] };
-    converse(address, name, request, timeout, |reply| match reply {
-        Reply::Map(_) => Ok(None),
+    converse(address, name, &[request], timeout, |reply| match reply {
+        Reply::Routes(_) => Ok(None),
         Reply::Results { id: 1, mut results } if results.len() == 1 => Ok(results.pop()),
         _ => Err(unasked()),
     })
@@ -62,7 +63,7 @@ fn unasked() -> io::Error {
 fn converse<T>(
     address: &str,
     name: &str,
-    request: Request,
+    requests: &[Request],
     timeout: Duration,
     mut hear: impl FnMut(Reply) -> io::Result<Option<T>>,
 ) -> io::Result<T> {
@@ -72,8 +73,9 @@ fn converse<T>(
     let resolved = resolved.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "the host has no address"))?;
     let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;
     let mut out = Vec::new();
-    write_frame(FrameKind::Request, &Request::Hello { client: name.into() }, &mut out);
-    write_frame(FrameKind::Request, &request, &mut out);
+    // It does not route: whatever is known of that is known to it.
+    write_frame(FrameKind::Request, &Request::Hello { client: name.into(), known: u64::MAX }, &mut out);
+    requests.iter().for_each(|request| write_frame(FrameKind::Request, request, &mut out));
     stream.set_write_timeout(Some(timeout))?;
     stream.write_all(&out)?;
     let (mut input, mut piece) = (Vec::new(), vec![0; 64 << 10]);

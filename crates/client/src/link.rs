@@ -81,10 +81,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect to `address`, for `rings` if there are options for them.
+    /// Starts to connect to `address`, as a client that knows the version `known` of the routes; for `rings` if there are options
+    /// for them.
     pub(crate) fn connect(
         address: &str,
         client: &str,
+        known: u64,
         token: Token,
         registry: &Registry,
         rings: Option<RingOptions>,
@@ -110,7 +112,7 @@ impl Link {
             input: Vec::new(),
             rings: rings.map(|options| Rings::new(options, token)),
         };
-        link.push(&Request::Hello { client: client.to_string() });
+        link.push(&Request::Hello { client: client.to_string(), known });
         if link.rings.is_some() {
             link.push(&Request::RingOffer);
         }
@@ -134,10 +136,10 @@ impl Link {
         traffic
     }
 
-    /// Asks the node for its region map.
-    pub(crate) fn ask_map(&mut self) {
-        if !self.ask_map_in_ring() {
-            self.push(&Request::Map);
+    /// Asks the node for its region map, or for routes.
+    pub(crate) fn ask(&mut self, question: Request) {
+        if let Some(question) = self.ask_in_ring(question) {
+            self.push(&question);
         }
     }
 

@@ -4,18 +4,18 @@
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
 
-mod map;
 mod ringing;
+mod routing;
 
 use crate::address::{Address, Way};
 use crate::link::{Failed, Link, Pending, RingOptions};
 use crate::options::{ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mail;
-use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
+use leeward_format::routes::RouteCache;
 use leeward_format::table::TableName;
-use map::primary_address;
 use mio::{Events, Poll, Token, Waker};
+use routing::{Asking, primary_address};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -74,7 +74,6 @@ struct Batch {
 pub struct Session {
     options: ClientOptions,
     seeds: Vec<String>,
-    next_seed: usize,
     poll: Poll,
     events: Events,
     scratch: Vec<u8>,
@@ -82,9 +81,8 @@ pub struct Session {
     next_token: usize,
     /// Addresses that refused or broke lately: not tried again before the instant.
     resting: HashMap<String, Instant>,
-    map: Arc<RegionMap>,
-    map_asked: Option<Instant>,
-    maps_received: u64,
+    routes: RouteCache,
+    asking: Asking,
     /// When the links are looked at next.
     next_check: Instant,
     batches: HashMap<u64, Batch>,
@@ -111,8 +109,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns the region
-    /// map.
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where regions
+    /// are.
     ///
     /// # Errors
     /// There are no rings where they are asked for ([`ClientError::Rings`]), no node answers within [`ClientOptions::connect_within`], the one that does knows no region until
@@ -131,16 +129,14 @@ impl Session {
         let mut session = Session {
             options,
             seeds: addresses,
-            next_seed: usize::MAX,
             poll,
             events: Events::with_capacity(64),
             scratch: vec![0; READ_BYTES],
             links: HashMap::new(),
             next_token: 0,
             resting: HashMap::new(),
-            map: Arc::new(RegionMap::default()),
-            map_asked: None,
-            maps_received: 0,
+            routes: RouteCache::default(),
+            asking: Asking::default(),
             next_check: Instant::now(),
             batches: HashMap::new(),
             next_ticket: 1,
@@ -153,25 +149,20 @@ impl Session {
             has_many_cores: has_many_cores(),
             last_poll: begun,
         };
-        session.fetch_map_until(connect_until)?;
+        session.fetch_routes_until(connect_until)?;
         if session.mail.is_some() {
             session.await_rings(connect_until)?;
         }
-        while session.options.needs_regions && session.map.regions.is_empty() {
+        while session.options.needs_regions && session.routes.regions().is_empty() {
             if Instant::now() >= deadline {
                 return Err(ClientError::NoRegions { seeds: session.seeds.join(", ") });
             }
-            session.fetch_map_until(deadline)?;
-            if session.map.regions.is_empty() {
+            session.fetch_routes_until(deadline)?;
+            if session.routes.regions().is_empty() {
                 session.wait(TICK)?;
             }
         }
         Ok(session)
-    }
-
-    /// The region map as this session knows it.
-    pub fn region_map(&self) -> &Arc<RegionMap> {
-        &self.map
     }
 
     /// Batches that were submitted and not answered by [`Session::poll`] yet.
@@ -268,7 +259,7 @@ impl Session {
 
     /// Sends `pending` towards the primary of its region, or parks it.
     fn route(&mut self, pending: Pending, now: Instant) {
-        let Some(address) = primary_address(&self.map, &pending.table, &pending.op).map(str::to_string) else {
+        let Some(address) = primary_address(&self.routes, &pending.table, &pending.op).map(str::to_string) else {
             return self.park(pending, now);
         };
         match self.link_to(&address, now) {
@@ -295,7 +286,7 @@ impl Session {
         self.next_token += 1;
         let ring_bytes = self.options.ring_bytes;
         let rings = self.mail.clone().map(|mail| RingOptions { ring_bytes, mail });
-        match Link::connect(address, &self.options.name, token, self.poll.registry(), rings) {
+        match Link::connect(address, &self.options.name, self.routes.version(), token, self.poll.registry(), rings) {
             Ok(link) => {
                 self.links.insert(token, link);
                 Some(token)
@@ -329,7 +320,7 @@ impl Session {
         for pending in late.map(|(_, pending)| pending).collect::<Vec<_>>() {
             self.give_up(pending);
         }
-        self.ask_map(now);
+        self.ask_routes(now);
         let mut due: Vec<Pending> =
             self.parked.extract_if(.., |(at, _)| *at <= now).map(|(_, pending)| pending).collect();
         due.sort_by_key(|pending| (pending.ticket, pending.slot));
@@ -360,7 +351,7 @@ impl Session {
             self.give_up(pending);
         }
         if doubt {
-            self.ask_map(now);
+            self.ask_routes(now);
         }
     }
 
@@ -450,7 +441,8 @@ impl Session {
     fn receive(&mut self, token: Token, reply: Reply) {
         let now = Instant::now();
         match reply {
-            Reply::Map(map) => self.adopt_map(map, now),
+            Reply::Map(map) => self.take_map(map),
+            Reply::Routes(update) => self.take_routes(token, update, now),
             Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
             Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
                 self.hear_of_rings(token, reply);

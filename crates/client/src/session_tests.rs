@@ -4,20 +4,21 @@ use super::primary_address;
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
 use leeward_format::op::Op;
+use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn member(server: u32) -> Member {
     Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) }
 }
 
-fn region(id: u32, start: &'static str, end: Option<&'static str>, primary: Option<u32>) -> GroupConfig {
+fn region(id: u32, table: &str, start: &'static str, primary: Option<u32>) -> GroupConfig {
     GroupConfig {
         start: start.into(),
-        end: end.map(Bytes::from),
+        end: None,
         epoch: Epoch(1),
         term: Epoch(1),
         primary: primary.map(member),
-        ..GroupConfig::unassigned(RegionId(id), "default")
+        ..GroupConfig::unassigned(RegionId(id), table)
     }
 }
 
@@ -32,15 +33,18 @@ fn server(id: u32) -> ServerInfo {
     }
 }
 
-fn map() -> RegionMap {
-    let regions = vec![
-        region(1, "", Some("h"), Some(1)),
-        region(2, "h", Some("p"), Some(2)),
-        region(3, "p", Some("t"), None),
-        region(4, "t", None, Some(9)),
-    ];
-    let tables = vec![TableOptions::default()];
-    RegionMap { version: 1, tables, regions, servers: vec![server(1), server(2)] }
+/// What a session knows that was told of these regions, ascending, and of servers 1 and 2.
+fn routes(tables: &[&str], regions: Vec<GroupConfig>) -> RouteCache {
+    let tables = tables.iter().map(|name| TableOptions { name: (*name).into(), ..TableOptions::default() }).collect();
+    let map = RegionMap { version: 1, tables, regions, servers: vec![server(1), server(2)] };
+    let mut routes = RouteCache::default();
+    assert_eq!(routes.apply(RoutesUpdate::everything(&map)), Ok(Applied::Newer));
+    routes
+}
+
+fn default_table() -> Vec<GroupConfig> {
+    let region = |id, start, primary| region(id, "default", start, primary);
+    vec![region(1, "", Some(1)), region(2, "h", Some(2)), region(3, "p", None), region(4, "t", Some(9))]
 }
 
 fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
@@ -49,7 +53,7 @@ fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
 
 #[test]
 fn an_operation_goes_to_the_primary_of_its_region() {
-    let map = map();
+    let map = routes(&["default"], default_table());
     let to = |op: &Op| primary_address(&map, "default", op);
     assert_eq!(to(&Op::Get { key: "a".into() }), Some("host:1"));
     assert_eq!(to(&Op::Get { key: "h".into() }), Some("host:2"), "the start of a region is its own");
@@ -69,11 +73,8 @@ fn an_operation_goes_to_the_primary_of_its_region() {
 
 #[test]
 fn each_table_has_its_own_regions() {
-    let mut map = map();
-    let mut add = |region: GroupConfig| map.regions.push(GroupConfig { table: "orders".into(), ..region });
-    add(region(5, "", Some("p"), Some(2)));
-    add(region(6, "p", None, Some(1)));
-    map.tables.push(TableOptions { name: "orders".into(), ..TableOptions::default() });
+    let orders = [region(5, "orders", "", Some(2)), region(6, "orders", "p", Some(1))];
+    let map = routes(&["default", "orders"], default_table().into_iter().chain(orders).collect());
     let to = |table, op: &Op| primary_address(&map, table, op);
     assert_eq!(to("default", &Op::Get { key: "a".into() }), Some("host:1"));
     assert_eq!(to("orders", &Op::Get { key: "a".into() }), Some("host:2"));
@@ -86,7 +87,7 @@ fn each_table_has_its_own_regions() {
 
 #[test]
 fn a_scan_goes_to_the_region_of_the_bound_it_starts_from() {
-    let map = map();
+    let map = routes(&["default"], default_table());
     assert_eq!(primary_address(&map, "default", &scan("", Some("z"), false)), Some("host:1"));
     assert_eq!(primary_address(&map, "default", &scan("i", None, false)), Some("host:2"));
     assert_eq!(primary_address(&map, "default", &scan("a", Some("i"), true)), Some("host:2"));

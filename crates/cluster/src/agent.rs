@@ -11,17 +11,19 @@
 //! [`Agent::take_ops`] to the coordinator.
 
 use crate::awaited::{Awaited, awaited};
-use crate::master::{self, Assign};
-use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
-use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, RegionMap, ServerInfo, encode_value};
+use crate::docket::Docket;
+use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 mod alteration;
+mod asked;
 mod creation;
+mod ruling;
 use alteration::Alteration;
+use asked::{Asked, Outstanding};
 use creation::Creation;
 
 /// How a master goes about its work.
@@ -92,21 +94,10 @@ struct Proposal {
     new: GroupConfig,
 }
 
-/// An operation that is not settled yet.
-#[derive(Debug)]
-struct Outstanding {
-    id: u64,
-    purpose: Purpose,
-    /// Answered: once the view has reached the version, it is settled.
-    answer: Option<Answer>,
-}
-
 #[derive(Debug)]
 enum Purpose {
-    /// Registration or campaign: the view shows what came of it.
-    Presence,
-    /// A master's decision.
-    Decision(GroupConfig),
+    /// Registration, campaign or a master's decision: the view shows what came of it.
+    Plain,
     /// A primary's proposal.
     Proposal(Box<Proposal>),
     /// An operator's table.
@@ -127,7 +118,9 @@ pub struct Agent {
     me: ServerInfo,
     options: ClusterOptions,
     view: View,
-    outstanding: BTreeMap<ClusterPath, Outstanding>,
+    /// What changed of the view since the owner asked.
+    news: Changed,
+    asked: Asked,
     /// Paths that are left alone until then, or until they change.
     paused: BTreeMap<ClusterPath, Nanos>,
     proposals: VecDeque<Proposal>,
@@ -138,6 +131,8 @@ pub struct Agent {
     next_op: u64,
     next_proposal: u64,
     master_since: Option<Nanos>,
+    /// What this server, as the master, has yet to look at.
+    docket: Docket,
     is_withdrawn: bool,
     /// Its process is about to end.
     is_departing: bool,
@@ -156,7 +151,8 @@ impl Agent {
             me,
             options,
             view: View::default(),
-            outstanding: BTreeMap::new(),
+            news: Changed::default(),
+            asked: Asked::default(),
             paused: BTreeMap::new(),
             proposals: VecDeque::new(),
             creations: VecDeque::new(),
@@ -166,6 +162,7 @@ impl Agent {
             next_op: 1,
             next_proposal: 1,
             master_since: None,
+            docket: Docket::default(),
             is_withdrawn: false,
             is_departing: false,
             restarting: BTreeMap::new(),
@@ -184,6 +181,9 @@ impl Agent {
     /// much as what follows from one.
     pub fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
         self.view.handle(&event);
+        let changed = self.view.take_changed();
+        self.docket.changed(&changed);
+        self.news.add(changed);
         match event {
             CoordinatorEvent::Up { .. } | CoordinatorEvent::Down | CoordinatorEvent::Expired => {
                 self.forget_outstanding()
@@ -281,9 +281,9 @@ impl Agent {
     pub fn view(&self) -> &View {
         &self.view
     }
-    /// What clients and peers route by.
-    pub fn region_map(&mut self) -> Arc<RegionMap> {
-        self.view.region_map()
+    /// What changed of the mirror since the last call.
+    pub fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.news)
     }
     /// Whether exactly this life of the server has a session, as far as is known.
     pub fn is_live(&self, member: Member) -> bool {
@@ -316,17 +316,15 @@ impl Agent {
         self.ops.clear();
         self.paused.clear();
         self.master_since = None;
-        for (_, outstanding) in std::mem::take(&mut self.outstanding) {
-            self.settle(outstanding);
+        self.docket = Docket::default();
+        while let Some((path, outstanding)) = self.asked.take_any() {
+            self.settle(path, outstanding);
         }
     }
 
     /// An operation's answer. One that is not known belongs to a connection that was lost.
     fn answered(&mut self, now: Nanos, id: u64, result: Result<u64, CoordinatorError>) {
-        let Some((path, outstanding)) = self.outstanding.iter_mut().find(|(_, outstanding)| outstanding.id == id)
-        else {
-            return;
-        };
+        let Some((path, purpose)) = self.asked.get_mut(id) else { return };
         let answer = match result {
             Ok(version) => Some(Answer { done: true, version }),
             Err(CoordinatorError::Exists { version } | CoordinatorError::Stale { version }) => {
@@ -339,10 +337,10 @@ impl Agent {
                     tracing::error!(%path, reason, "the coordinator refuses an operation");
                     self.refusal = Some(reason.clone());
                 }
-                match &mut outstanding.purpose {
+                match purpose {
                     Purpose::Creation(creation) => creation.refusal = Some(reason),
                     Purpose::Alteration(alteration) => alteration.refusal = Some(reason),
-                    Purpose::Presence | Purpose::Decision(_) | Purpose::Proposal(_) => {}
+                    Purpose::Plain | Purpose::Proposal(_) => {}
                 }
                 Some(Answer { done: false, version: 0 })
             }
@@ -350,28 +348,30 @@ impl Agent {
         // Without a version to wait for, only time helps. A path that could not be held is asked for again when it
         // changes, or later.
         let failed = answer.is_none_or(|answer| !answer.done);
-        let presence = matches!(outstanding.purpose, Purpose::Presence);
+        let is_held = matches!(path, ClusterPath::Server(_) | ClusterPath::Master);
         if !failed {
             self.refusal = None;
         }
-        if failed && (presence || answer.is_none_or(|answer| answer.version == 0)) {
+        if failed && (is_held || answer.is_none_or(|answer| answer.version == 0)) {
             self.paused.insert(path.clone(), now + self.options.retry_pause);
         }
-        outstanding.answer = answer;
-        if answer.is_none() {
-            let path = path.clone();
-            let outstanding = self.outstanding.remove(&path).expect("it was found under this path");
-            self.settle(outstanding);
+        match answer {
+            Some(answer) => self.asked.answer(id, answer),
+            None => {
+                let (path, outstanding) = self.asked.take(id);
+                self.settle(path, outstanding);
+            }
         }
     }
 
     /// Ends an operation: a proposal gets its outcome if it has been answered, or waits to be judged by the view.
-    fn settle(&mut self, outstanding: Outstanding) {
+    fn settle(&mut self, path: ClusterPath, outstanding: Outstanding) {
+        self.look_again(&path);
         let proposal = match outstanding.purpose {
             Purpose::Proposal(proposal) => proposal,
             Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
             Purpose::Alteration(alteration) => return self.settle_alteration(*alteration, outstanding.answer),
-            Purpose::Presence | Purpose::Decision(_) => return,
+            Purpose::Plain => return,
         };
         match outstanding.answer {
             Some(Answer { done: true, .. }) => self.outcomes.push((proposal.id, Outcome::Accepted)),
@@ -384,15 +384,12 @@ impl Agent {
         if !self.view.is_synced() {
             return;
         }
-        let version = self.view.version();
-        let settled =
-            self.outstanding.iter().filter(|(_, one)| one.answer.is_some_and(|answer| answer.version <= version));
-        let settled: Vec<ClusterPath> = settled.map(|(path, _)| path.clone()).collect();
-        for path in settled {
-            let outstanding = self.outstanding.remove(&path).expect("it was just listed");
-            self.settle(outstanding);
+        while let Some((path, outstanding)) = self.asked.take_answered(self.view.version()) {
+            self.settle(path, outstanding);
         }
-        self.paused.retain(|_, until| *until > now);
+        let rested: Vec<ClusterPath> =
+            self.paused.extract_if(.., |_, until| *until <= now).map(|(path, _)| path).collect();
+        rested.iter().for_each(|path| self.look_again(path));
         self.register();
         self.come_back();
         self.campaign();
@@ -404,15 +401,21 @@ impl Agent {
 
     /// Whether an operation on `path` may be asked for.
     fn is_free(&self, path: &ClusterPath) -> bool {
-        !self.outstanding.contains_key(path) && !self.paused.contains_key(path)
+        !self.asked.has(path) && !self.paused.contains_key(path)
+    }
+
+    /// Nothing keeps an operation on `path` from being asked for any more.
+    fn look_again(&mut self, path: &ClusterPath) {
+        if let ClusterPath::Region(region) = path {
+            self.docket.put_back(*region);
+        }
     }
 
     fn submit(&mut self, path: ClusterPath, op: CoordinatorOp, purpose: Purpose) {
         let id = self.next_op;
         self.next_op += 1;
         self.ops.push((id, op));
-        let before = self.outstanding.insert(path, Outstanding { id, purpose, answer: None });
-        assert!(before.is_none(), "at most one operation a path is outstanding");
+        self.asked.insert(path, id, purpose);
     }
 
     /// Gives up every office of this server, until it is called back: meanwhile it does not register, so that the master
@@ -456,7 +459,7 @@ impl Agent {
         let is_away = self.view.intent(self.me.member.server) == Some(Intent::Restart);
         if is_away && !self.is_departing && self.is_registered() && self.is_free(&path) {
             let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
-            self.submit(path, op, Purpose::Presence);
+            self.submit(path, op, Purpose::Plain);
         }
     }
 
@@ -464,7 +467,7 @@ impl Agent {
     fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
         if holder == Some(self.me.member) && self.is_free(&path) {
             let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
-            self.submit(path, op, Purpose::Presence);
+            self.submit(path, op, Purpose::Plain);
         }
     }
 
@@ -497,7 +500,7 @@ impl Agent {
             }
             Some(_) => return,
         };
-        self.submit(path, op, Purpose::Presence);
+        self.submit(path, op, Purpose::Plain);
     }
 
     /// Sends proposals that still fit the view, judges the others.
@@ -521,74 +524,6 @@ impl Agent {
     fn judge(&mut self, proposal: &Proposal) {
         let made = self.view.region(proposal.new.region) == Some(&proposal.new);
         self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
-    }
-
-    /// Decides as master, if this server is.
-    fn rule(&mut self, now: Nanos) {
-        if !self.is_master() {
-            self.master_since = None;
-            self.told.clear();
-            self.restarting.clear();
-            return;
-        }
-        let since = *self.master_since.get_or_insert_with(|| {
-            tracing::info!(server = self.me.member.server.0, "this server is the master now");
-            now
-        });
-        let enough = self.view.servers().count() >= self.options.expected_servers as usize;
-        let assign = match now.since(since) >= self.options.assign_grace {
-            _ if enough => Assign::Any,
-            true => Assign::Fresh,
-            false => Assign::No,
-        };
-        let fills = self.may_fill(now);
-        for config in master::decide(&self.view, &self.pending(), assign, fills) {
-            let path = ClusterPath::Region(config.region);
-            if self.is_free(&path) {
-                tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
-                    primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
-                    "the master proposes a configuration");
-                let op = self.replace(&config);
-                self.submit(path, op, Purpose::Decision(config));
-            }
-        }
-        self.tell_of_waiting();
-    }
-
-    /// Whether groups may be filled up: not while a server is about to come back, for a while.
-    fn may_fill(&mut self, now: Nanos) -> bool {
-        let restarting = self.view.intents().filter(|(_, intent)| *intent == Intent::Restart);
-        let restarting: Vec<ServerId> = restarting.map(|(server, _)| server).collect();
-        self.restarting.retain(|server, _| restarting.contains(server));
-        for server in restarting {
-            self.restarting.entry(server).or_insert(now);
-        }
-        self.restarting.values().all(|since| now.since(*since) >= self.options.restart_patience)
-    }
-
-    /// Tells the operator which regions wait for whom, each time that changes.
-    fn tell_of_waiting(&mut self) {
-        let waiting = self.view.regions().map(|config| (config.region, self.awaited(config)));
-        let waiting: BTreeMap<RegionId, Vec<Awaited>> = waiting.filter(|(_, awaited)| !awaited.is_empty()).collect();
-        for (region, awaited) in waiting.iter().filter(|(region, awaited)| self.told.get(region) != Some(awaited)) {
-            for one in awaited {
-                match one.found {
-                    Some(_) => tracing::error!("{}", one.explain(*region)),
-                    None => tracing::warn!("{}", one.explain(*region)),
-                }
-            }
-        }
-        self.told = waiting;
-    }
-
-    /// Configurations that are proposed and not settled.
-    fn pending(&self) -> BTreeMap<RegionId, GroupConfig> {
-        let outstanding = self.outstanding.values().filter_map(|outstanding| match &outstanding.purpose {
-            Purpose::Decision(config) => Some(config),
-            Purpose::Proposal(proposal) => Some(&proposal.new),
-            Purpose::Presence | Purpose::Creation(_) | Purpose::Alteration(_) => None,
-        });
-        outstanding.map(|config| (config.region, config.clone())).collect()
     }
 
     /// The compare-and-set that makes `config` from what the view holds.

@@ -19,9 +19,11 @@ mod awaited;
 mod bootstrap;
 mod connection;
 mod deadlines;
+mod docket;
 pub mod embedded;
 mod mailbox;
 mod master;
+mod routes;
 mod tree;
 mod view;
 mod wishes;
@@ -32,8 +34,9 @@ pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
 pub use deadlines::Deadlines;
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
+pub use routes::Routes;
 pub use tree::{Applied, Tree};
-pub use view::View;
+pub use view::{Changed, View};
 
 use leeward_platform::Nanos;
 

@@ -21,11 +21,13 @@ use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Which of the regions that never had a primary may get one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Assign {
     /// None: servers are still expected, and would find everything assigned to others.
+    #[default]
     No,
     /// Those of which no server has a copy: servers are missing, and may be for long.
     Fresh,
@@ -33,38 +35,46 @@ pub(crate) enum Assign {
     Any,
 }
 
-/// The configurations that should replace those of `view`, at most one a region.
-///
-/// `pending` holds what is already proposed and not yet in the view: those regions are left alone, and count as what
-/// they will be. Only if it `fills`, servers come into groups that others were members of.
-pub(crate) fn decide(
-    view: &View,
-    pending: &BTreeMap<RegionId, GroupConfig>,
-    assign: Assign,
-    fills: bool,
-) -> Vec<GroupConfig> {
-    let mut loads = Loads::default();
-    for config in view.regions() {
-        loads.count(view, pending.get(&config.region).unwrap_or(config), 1);
-    }
-    let mut decided = Vec::new();
-    for config in view.regions().filter(|config| !pending.contains_key(&config.region)) {
-        let Some(table) = view.table(&config.table) else { continue };
-        let mut group = Group { view, loads: &mut loads, table, config, fills };
-        decided.extend(group.next(assign));
-    }
-    decided
+/// What a master may do, besides what it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leeway {
+    /// Which regions may get their first primary.
+    pub(crate) assign: Assign,
+    /// Servers may come into groups that others were members of.
+    pub(crate) fills: bool,
 }
 
-/// How much each server has to do.
-#[derive(Default)]
-struct Loads {
+/// The configuration that should replace `config`, if one should.
+pub(crate) fn decide(view: &View, loads: &Loads, config: &GroupConfig, leeway: Leeway) -> Option<GroupConfig> {
+    let table = view.table(&config.table)?;
+    Group { view, loads, table, config, fills: leeway.fills }.next(leeway.assign)
+}
+
+/// How much each server has to do, as far as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Loads {
     primaries: BTreeMap<ServerId, i32>,
     memberships: BTreeMap<ServerId, i32>,
+    /// What each region counts as.
+    counted: BTreeMap<RegionId, Arc<GroupConfig>>,
 }
 
 impl Loads {
-    /// Counts the roles of `config` whose holders live.
+    /// From now on the region counts as `config`, or not at all. Between two calls, nobody comes to life or dies: then all are
+    /// counted anew.
+    pub(crate) fn set(&mut self, view: &View, region: RegionId, config: Option<Arc<GroupConfig>>) {
+        if let Some(before) = self.counted.remove(&region) {
+            self.count(view, &before, -1);
+        }
+        if let Some(config) = config {
+            self.count(view, &config, 1);
+            self.counted.insert(region, config);
+        }
+    }
+    /// What a region counts as.
+    pub(crate) fn counted(&self, region: RegionId) -> Option<&Arc<GroupConfig>> {
+        self.counted.get(&region)
+    }
     fn count(&mut self, view: &View, config: &GroupConfig, by: i32) {
         if let Some(primary) = config.primary.filter(|primary| view.is_live(*primary)) {
             *self.primaries.entry(primary.server).or_default() += by;
@@ -84,22 +94,19 @@ impl Loads {
 /// One region's group, about to be decided on.
 struct Group<'a> {
     view: &'a View,
-    loads: &'a mut Loads,
+    loads: &'a Loads,
     table: &'a TableOptions,
     config: &'a GroupConfig,
     fills: bool,
 }
 
 impl Group<'_> {
-    fn next(&mut self, assign: Assign) -> Option<GroupConfig> {
-        let next = match self.config.primary {
+    fn next(&self, assign: Assign) -> Option<GroupConfig> {
+        match self.config.primary {
             Some(primary) if self.view.is_live(primary) => self.maintain(),
             None if self.config.backups.is_empty() && self.config.former.is_empty() => self.assign(assign),
             _ => self.promote(),
-        }?;
-        self.loads.count(self.view, self.config, -1);
-        self.loads.count(self.view, &next, 1);
-        Some(next)
+        }
     }
 
     /// A region that never had a primary. Its copies are empty, and an empty copy is a whole one: all members are in sync from

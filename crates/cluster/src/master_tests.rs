@@ -3,6 +3,7 @@
 use super::*;
 use crate::CoordinatorEvent;
 use crate::bootstrap_op;
+use crate::docket::Docket;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, Wishes, encode_value};
@@ -70,15 +71,21 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
     }
 }
 
+/// The configurations that a master proposes who looks at everything.
+fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
+    Docket::default().decide(view, Leeway { assign, fills: true }, |_| true).next
+}
+
 fn decide_one(view: &View) -> Option<GroupConfig> {
-    decide(view, &BTreeMap::new(), Assign::Any, true).into_iter().find(|config| config.region == RegionId(1))
+    let decided = decide_all(view, Assign::Any).into_iter().find(|config| config.region == RegionId(1));
+    decided.map(|config| GroupConfig::clone(&config))
 }
 
 #[test]
 fn assignment_balances_primaries_and_fills_groups() {
     let view = view(9, 3, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
-    assert!(decide(&view, &BTreeMap::new(), Assign::No, true).is_empty());
-    let decided = decide(&view, &BTreeMap::new(), Assign::Fresh, true);
+    assert!(decide_all(&view, Assign::No).is_empty());
+    let decided = decide_all(&view, Assign::Fresh);
     assert_eq!(decided.len(), 9);
     for server in 1..=3 {
         assert_eq!(decided.iter().filter(|config| config.primary == Some(member(server, 1))).count(), 3);
@@ -105,7 +112,7 @@ fn whoever_is_left_of_a_new_region_takes_over_before_the_first_write() {
 fn larger_clusters_spread_their_groups_too() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=6).map(|server| (member(server, 1), None)).collect();
     let view = view(12, 3, &live);
-    let decided = decide(&view, &BTreeMap::new(), Assign::Any, true);
+    let decided = decide_all(&view, Assign::Any);
     for (server, _) in live {
         assert_eq!(decided.iter().filter(|config| config.primary == Some(server)).count(), 2);
         assert_eq!(decided.iter().filter(|config| config.has(server)).count(), 6);
@@ -115,21 +122,21 @@ fn larger_clusters_spread_their_groups_too() {
 #[test]
 fn pending_decisions_count_and_are_not_repeated() {
     let view = view(2, 1, &[(member(1, 1), None), (member(2, 1), None)]);
-    let pending = GroupConfig { primary: Some(member(1, 1)), ..view.region(RegionId(1)).unwrap().clone() };
-    let decided = decide(&view, &BTreeMap::from([(RegionId(1), pending)]), Assign::Any, true);
-    assert_eq!(
-        decided.iter().map(|config| (config.region, config.primary)).collect::<Vec<_>>(),
-        [(RegionId(2), Some(member(2, 1)))]
-    );
+    let mut docket = Docket::default();
+    let mut decide = |free: u32| {
+        docket.put_back(RegionId(free));
+        docket.decide(&view, Leeway { assign: Assign::Any, fills: true }, |region| region.0 == free).next
+    };
+    assert_eq!(decide(1)[0].primary, Some(member(1, 1)));
+    let second = decide(2);
+    let second: Vec<_> = second.iter().map(|config| (config.region, config.primary)).collect();
+    assert_eq!(second, [(RegionId(2), Some(member(2, 1)))]);
 }
 
 #[test]
 fn a_cluster_whose_coordinator_was_lost_keeps_its_best_copy() {
     let mut view = view(1, 3, &[(member(1, 1), None), (member(2, 1), Some((4, 90)))]);
-    assert!(
-        decide(&view, &BTreeMap::new(), Assign::Fresh, true).is_empty(),
-        "a better copy may be on a server that is missing"
-    );
+    assert!(decide_all(&view, Assign::Fresh).is_empty(), "a better copy may be on a server that is missing");
     register(&mut view, member(3, 1), Some((5, 70)));
     let next = decide_one(&view).unwrap();
     assert_eq!((next.primary, next.epoch, next.term), (Some(member(3, 1)), Epoch(6), Epoch(6)));
@@ -295,7 +302,7 @@ fn a_volume_that_was_given_up_is_not_awaited() {
     // With nobody left, the best copy there is is taken, once every expected server is there.
     configure(&mut view, &accepted.without_volume(&member(2, 1)));
     register(&mut view, replaced(member(2, 2)), Some((6, 50)));
-    assert!(decide(&view, &BTreeMap::new(), Assign::Fresh, true).is_empty());
+    assert!(decide_all(&view, Assign::Fresh).is_empty());
     assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
 }
 
@@ -374,7 +381,8 @@ fn who_leaves_for_good_is_replaced_and_who_restarts_is_not() {
     configure(&mut view, &shrunk);
     let filled = decide_one(&view).unwrap();
     assert_eq!(filled.learners, [member(4, 1)], "a server that leaves is given no copies");
-    assert!(decide(&view, &BTreeMap::new(), Assign::Any, false).is_empty(), "nor is any while one restarts");
+    let leeway = Leeway { assign: Assign::Any, fills: false };
+    assert!(Docket::default().decide(&view, leeway, |_| true).next.is_empty(), "nor is any while one restarts");
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! A process's mirror of the coordinator's tree, read as tables, regions, servers and master.
 //!
-//! Invariant: between `Up` and `Synced` the mirror still answers what it knew before; the new tree is gathered aside
-//! and takes its place at once, so nobody seems dead only because a connection was made anew. Pure; one thread at a
-//! time.
+//! Invariants:
+//! - Between `Up` and `Synced` the mirror still answers what it knew before; the new tree is gathered aside and takes its place
+//!   at once, so nobody seems dead only because a connection was made anew.
+//! - Whatever differs from what it was is among the changes that [`View::take_changed`] tells, once.
+//!
+//! Pure; one thread at a time.
 
-use crate::CoordinatorEvent;
-use leeward_format::cluster::{
-    ClusterPath, GroupConfig, Intent, Member, RegionMap, ServerInfo, TableOptions, decode_value,
-};
+use crate::{CoordinatorEvent, Routes};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, ServerInfo, TableOptions, decode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::routing::Routing;
 use leeward_format::{DecodeError, RegionId, ServerId};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The mirror.
 #[derive(Debug, Default)]
@@ -19,15 +20,59 @@ pub struct View {
     current: Content,
     gathering: Option<Content>,
     synced: bool,
-    map: Option<Arc<RegionMap>>,
+    changed: Changed,
+}
+
+/// What changed of a mirror: what came, went or has another value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Regions.
+    pub regions: BTreeSet<RegionId>,
+    /// Tables.
+    pub tables: BTreeSet<String>,
+    /// Some server, what is to become of one, or the master; or the mirror follows the coordinator again.
+    pub servers: bool,
+}
+
+impl Changed {
+    /// Nothing did.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty() && self.tables.is_empty() && !self.servers
+    }
+
+    /// And this as well.
+    pub(crate) fn add(&mut self, other: Changed) {
+        self.regions.extend(other.regions);
+        self.tables.extend(other.tables);
+        self.servers |= other.servers;
+    }
+
+    fn add_path(&mut self, path: ClusterPath) {
+        match path {
+            ClusterPath::Region(id) => drop(self.regions.insert(id)),
+            ClusterPath::Table(name) => drop(self.tables.insert(name)),
+            ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => self.servers = true,
+        }
+    }
+
+    /// What differs between two contents.
+    fn between(old: &Content, new: &Content) -> Changed {
+        let is_one_else = old.master != new.master || old.intents != new.intents;
+        let (old, new) = (&old.routes, &new.routes);
+        let (tables, others) = (old.versioned_tables(), new.versioned_tables());
+        let regions = old.regions().chain(new.regions()).map(|config| config.region);
+        let names = tables.keys().chain(others.keys());
+        Changed {
+            regions: regions.filter(|id| old.versioned(*id) != new.versioned(*id)).collect(),
+            tables: names.filter(|name| tables.get(*name) != others.get(*name)).cloned().collect(),
+            servers: old.versioned_servers() != new.versioned_servers() || is_one_else,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Content {
-    version: u64,
-    tables: BTreeMap<String, (u64, TableOptions)>,
-    regions: BTreeMap<RegionId, (u64, GroupConfig)>,
-    servers: BTreeMap<ServerId, (u64, ServerInfo)>,
+    routes: Routes,
     intents: BTreeMap<ServerId, (u64, Intent)>,
     master: Option<(u64, Member)>,
 }
@@ -45,22 +90,31 @@ impl View {
                 self.gathering = None;
             }
             CoordinatorEvent::Changed(changes) => {
-                let content = self.gathering.as_mut().unwrap_or(&mut self.current);
-                changes.iter().for_each(|change| content.take(change));
-                if self.gathering.is_none() {
-                    self.map = None;
-                }
+                let mut unseen = Changed::default();
+                let (content, changed) = match &mut self.gathering {
+                    Some(gathered) => (gathered, &mut unseen),
+                    None => (&mut self.current, &mut self.changed),
+                };
+                changes.iter().for_each(|change| content.take(change, changed));
             }
             CoordinatorEvent::Synced { version } => {
                 if let Some(mut content) = self.gathering.take() {
-                    content.version = content.version.max(*version);
+                    content.routes.reach(*version);
+                    content.routes.is_whole();
+                    self.changed.add(Changed::between(&self.current, &content));
                     self.current = content;
-                    self.map = None;
                 }
+                // Whoever looked meanwhile did not know who is there.
+                self.changed.servers = true;
                 self.synced = true;
             }
             CoordinatorEvent::Reply { .. } => {}
         }
+    }
+
+    /// What has changed since the last call.
+    pub fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.changed)
     }
 
     /// Whether the mirror follows the coordinator now; otherwise it is what was last known.
@@ -69,31 +123,35 @@ impl View {
     }
     /// Number of the last change that the mirror holds.
     pub fn version(&self) -> u64 {
-        self.current.version
+        self.routes().version()
+    }
+    /// Tables, regions and servers, to route by.
+    pub fn routes(&self) -> &Routes {
+        &self.current.routes
     }
     /// Options of a table.
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
-        self.current.tables.get(name).map(|(_, options)| options)
+        self.routes().table(name)
     }
     /// Options of every table, by name.
     pub fn tables(&self) -> impl Iterator<Item = &TableOptions> + '_ {
-        self.current.tables.values().map(|(_, options)| options)
+        self.routes().tables()
     }
     /// Every region, by id.
     pub fn regions(&self) -> impl Iterator<Item = &GroupConfig> + '_ {
-        self.current.regions.values().map(|(_, config)| config)
+        self.routes().regions().map(|config| &**config)
     }
     /// A region's configuration.
     pub fn region(&self, id: RegionId) -> Option<&GroupConfig> {
-        self.current.regions.get(&id).map(|(_, config)| config)
+        self.routes().region(id).map(|config| &**config)
     }
     /// Every live server, by id.
     pub fn servers(&self) -> impl Iterator<Item = &ServerInfo> + '_ {
-        self.current.servers.values().map(|(_, info)| info)
+        self.routes().servers()
     }
     /// A live server.
     pub fn server(&self, id: ServerId) -> Option<&ServerInfo> {
-        self.current.servers.get(&id).map(|(_, info)| info)
+        self.routes().server(id)
     }
     /// Whether exactly this life of the server has a session.
     pub fn is_live(&self, member: Member) -> bool {
@@ -114,75 +172,67 @@ impl View {
     /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
         match path {
-            ClusterPath::Region(id) => self.current.regions.get(id).map(|(version, _)| *version),
-            ClusterPath::Server(id) => self.current.servers.get(id).map(|(version, _)| *version),
+            ClusterPath::Region(id) => self.routes().versioned(*id).map(|region| region.version),
+            ClusterPath::Server(id) => self.routes().versioned_servers().get(id).map(|(version, _)| *version),
             ClusterPath::Intent(id) => self.current.intents.get(id).map(|(version, _)| *version),
             ClusterPath::Master => self.current.master.map(|(version, _)| version),
-            ClusterPath::Table(name) => self.current.tables.get(name).map(|(version, _)| *version),
+            ClusterPath::Table(name) => self.routes().versioned_tables().get(name).map(|(version, _)| *version),
         }
-    }
-    /// Tables, regions sorted by table and start, and live servers: what routing needs. Built once a change.
-    pub fn region_map(&mut self) -> Arc<RegionMap> {
-        let map = self.map.get_or_insert_with(|| {
-            let mut regions: Vec<GroupConfig> =
-                self.current.regions.values().map(|(_, config)| config.clone()).collect();
-            regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
-            let servers = self.current.servers.values().map(|(_, info)| info.clone()).collect();
-            let tables = self.current.tables.values().map(|(_, options)| options.clone()).collect();
-            Arc::new(RegionMap { version: self.current.version, tables, regions, servers })
-        });
-        map.clone()
     }
 }
 
 impl Content {
-    fn take(&mut self, change: &Change) {
-        self.version = self.version.max(change.version);
+    fn take(&mut self, change: &Change, changed: &mut Changed) {
+        self.routes.reach(change.version);
         let Some(path) = ClusterPath::parse(&change.path) else { return };
-        if let Err(error) = self.put(path, change) {
+        changed.add_path(path.clone());
+        if let Err(error) = self.put(path.clone(), change) {
             // Left out, as if it were not there: one damaged value must not take the process down.
             tracing::error!(path = change.path, version = change.version, %error, "the coordinator holds a value that makes no sense");
+            self.remove(path, change.version);
         }
     }
 
     fn put(&mut self, path: ClusterPath, change: &Change) -> Result<(), DecodeError> {
         let version = change.version;
-        match (path, &change.value) {
-            (ClusterPath::Table(name), None) => drop(self.tables.remove(&name)),
-            (ClusterPath::Region(id), None) => drop(self.regions.remove(&id)),
-            (ClusterPath::Server(id), None) => drop(self.servers.remove(&id)),
-            (ClusterPath::Intent(id), None) => drop(self.intents.remove(&id)),
-            (ClusterPath::Master, None) => self.master = None,
-            (ClusterPath::Table(name), Some(value)) => {
-                self.tables.remove(&name);
+        let Some(value) = &change.value else {
+            self.remove(path, version);
+            return Ok(());
+        };
+        match path {
+            ClusterPath::Table(name) => {
                 let options: TableOptions = decode_value("table", value)?;
                 if options.name != name {
                     return Err(DecodeError::invalid("table", format!("{:?} stored as {name:?}", options.name)));
                 }
-                self.tables.insert(name, (version, options));
+                self.routes.put_table(version, options);
             }
-            (ClusterPath::Region(id), Some(value)) => {
-                self.regions.remove(&id);
+            ClusterPath::Region(id) => {
                 let config: GroupConfig = decode_value("region", value)?;
                 same("region", id.0, config.region.0)?;
-                self.regions.insert(id, (version, config));
+                self.routes.put_region(version, config);
             }
-            (ClusterPath::Server(id), Some(value)) => {
-                self.servers.remove(&id);
+            ClusterPath::Server(id) => {
                 let info: ServerInfo = decode_value("server", value)?;
                 same("server", id.0, info.member.server.0)?;
-                self.servers.insert(id, (version, info));
+                self.routes.put_server(version, info);
             }
-            (ClusterPath::Intent(id), Some(value)) => {
-                self.intents.remove(&id);
+            ClusterPath::Intent(id) => {
                 self.intents.insert(id, (version, decode_value("intent", value)?));
             }
-            (ClusterPath::Master, Some(value)) => {
-                self.master = None;
-                self.master = Some((version, decode_value("master", value)?));
-            }
+            ClusterPath::Master => self.master = Some((version, decode_value("master", value)?)),
         }
         Ok(())
+    }
+
+    fn remove(&mut self, path: ClusterPath, version: u64) {
+        match path {
+            ClusterPath::Table(name) => self.routes.remove_table(version, &name),
+            ClusterPath::Region(id) => self.routes.remove_region(version, id),
+            ClusterPath::Server(id) => self.routes.remove_server(id),
+            ClusterPath::Intent(id) => drop(self.intents.remove(&id)),
+            ClusterPath::Master => self.master = None,
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use crate::{SessionId, Tree};
 use bytes::Bytes;
 use leeward_format::cluster::encode_value;
 use leeward_format::coordinator::CoordinatorOp;
-use leeward_format::{Incarnation, VolumeId};
+use leeward_format::routing::Routing;
+use leeward_format::{Epoch, Incarnation, VolumeId};
 
 fn info(server: u32, incarnation: u64) -> ServerInfo {
     ServerInfo {
@@ -43,13 +44,42 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
     view.handle(&CoordinatorEvent::Synced { version: 9 });
     assert!(view.is_synced());
     assert_eq!(view.table("default"), Some(&table));
-    let map = view.region_map();
+    let map = view.routes().region_map();
     assert_eq!(map.version, 9);
     let bounds: Vec<(&[u8], Option<&[u8]>)> =
         map.regions.iter().map(|region| (&region.start[..], region.end.as_deref())).collect();
     assert_eq!(bounds, [(&b""[..], Some(&b"g"[..])), (b"g", Some(b"p")), (b"p", None)]);
-    assert_eq!(map.region_of("default", b"h").map(|region| region.region), Some(RegionId(2)));
-    assert!(Arc::ptr_eq(&map, &view.region_map()), "built once a change");
+    assert_eq!(view.routes().region_of("default", b"h").map(|region| region.region), Some(RegionId(2)));
+    let changed = view.take_changed();
+    assert_eq!(changed.regions, (1..=3).map(RegionId).collect());
+    assert!(changed.servers && changed.tables.contains("default"));
+    assert!(view.take_changed().is_empty());
+}
+
+#[test]
+fn what_a_new_connection_shows_to_be_different_has_changed() {
+    let mut tree = Tree::new();
+    let table = TableOptions::default();
+    tree.apply(None, &bootstrap_op(&table, RegionId(1), &[Bytes::from("g"), Bytes::from("p")])).unwrap();
+    let mut view = View::default();
+    let connect = |view: &mut View, tree: &Tree| {
+        view.handle(&UP);
+        view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
+        assert!(view.take_changed().is_empty(), "nothing has, until the new tree is whole");
+        view.handle(&CoordinatorEvent::Synced { version: tree.version() });
+        view.take_changed()
+    };
+    assert_eq!(connect(&mut view, &tree).regions.len(), 3);
+    assert!(connect(&mut view, &tree).regions.is_empty());
+    let config = GroupConfig { epoch: Epoch(1), ..view.region(RegionId(2)).unwrap().clone() };
+    let (path, value) = (ClusterPath::Region(RegionId(2)).to_string(), encode_value(&config));
+    let version = tree.get(&path).unwrap().0;
+    tree.apply(None, &CoordinatorOp::Set { path, value, version }).unwrap();
+    let path = ClusterPath::Region(RegionId(3)).to_string();
+    tree.apply(None, &CoordinatorOp::Delete { path, version: None }).unwrap();
+    let changed = connect(&mut view, &tree);
+    assert_eq!(changed.regions, [RegionId(2), RegionId(3)].into());
+    assert!(changed.tables.is_empty() && changed.servers, "who is there is always looked at");
 }
 
 #[test]

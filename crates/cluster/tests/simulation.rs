@@ -487,7 +487,7 @@ impl Cluster {
         for process in self.processes.values_mut() {
             assert!(process.agent.is_registered(), "seed {seed}");
             assert!(process.proposals.is_empty(), "seed {seed}: every proposal has its outcome");
-            maps.insert(format!("{:?}", process.agent.region_map()));
+            maps.insert(format!("{:?}", process.agent.view().routes().region_map()));
         }
         assert_eq!(maps.len(), 1, "seed {seed}: everyone has the same map");
         for config in self.truth.values() {

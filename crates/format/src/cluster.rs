@@ -534,7 +534,8 @@ pub struct ServerInfo {
     pub copies: Vec<CopyFound>,
 }
 
-/// Everything a client or node needs to route: tables, their regions in key order, and live servers.
+/// All of the coordinator's state that operators look at: tables, their regions in key order, and live servers. Nodes and clients
+/// [route](crate::routing) by what they know of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionMap {
     /// Version of the coordinator's state that this was read from.
@@ -548,11 +549,6 @@ pub struct RegionMap {
 }
 
 impl RegionMap {
-    /// The region of `table` that holds `key`.
-    pub fn region_of(&self, table: &str, key: &[u8]) -> Option<&GroupConfig> {
-        let after = self.regions.partition_point(|region| (&region.table[..], &region.start[..]) <= (table, key));
-        self.regions[..after].last().filter(|region| region.table == table && region.contains(key))
-    }
     /// The regions of `table`, in key order; none if there is no such table.
     pub fn regions_of(&self, table: &str) -> &[GroupConfig] {
         let from = self.regions.partition_point(|region| &region.table[..] < table);

@@ -20,6 +20,8 @@ pub mod packed;
 pub mod range;
 pub mod record;
 pub mod ring;
+pub mod routes;
+pub mod routing;
 pub mod segment;
 mod stamp;
 pub mod superblock;

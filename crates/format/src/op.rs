@@ -4,13 +4,17 @@
 //! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
 //! spans regions (MGET, KRANGE) is several operations.
 
-use crate::cluster::{GroupConfig, Intent, RegionMap, RegionWish};
+use crate::cluster::{Intent, RegionWish};
 use crate::manifest::SegmentKind;
-use crate::table::{NewTable, TableChange, TableName};
+use crate::routing::Routing;
+use crate::table::{NewTable, TableChange};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+mod messages;
+pub use messages::{Reply, Request};
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
@@ -348,22 +352,15 @@ impl Op {
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
-    pub fn region_in<'a>(&self, map: &'a RegionMap, table: &str) -> Option<&'a GroupConfig> {
+    pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
             Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
-                map.region_of(table, start)
+                routes.region_of(table, start)
             }
-            Op::Scan { end: None, .. } => map.regions_of(table).last(),
-            Op::Scan { end: Some(end), .. } => {
-                // The end is exclusive: the region of the greatest key below it.
-                let regions = map.regions_of(table);
-                let below = regions.partition_point(|region| region.start < *end);
-                regions[..below].last().or(regions.first())
-            }
-            Op::Count { region } | Op::Checkpoint { region, .. } => {
-                map.regions.iter().find(|config| config.region == *region)
-            }
-            op => map.region_of(table, op.key()?),
+            // The end is exclusive.
+            Op::Scan { end, .. } => routes.region_below(table, end.as_deref()),
+            Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
+            op => routes.region_of(table, op.key()?),
         }
     }
     /// The operation may change the store.
@@ -506,100 +503,4 @@ pub enum OpError {
     /// The node cannot serve: its volume met an error. An operator must act.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-}
-
-/// Native client to node: operations to be carried out as one batch, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
-    /// First message of a connection. Answered by [`Reply::Map`].
-    Hello {
-        /// Name for `CLIENT LIST` and logs.
-        client: String,
-    },
-    /// Operations, answered by [`Reply::Results`] with the same id.
-    Ops {
-        /// Chosen by the client, echoed.
-        id: u64,
-        /// Answer [`OpError::NotPrimary`] for keys whose primary is another server, instead of forwarding.
-        direct: bool,
-        /// The table that they are on.
-        table: TableName,
-        /// The batch.
-        ops: Vec<Op>,
-    },
-    /// Ask for the region map. Answered by [`Reply::Map`].
-    Map,
-    /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
-    /// [`Reply::Node`].
-    Who,
-    /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
-    RingOffer,
-    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
-    /// or by [`Reply::RingRefused`].
-    RingOpen {
-        /// Where the client's fabric listens.
-        address: String,
-        /// Bytes of the request ring.
-        request_bytes: u32,
-        /// Bytes of the reply ring; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
-        reply_bytes: u32,
-        /// Descriptor of the memory that the reply ring is in.
-        reply: Bytes,
-    },
-    /// There is something in the ring, and the node may be asleep. Not answered.
-    RingBell,
-}
-
-/// Node to native client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
-    /// Tables, regions and servers as this node knows them; also sent before results that hold
-    /// [`OpError::NotPrimary`].
-    Map(RegionMap),
-    /// Answers in the order of the operations.
-    Results {
-        /// Id of the request.
-        id: u64,
-        /// One an operation.
-        results: Vec<OpResult>,
-    },
-    /// Who the node is.
-    Node {
-        /// Its number.
-        server: ServerId,
-        /// Where operators reach it.
-        admin_address: String,
-    },
-    /// Requests may go through rings.
-    RingOffer {
-        /// The fabric that the rings are on: `shm`, `tcp`.
-        fabric: String,
-        /// The node's number on it.
-        node: u32,
-        /// The client's number on it.
-        client: u32,
-        /// Where the node's fabric listens.
-        address: String,
-        /// Most bytes of a request ring.
-        most_bytes: u32,
-    },
-    /// There is no ring for this client; requests may go over the connection.
-    RingRefused {
-        /// Why, in words.
-        reason: String,
-    },
-    /// The rings are there. They end with the connection.
-    RingOpen {
-        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
-        request: Bytes,
-        /// Key of the messages in the request ring.
-        request_key: u64,
-        /// Key of the messages in the reply ring.
-        reply_key: u64,
-    },
-    /// There is something in the reply ring for a client that went to sleep with this number.
-    RingBell {
-        /// The number, from the control word behind the request ring.
-        sleep: u64,
-    },
 }

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, RegionWish, TableOptions,
+    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Member, Placement, Posting, RegionWish,
+    TableOptions,
 };
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -12,8 +13,9 @@ use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::routes::{RoutesUpdate, TableRoutes};
 use leeward_format::table::{NewTable, TableChange, TableName};
-use leeward_format::{Epoch, Expiry, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs};
+use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -64,9 +66,10 @@ fn expiry() -> Expiry {
 
 #[test]
 fn requests() {
-    let hello = Request::Hello { client: "bench".into() };
+    let hello = Request::Hello { client: "bench".into(), known: 300 };
     check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
     check(FrameKind::Request, Request::Who, include_str!("golden/request-who.hex"));
+    check(FrameKind::Request, Request::Routes { known: 300 }, include_str!("golden/request-routes.hex"));
     let (address, reply) = ("@c".into(), Bytes::from_static(&[1, 2, 3]));
     let open = Request::RingOpen { address, request_bytes: 4096, reply_bytes: 8192, reply };
     check(FrameKind::Request, open, include_str!("golden/request-ring-open.hex"));
@@ -155,6 +158,29 @@ fn replies() {
     check(FrameKind::Reply, offer, include_str!("golden/reply-ring-offer.hex"));
     let open = Reply::RingOpen { request: Bytes::from_static(&[1, 2, 3]), request_key: 1, reply_key: 300 };
     check(FrameKind::Reply, open, include_str!("golden/reply-ring-open.hex"));
+}
+
+#[test]
+fn routes() {
+    let member = |server| Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) };
+    let config = |region, start: &'static str, primary: Option<u32>| GroupConfig {
+        start: start.into(),
+        epoch: Epoch(300),
+        term: Epoch(300),
+        primary: primary.map(member),
+        backups: vec![member(2), member(3)],
+        ..GroupConfig::unassigned(RegionId(region), "orders")
+    };
+    let regions = [config(7, "k1", Some(1)), config(9, "k23", None), config(8, "k25", Some(1))];
+    let update = RoutesUpdate {
+        version: 700,
+        since: Some(300),
+        digest: 1,
+        tables: vec![TableRoutes::pack("orders", true, &regions), TableRoutes::pack("old", false, [])],
+        gone: vec![RegionId(5)],
+        servers: vec![(ServerId(1), "host:1".into())],
+    };
+    check(FrameKind::Reply, Reply::Routes(update), include_str!("golden/reply-routes.hex"));
 }
 
 #[test]

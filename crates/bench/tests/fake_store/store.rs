@@ -7,6 +7,7 @@ use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ServerInfo, 
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::routes::RoutesUpdate;
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -127,7 +128,10 @@ impl Store {
                     return;
                 }
                 let reply = match request {
-                    Request::Hello { .. } | Request::Map => Reply::Map(self.map(state.life)),
+                    Request::Hello { .. } | Request::Routes { .. } => {
+                        Reply::Routes(RoutesUpdate::everything(&self.map(state.life)))
+                    }
+                    Request::Map => Reply::Map(self.map(state.life)),
                     Request::Who | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
                         unreachable!("the benchmark does not ask")
                     }

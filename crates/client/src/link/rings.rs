@@ -14,6 +14,7 @@ use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
 use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES, UNIT_BYTES};
 use mio::Token;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +25,7 @@ const OP_OVERHEAD_BYTES: usize = 48;
 const TABLE_OVERHEAD_BYTES: usize = 512;
 /// What a request takes besides its operations, at most.
 const REQUEST_OVERHEAD_BYTES: usize = 128;
-/// Room for a region map: that of a small cluster. A larger one is fetched.
+/// Room for a region map, or routes: those of a small cluster. Larger ones are fetched.
 const MAP_ROOM_BYTES: usize = 4 << 10;
 
 /// What the rings of a session's links have in common.
@@ -41,15 +42,15 @@ pub(super) struct Rings {
     rooms: Rooms,
     /// The request that was sent over the connection, and is not answered.
     over_stream: Option<u64>,
-    /// The node is to be asked for its map.
-    wants_map: bool,
+    /// What the node is to be asked besides operations.
+    questions: VecDeque<Request>,
     frame: Vec<u8>,
 }
 
 impl Rings {
     pub(super) fn new(options: RingOptions, token: Token) -> Rings {
         let rooms = Rooms::new(0);
-        Rings { options, token, ends: None, rooms, over_stream: None, wants_map: false, frame: Vec::new() }
+        Rings { options, token, ends: None, rooms, over_stream: None, questions: VecDeque::new(), frame: Vec::new() }
     }
 
     /// Rings that can be used.
@@ -57,17 +58,19 @@ impl Rings {
         self.ends.as_mut().filter(|ends| ends.is_open())
     }
 
-    /// Asks for the map; false while there is no room to.
-    fn send_map_request(&mut self) -> bool {
-        let mut frame = Vec::new();
-        write_frame(FrameKind::Request, &Request::Map, &mut frame);
-        let Some(ends) = self.open() else { return false };
-        let room = MAP_ROOM_BYTES.min(ends.most_room());
-        let has_room = ends.has_room(frame.len(), room);
-        if has_room {
+    /// Asks what is to be asked, as far as there is room to.
+    fn send_questions(&mut self) {
+        while let Some(question) = self.questions.front() {
+            let mut frame = Vec::new();
+            write_frame(FrameKind::Request, question, &mut frame);
+            let Some(ends) = self.open() else { return };
+            let room = MAP_ROOM_BYTES.min(ends.most_room());
+            if !ends.has_room(frame.len(), room) {
+                return;
+            }
             ends.send(&frame, room);
+            self.questions.pop_front();
         }
-        has_room
     }
 }
 
@@ -131,10 +134,15 @@ impl Link {
         }
     }
 
-    /// Has the ring ask for the map; false where there is none.
-    pub(super) fn ask_map_in_ring(&mut self) -> bool {
-        let rings = self.rings.as_mut().filter(|rings| rings.ends.as_ref().is_some_and(Ends::is_open));
-        rings.map(|rings| rings.wants_map = true).is_some()
+    /// Has the ring ask this; hands the question back where there is none.
+    pub(super) fn ask_in_ring(&mut self, question: Request) -> Option<Request> {
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.ends.as_ref().is_some_and(Ends::is_open)) else {
+            return Some(question);
+        };
+        if !rings.questions.contains(&question) {
+            rings.questions.push_back(question);
+        }
+        None
     }
 
     /// An answer is due that comes over the connection, or rings are.
@@ -144,8 +152,8 @@ impl Link {
 
     /// Puts operations that wait into the ring, as far as there is room; over the connection what fits no ring.
     pub(super) fn flush_into_rings(&mut self, now: Instant) {
-        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.wants_map) {
-            rings.wants_map = !rings.send_map_request();
+        if let Some(rings) = &mut self.rings {
+            rings.send_questions();
         }
         while !self.waiting.is_empty() {
             let has_flights = !self.flights.is_empty();

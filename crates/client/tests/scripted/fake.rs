@@ -5,6 +5,7 @@ use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::routes::RoutesUpdate;
 use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,8 +16,8 @@ use std::thread;
 pub(crate) enum Act {
     /// Answers.
     Results(Vec<OpResult>),
-    /// Sends its map, then answers.
-    MapThen(Vec<OpResult>),
+    /// Tells where regions are, then answers.
+    RoutesThen(Vec<OpResult>),
     /// Closes the connection without an answer.
     Close,
     /// Never answers.
@@ -90,7 +91,8 @@ impl FakeNode {
                 input.drain(..bytes);
                 let mut out = Vec::new();
                 match request {
-                    Request::Hello { .. } | Request::Map => self.write_map(&mut out),
+                    Request::Hello { .. } | Request::Routes { .. } => self.write_routes(&mut out),
+                    Request::Map => write_frame(FrameKind::Reply, &Reply::Map(self.map()), &mut out),
                     Request::Who => {
                         let node = Reply::Node { server: ServerId(1), admin_address: "admin:1".into() };
                         write_frame(FrameKind::Reply, &node, &mut out);
@@ -108,8 +110,8 @@ impl FakeNode {
                             Act::Results(results) => {
                                 write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
                             }
-                            Act::MapThen(results) => {
-                                self.write_map(&mut out);
+                            Act::RoutesThen(results) => {
+                                self.write_routes(&mut out);
                                 write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
                             }
                             Act::Close => return,
@@ -129,9 +131,12 @@ impl FakeNode {
         }
     }
 
-    fn write_map(&self, out: &mut Vec<u8>) {
-        let map = self.map.lock().expect("no panic").clone();
-        write_frame(FrameKind::Reply, &Reply::Map(map), out);
+    fn map(&self) -> RegionMap {
+        self.map.lock().expect("no panic").clone()
+    }
+
+    fn write_routes(&self, out: &mut Vec<u8>) {
+        write_frame(FrameKind::Reply, &Reply::Routes(RoutesUpdate::everything(&self.map())), out);
     }
 }
 

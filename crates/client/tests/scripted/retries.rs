@@ -67,7 +67,7 @@ fn not_primary_moves_every_kind_of_operation_to_the_new_primary_once() {
     let new = map(2, &[("", 2)], &[&a, &b]);
     let one = FakeNode::serve(one, map(1, &[("", 1)], &[&a, &b]), |ops| {
         let error = OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) };
-        Act::MapThen(vec![OpResult::Error(error); ops.len()])
+        Act::RoutesThen(vec![OpResult::Error(error); ops.len()])
     });
     let two = FakeNode::serve(two, new.clone(), succeed);
     let client = Client::connect(&[&a], options()).expect("the node answers");

@@ -6,6 +6,7 @@ use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId, ShmFabric};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
 use leeward_format::ring::{CONTROL_BYTES, Cursor, Identity, Next, RingKind, Slot, write_message};
+use leeward_format::routes::RoutesUpdate;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -66,7 +67,7 @@ impl Node {
         let mut input = Vec::new();
         let (reply, memory) = loop {
             match Node::frame(&mut stream, &mut input).expect("the client goes on") {
-                Request::Hello { .. } | Request::Map => Node::say(&mut stream, &Reply::Map(map.clone())),
+                Request::Hello { .. } => Node::say(&mut stream, &Reply::Routes(RoutesUpdate::everything(&map))),
                 Request::RingOffer => {
                     let (fabric, address) = ("shm".into(), name.clone());
                     let (node, client) = (NODE.0, CLIENT.0);
@@ -125,6 +126,7 @@ impl Node {
             let (sequence, slot, request) = self.request();
             let reply = match request {
                 Request::Map => Reply::Map(self.map.clone()),
+                Request::Routes { .. } => Reply::Routes(RoutesUpdate::everything(&self.map)),
                 Request::Ops { id, ops, .. } => {
                     let results = Reply::Results { id, results: ops.iter().map(success).collect() };
                     if matches!(&ops[0], Op::Get { key: asked } | Op::Add { key: asked, .. } if asked == key) {
@@ -219,7 +221,7 @@ fn rings_that_are_too_small_are_refused() {
                         let (fabric, address) = ("shm".into(), "@nobody".into());
                         Reply::RingOffer { fabric, node: 1, client: 2, address, most_bytes }
                     }
-                    _ => Reply::Map(map.clone()),
+                    _ => Reply::Routes(RoutesUpdate::everything(&map)),
                 };
                 Node::say(&mut stream, &reply);
             }

@@ -56,9 +56,8 @@ impl Agent {
 
     /// Sends the next creation, if none is under way.
     pub(super) fn carry_creations(&mut self) {
-        let is_under_way = |agent: &Agent| {
-            agent.outstanding.values().any(|outstanding| matches!(outstanding.purpose, Purpose::Creation(_)))
-        };
+        let is_under_way =
+            |agent: &Agent| agent.asked.purposes().any(|purpose| matches!(purpose, Purpose::Creation(_)));
         while !is_under_way(self)
             && let Some(mut creation) = self.creations.pop_front()
         {

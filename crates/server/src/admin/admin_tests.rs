@@ -22,10 +22,7 @@ fn snapshot() -> Snapshot {
     };
     let status =
         NodeStatus { server: ServerId(2), coordinator_up: true, regions: vec![region], ..NodeStatus::default() };
-    Snapshot {
-        status,
-        map: Arc::new(RegionMap { version: 8, tables: Vec::new(), regions: vec![group], servers: Vec::new() }),
-    }
+    Snapshot { status, map: RegionMap { version: 8, tables: Vec::new(), regions: vec![group], servers: Vec::new() } }
 }
 
 #[test]
@@ -36,7 +33,7 @@ fn readiness_names_what_is_missing() {
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("region 1 is recovering"));
     waiting.status.regions[0].role = Role::Backup;
     assert_eq!(view::not_ready(&waiting), None, "a backup serves nobody");
-    waiting.map = Arc::default();
+    waiting.map = RegionMap::default();
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the cluster has no regions yet"));
     waiting.status.absence = Some("the coordinator at x cannot be reached".into());
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator at x cannot be reached"));

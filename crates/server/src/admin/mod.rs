@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// The node's figures.
     pub status: NodeStatus,
     /// The cluster as the node knows it.
-    pub map: Arc<RegionMap>,
+    pub map: RegionMap,
 }
 
 /// The running admin port. Dropping it closes the port.

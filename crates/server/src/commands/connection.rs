@@ -55,8 +55,8 @@ pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Contex
         Some(0) => TableName::default(),
         Some(_) => return error("DB index is out of range"),
         None => match String::from_utf8_lossy(&args[1]).parse::<TableName>() {
-            Ok(table) if context.map.table(&table).is_some() => table,
-            Ok(_) if context.map.tables.is_empty() => {
+            Ok(table) if context.routes.table(&table).is_some() => table,
+            Ok(_) if context.routes.tables().next().is_none() => {
                 return Work::Ready(Reply::Error("LOADING the cluster has no tables yet; try again".into()));
             }
             Ok(table) => return error(unknown_table(&table)),

@@ -37,7 +37,7 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
         return Work::Ready(Reply::Verbatim(text));
     }
     // A region that cannot answer must not fail INFO, which is what one looks at when something fails.
-    let tables = context.map.tables.iter().map(|table| (table.name.clone(), context.map.regions_of(&table.name)));
+    let tables = context.routes.tables().map(|table| (table.name.clone(), context.routes.regions_of(&table.name)));
     let counts: Vec<_> = tables.map(|(name, regions)| (name, strings::counts(regions))).collect();
     let lengths: Vec<(String, usize)> = counts.iter().map(|(name, ops)| (name.clone(), ops.len())).collect();
     Work::many_with_errors(counts.into_iter().flat_map(|(_, ops)| ops).collect(), move |mut counts| {

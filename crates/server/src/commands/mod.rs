@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::node::status::NodeStatus;
 use crate::resp::Reply;
-use leeward_format::cluster::RegionMap;
+use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, check_range};
 use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -46,7 +46,7 @@ pub struct Context<'a> {
     /// Now.
     pub now: Nanos,
     /// Regions as the node knows them.
-    pub map: &'a RegionMap,
+    pub routes: &'a Routes,
     /// The node's figures.
     pub figures: &'a dyn Figures,
     /// What all connections share.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpError, OpResult, check_range};
 use leeward_format::table::TableName;
+use std::sync::Arc;
 
 /// Most entries asked for in one operation.
 const STEP_ENTRIES: u64 = 1024;
@@ -178,14 +179,14 @@ pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) ->
     if let Err(error) = check_range(&start, end.as_deref()) {
         return Work::Ready(error_reply(&error));
     }
-    let is_touched = |group: &&GroupConfig| {
+    let is_touched = |group: &&Arc<GroupConfig>| {
         end.as_ref().is_none_or(|end| group.start < *end) && group.end.as_ref().is_none_or(|edge| start < *edge)
     };
-    let part = |group: &GroupConfig| {
+    let part = |group: &Arc<GroupConfig>| {
         let edge = group.end.as_ref().filter(|edge| end.as_ref().is_none_or(|end| *edge < end));
         Op::DeleteRange { start: start.clone().max(group.start.clone()), end: edge.or(end.as_ref()).cloned() }
     };
-    let ops: Vec<Op> = context.map.regions_of(&session.table).iter().filter(is_touched).map(part).collect();
+    let ops: Vec<Op> = context.routes.regions_of(&session.table).filter(is_touched).map(part).collect();
     if ops.is_empty() {
         return Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into()));
     }

@@ -8,6 +8,7 @@ use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Condition, Lifetime, Op, OpResult};
+use std::sync::Arc;
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
 
@@ -236,15 +237,15 @@ pub(super) fn append(args: &[Bytes]) -> Work {
 
 /// `DBSIZE`: the estimates of the table's regions, added up.
 pub(super) fn dbsize(session: &Session, context: &Context) -> Work {
-    match counts(context.map.regions_of(&session.table)) {
+    match counts(context.routes.regions_of(&session.table)) {
         ops if ops.is_empty() => Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into())),
         ops => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
     }
 }
 
 /// One [`Op::Count`] a region.
-pub(super) fn counts(regions: &[GroupConfig]) -> Vec<Op> {
-    regions.iter().map(|group| Op::Count { region: group.region }).collect()
+pub(super) fn counts<'a>(regions: impl Iterator<Item = &'a Arc<GroupConfig>>) -> Vec<Op> {
+    regions.map(|group| Op::Count { region: group.region }).collect()
 }
 
 /// Sum of integers; `None` if one of them is missing.
@@ -265,7 +266,7 @@ pub(super) fn wait(args: &[Bytes]) -> Work {
         None => Work::Ready(Reply::err("timeout is not an integer or out of range")),
         Some(timeout) if timeout < 0 => Work::Ready(Reply::err("timeout is negative")),
         Some(_) => Work::InTurn(|context, table| {
-            let backups = context.map.regions_of(table).iter().map(|group| group.backups.len()).min();
+            let backups = context.routes.regions_of(table).map(|group| group.backups.len()).min();
             Reply::Integer(backups.unwrap_or(0) as i64)
         }),
     }

@@ -40,6 +40,8 @@ pub struct Session {
     /// Operations in flight, in order of submission; `first_op` numbers the first. An answered one is `None`.
     ops: VecDeque<Option<Place>>,
     first_op: u64,
+    /// Version of the coordinator's state of which the client knows the routes, or is being told.
+    told: u64,
     stopped: bool,
     frame: Vec<u8>,
     for_rings: Vec<(Door, Vec<u8>)>,
@@ -53,7 +55,7 @@ struct Pending {
     results: Vec<Option<OpResult>>,
     waiting: usize,
     bytes: usize,
-    /// A result says that another node is the primary: the client gets the region map first.
+    /// A result says that another node is the primary: the client is told of newer routes first.
     is_misrouted: bool,
 }
 
@@ -79,6 +81,7 @@ impl Session {
             first_request: 0,
             ops: VecDeque::new(),
             first_op: 0,
+            told: 0,
             stopped: false,
             frame: Vec::new(),
             for_rings: Vec::new(),
@@ -170,13 +173,14 @@ impl Session {
 
     fn begin(&mut self, request: Request, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
         match request {
-            Request::Hello { client } => {
-                if let Some(known) = context.shared.clients.get_mut(self.id) {
-                    known.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
+            Request::Hello { client, known } => {
+                if let Some(guest) = context.shared.clients.get_mut(self.id) {
+                    guest.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
                 }
-                self.send(&Reply::Map(context.map.clone()), door);
+                self.tell_routes(known, door, context);
             }
-            Request::Map => self.send(&Reply::Map(context.map.clone()), door),
+            Request::Routes { known } => self.tell_routes(known, door, context),
+            Request::Map => self.send(&Reply::Map(context.routes.region_map()), door),
             Request::Who => {
                 let facts = &context.shared.facts;
                 self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() }, door);
@@ -220,6 +224,12 @@ impl Session {
         }
     }
 
+    /// Tells where regions are, as far as a client that knows `known` does not know it.
+    fn tell_routes(&mut self, known: u64, door: Option<Door>, context: &Context) {
+        self.told = known.max(context.routes.version());
+        self.send(&Reply::Routes(context.routes.update_since(known)), door);
+    }
+
     fn answered(&mut self, request: u64, position: usize, is_write: bool, result: OpResult) {
         let at = (request - self.first_request) as usize;
         let pending = self.requests[at].as_mut().expect("a request is answered after its last operation");
@@ -254,19 +264,22 @@ impl Session {
         }
         let Pending { id, door, results, is_misrouted, .. } = pending;
         let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
-        match (door, is_misrouted) {
-            (Some(door), true) => {
+        // What the client was told already it has, or will have before this.
+        let has_news = is_misrouted && self.told < context.routes.version();
+        let news = has_news.then(|| Reply::Routes(context.routes.update_since(self.told)));
+        self.told = if has_news { context.routes.version() } else { self.told };
+        match (door, news) {
+            (Some(door), Some(news)) => {
                 // One answer in one slot.
                 let mut frames = Vec::new();
-                write_frame(FrameKind::Reply, &Reply::Map(context.map.clone()), &mut frames);
+                write_frame(FrameKind::Reply, &news, &mut frames);
                 write_frame(FrameKind::Reply, &results, &mut frames);
                 self.for_rings.push((door, frames));
             }
-            (None, true) => {
-                self.send(&Reply::Map(context.map.clone()), None);
-                self.send(&results, None);
+            (door, news) => {
+                news.iter().for_each(|news| self.send(news, None));
+                self.send(&results, door);
             }
-            (door, false) => self.send(&results, door),
         }
     }
 

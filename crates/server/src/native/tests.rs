@@ -5,7 +5,8 @@ use crate::commands::{Clients, Cursors, Facts, Figures, Shared};
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use bytes::Bytes;
-use leeward_format::cluster::RegionMap;
+use leeward_cluster::{Change, CoordinatorEvent, View};
+use leeward_format::cluster::{ClusterPath, TableOptions, encode_value};
 use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId, ServerId};
@@ -24,7 +25,7 @@ impl Figures for NoFigures {
 struct Wire {
     session: Session,
     shared: Shared,
-    map: RegionMap,
+    view: View,
     submitted: Vec<Submission>,
 }
 
@@ -33,14 +34,31 @@ impl Wire {
         let metrics = Arc::new(Metrics::default());
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
         let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
-        let map = RegionMap { version: 9, ..RegionMap::default() };
-        let mut context = Context { now: Nanos::ZERO, map: &map, figures: &NoFigures, shared: &mut shared };
+        let view = View::default();
+        let routes = view.routes();
+        let mut context = Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut shared };
         let session = Session::new(4, "peer".into(), "here".into(), &mut context);
-        Wire { session, shared, map, submitted: Vec::new() }
+        let mut wire = Wire { session, shared, view, submitted: Vec::new() };
+        wire.change(9);
+        wire
+    }
+
+    /// Something in the cluster changes.
+    fn change(&mut self, version: u64) {
+        let options = TableOptions { name: format!("t{version}"), ..TableOptions::default() };
+        let path = ClusterPath::Table(options.name.clone()).to_string();
+        let change = Change { path, version, value: Some(encode_value(&options)) };
+        self.view.handle(&CoordinatorEvent::Changed(vec![change]));
+    }
+
+    /// What a client is told that knows this version.
+    fn routes(&self, known: u64) -> Reply {
+        Reply::Routes(self.view.routes().update_since(known))
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
-        let mut context = Context { now: Nanos::ZERO, map: &self.map, figures: &NoFigures, shared: &mut self.shared };
+        let routes = self.view.routes();
+        let mut context = Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut self.shared };
         act(&mut self.session, &mut context, &mut self.submitted)
     }
 
@@ -94,14 +112,14 @@ fn value(text: &str) -> OpResult {
 }
 
 #[test]
-fn a_hello_gets_the_map_and_names_the_client() {
+fn a_hello_gets_the_routes_and_names_the_client() {
     let mut wire = Wire::new();
-    wire.request(&Request::Hello { client: "bench\n1".into() });
+    wire.request(&Request::Hello { client: "bench\n1".into(), known: 0 });
     wire.request(&Request::Map);
     wire.request(&Request::Who);
-    let map = Reply::Map(wire.map.clone());
+    let map = Reply::Map(wire.view.routes().region_map());
     let node = Reply::Node { server: ServerId(3), admin_address: "admin:1".into() };
-    assert_eq!(wire.replies(), [map.clone(), map, node]);
+    assert_eq!(wire.replies(), [wire.routes(0), map, node]);
     assert_eq!(wire.shared.clients.get_mut(4).map(|client| client.name.clone()).as_deref(), Some("bench1"));
 }
 
@@ -124,12 +142,25 @@ fn requests_are_answered_by_id_when_all_their_operations_are() {
 }
 
 #[test]
-fn a_misrouted_operation_brings_the_map_first() {
+fn a_misrouted_operation_brings_what_is_new_of_the_routes_first() {
     let mut wire = Wire::new();
-    wire.request(&ops(1, true, vec![get("a")]));
-    let result = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
-    wire.complete(0, result.clone());
-    assert_eq!(wire.replies(), [Reply::Map(wire.map.clone()), Reply::Results { id: 1, results: vec![result] }]);
+    let misrouted = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
+    let results = |id| Reply::Results { id, results: vec![misrouted.clone()] };
+    let fail = |wire: &mut Wire, id: u64| {
+        wire.request(&ops(id, true, vec![get("a")]));
+        wire.complete(id, misrouted.clone());
+        wire.replies()
+    };
+    assert_eq!(fail(&mut wire, 0), [wire.routes(0), results(0)]);
+    assert_eq!(fail(&mut wire, 1), [results(1)], "it was told already");
+    wire.change(12);
+    assert_eq!(fail(&mut wire, 2), [wire.routes(9), results(2)]);
+    wire.request(&Request::Routes { known: 15 });
+    assert_eq!(wire.replies(), [wire.routes(15)]);
+    wire.change(14);
+    assert_eq!(fail(&mut wire, 3), [results(3)], "the client knows more than the node");
+    wire.change(16);
+    assert_eq!(fail(&mut wire, 4), [wire.routes(15), results(4)]);
 }
 
 #[test]
@@ -251,15 +282,15 @@ fn an_answer_leaves_by_the_door_that_its_request_came_by() {
     wire.request(&ops(1, true, vec![get("b")]));
     wire.feed_ring(&frame(&ops(1, true, vec![get("c")])), 12);
     wire.feed_ring(&frame(&Request::Map), 13);
-    let map = Reply::Map(wire.map.clone());
-    assert_eq!(wire.ring_replies(), [(13, vec![map.clone()])]);
+    let map = Reply::Map(wire.view.routes().region_map());
+    assert_eq!(wire.ring_replies(), [(13, vec![map])]);
     let misrouted = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
     wire.complete(2, misrouted.clone());
     wire.complete(1, value("B"));
     wire.complete(0, value("A"));
     let results = |result| Reply::Results { id: 1, results: vec![result] };
-    let expected = [(12, vec![map, results(misrouted)]), (11, vec![results(value("A"))])];
-    assert_eq!(wire.ring_replies(), expected, "a map and results are one answer");
+    let expected = [(12, vec![wire.routes(0), results(misrouted)]), (11, vec![results(value("A"))])];
+    assert_eq!(wire.ring_replies(), expected, "routes and results are one answer");
     assert_eq!(wire.replies(), [results(value("B"))]);
 }
 
@@ -298,7 +329,7 @@ proptest! {
         keep in any::<prop::sample::Index>(),
         step in 1_usize..40,
     ) {
-        let mut stream = [frame(&Request::Hello { client: "c".into() }), frame(&ops(3, false, vec![get("a")]))].concat();
+        let mut stream = [frame(&Request::Hello { client: "c".into(), known: 0 }), frame(&ops(3, false, vec![get("a")]))].concat();
         for (at, byte) in changes {
             let at = at.index(stream.len());
             stream[at] = byte;

@@ -4,11 +4,12 @@
 use super::presence::{self, Word};
 use super::serving::ReplyTo;
 use super::slot::{Holding, Slot};
-use super::{Node, link};
+use super::{Context, Node, link};
 use leeward_cluster::{Absence, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
-use leeward_format::cluster::{GroupConfig, Member, RegionMap};
+use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::op::{OpError, OpResult};
+use leeward_format::routing::Routing;
 use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -74,35 +75,44 @@ impl Node {
                 Proposer::Itself => {}
             }
         }
-        let map = self.context.agent.region_map();
-        if Arc::ptr_eq(&map, &self.map) {
+        let changed = self.context.agent.take_changed();
+        if changed.is_empty() {
             return;
         }
-        self.map = map.clone();
-        self.look_for_twin(now);
-        if self.has_joined && self.twin.is_none() {
-            self.follow_servers(&map);
+        if changed.servers {
+            self.look_for_twin(now);
+            if self.has_joined && self.twin.is_none() {
+                self.follow_servers();
+            }
         }
-        for config in &map.regions {
-            let named = config.in_sync().chain(config.learners.iter().copied()).any(|member| member == self.context.me);
-            if named || self.slots.contains_key(&config.region) {
-                let slot = self.slots.entry(config.region);
-                let slot = slot.or_insert_with(|| Slot::new(config.region, None, &self.context));
-                if slot.config.as_ref().is_none_or(|known| known.epoch < config.epoch) {
-                    slot.configure(now, config, &mut self.context, &mut self.answers);
-                    self.touched.insert(config.region);
-                }
+        let me = self.context.me;
+        for region in changed.regions {
+            let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
+            if is_named || self.slots.contains_key(&region) {
+                self.configure(now, region);
             }
         }
         self.route_again(now);
     }
 
-    fn follow_servers(&mut self, map: &RegionMap) {
-        for info in map.servers.iter().filter(|info| info.member.server != self.context.me.server) {
-            let link = self.context.links.entry(info.member.server).or_default();
+    /// Has the slot of a region know the configuration that there is; makes the slot if there is none.
+    pub(super) fn configure(&mut self, now: Nanos, region: RegionId) {
+        let config = self.routes().region(region).cloned();
+        let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
+        let is_newer = |config: &Arc<GroupConfig>| slot.config.as_ref().is_none_or(|known| known.epoch < config.epoch);
+        if let Some(config) = config.filter(is_newer) {
+            slot.configure(now, &config, &mut self.context, &mut self.answers);
+            self.touched.insert(region);
+        }
+    }
+
+    fn follow_servers(&mut self) {
+        let Context { agent, links, fabric, me, .. } = &mut self.context;
+        for info in agent.view().servers().filter(|info| info.member.server != me.server) {
+            let link = links.entry(info.member.server).or_default();
             if link.address != info.fabric_address {
                 link.address.clone_from(&info.fabric_address);
-                self.context.fabric.connect(link::peer(info.member.server), &info.fabric_address);
+                fabric.connect(link::peer(info.member.server), &info.fabric_address);
             }
         }
     }
@@ -137,8 +147,9 @@ impl Node {
     /// Why an operation on `table` finds no region. A node that does not hear the coordinator cannot know that there is no
     /// such table.
     pub(super) fn no_region(&self, table: &str) -> OpError {
-        let knows_all = self.context.agent.view().is_synced() && !self.map.tables.is_empty();
-        match knows_all && self.map.table(table).is_none() {
+        let (view, routes) = (self.context.agent.view(), self.routes());
+        let knows_all = view.is_synced() && routes.tables().next().is_some();
+        match knows_all && routes.table(table).is_none() {
             true => OpError::Invalid(unknown_table(table)),
             false => self.not_serving(RegionId(0)),
         }

@@ -43,10 +43,10 @@ use forward::{Forwarding, Next, Unrouted, Way};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
-use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId};
+use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId, Routes};
 use leeward_engine::{Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
-use leeward_format::cluster::{CopyFound, GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig, Member, ServerInfo, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
@@ -193,7 +193,6 @@ pub struct Node {
     context: Context,
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
-    map: Arc<RegionMap>,
     forwarding: Forwarding,
     flush_interval: Nanos,
     leases_asked: Nanos,
@@ -245,7 +244,6 @@ impl Node {
             context,
             coordinator: parts.coordinator,
             slots,
-            map: Arc::default(),
             forwarding: Forwarding::new(me),
             flush_interval: parts.timing.flush_interval,
             leases_asked: Nanos::ZERO,
@@ -296,10 +294,7 @@ impl Node {
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
         self.context.now = now;
-        if std::mem::take(&mut self.has_heard_coordinator) {
-            self.context.agent.tick(now);
-            self.follow_cluster(now);
-        }
+        self.follow_coordinator(now);
         let touched = std::mem::take(&mut self.touched);
         let regions: Vec<RegionId> = match std::mem::take(&mut self.look_at_all) {
             true => self.slots.keys().copied().collect(),
@@ -339,6 +334,14 @@ impl Node {
             self.touched.insert(region);
         }
         slot.act_as_primary(&mut self.context);
+    }
+
+    /// Does what follows from all that the coordinator has said since the last call.
+    fn follow_coordinator(&mut self, now: Nanos) {
+        if std::mem::take(&mut self.has_heard_coordinator) {
+            self.context.agent.tick(now);
+            self.follow_cluster(now);
+        }
     }
 
     /// Reads what learners lack, as fast as it may be.
@@ -468,7 +471,10 @@ impl Node {
             }
             Control::ToBackup { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
-                let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
+                if !self.slots.contains_key(&region) {
+                    self.configure(now, region);
+                }
+                let slot = self.slots.get_mut(&region).expect("it is there by now");
                 let office = Office { primary: from, term, session };
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }
@@ -508,9 +514,9 @@ impl Node {
     }
 
     fn route(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
-        let map = self.map.clone();
+        self.follow_coordinator(now);
         let to = unrouted.to;
-        let Some(config) = unrouted.op.region_in(&map, &unrouted.table) else {
+        let Some(config) = unrouted.op.region_in(self.routes(), &unrouted.table).cloned() else {
             let error = match to {
                 // Who forwarded it knows the table, and this node will.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
@@ -519,29 +525,30 @@ impl Node {
             self.answers.push((to, OpResult::Error(error)));
             return;
         };
-        let is_about_to_serve = self.is_about_to_serve(config, way);
-        if let Some(slot) = self.slots.get_mut(&config.region) {
-            self.touched.insert(config.region);
+        let region = config.region;
+        let is_about_to_serve = self.is_about_to_serve(&config, way);
+        if let Some(slot) = self.slots.get_mut(&region) {
+            self.touched.insert(region);
             if let Some(serving) = slot.serving().filter(|serving| serving.open) {
                 return serving.execute(now, to, unrouted.op);
             }
             if is_about_to_serve {
                 if slot.waiting.enter(now, config.epoch, unrouted).is_err() {
-                    self.answers.push((to, OpResult::Error(OpError::Recovering(config.region))));
+                    self.answers.push((to, OpResult::Error(OpError::Recovering(region))));
                 }
                 return;
             }
         }
         let error = match config.primary {
-            Some(primary) if primary.server == self.context.me.server => self.not_serving(config.region),
-            Some(_) if way != Way::Any => OpError::NotPrimary { region: config.region, epoch: config.epoch },
+            Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
+            Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch: config.epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
                 let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
                 let id = self.forwarding.send(unrouted, primary.server);
                 self.context.send(primary.server, &Control::Forward { id, table, op, epoch: config.epoch });
                 return;
             }
-            _ => self.not_serving(config.region),
+            _ => self.not_serving(region),
         };
         self.answers.push((to, OpResult::Error(error)));
     }
@@ -553,9 +560,9 @@ impl Node {
         }
     }
 
-    /// The region map as this node knows it.
-    pub fn region_map(&self) -> Arc<RegionMap> {
-        self.map.clone()
+    /// Tables, regions and servers as this node knows them.
+    pub fn routes(&self) -> &Routes {
+        self.context.agent.view().routes()
     }
 
     /// Who this is.

@@ -212,7 +212,7 @@ impl EventLoop {
                 Event::Job(done) => Input::Job(done),
                 Event::Snapshot(reply) => {
                     // Whoever asked may have stopped waiting.
-                    drop(reply.send(Snapshot { status: self.node.status(), map: self.node.region_map() }));
+                    drop(reply.send(Snapshot { status: self.node.status(), map: self.node.routes().region_map() }));
                     continue;
                 }
                 // What came is taken at the end of the turn.
@@ -234,10 +234,10 @@ impl EventLoop {
     }
 
     fn read_clients(&mut self, now: Nanos) {
-        let map = self.node.region_map();
         for id in self.attention.take_readable() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            let mut context =
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
             connection.read(&mut self.buffer, &mut context, &mut self.submissions);
             let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
             self.attention.read(id, self.ringing.hears(id), has_more, takes_more);
@@ -308,11 +308,11 @@ impl EventLoop {
     fn answer_clients(&mut self) -> bool {
         let _at = cpu::at(Activity::Send.of_node());
         let now = self.clock.now();
-        let map = self.node.region_map();
         for (token, result) in std::mem::take(&mut self.outbox.replies) {
             let id = Connection::id_of(token);
             let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            let mut context =
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
             connection.complete(token, result, &mut context);
             self.touched.insert(id);
         }
@@ -331,9 +331,8 @@ impl EventLoop {
     /// Has a connection do and send all that it can; answers whether it submitted operations.
     fn advance(&mut self, id: u64, now: Nanos) -> bool {
         self.answer_ring(id, now);
-        let map = self.node.region_map();
         let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+        let mut context = Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
         if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
             report_dropped(id, why, &self.shared.metrics);
         }
@@ -391,8 +390,7 @@ impl EventLoop {
         self.next_connection += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, mio::Token(id as usize), interest)?;
-        let map = self.node.region_map();
-        let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+        let mut context = Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
         let conversation: Box<dyn crate::conversation::Conversation> = match kind {
             Kind::Resp => Box::new(commands::Session::new(id, address, local, &mut context)),
             Kind::Native => Box::new(native::Session::new(id, address, local, &mut context)),

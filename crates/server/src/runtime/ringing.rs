@@ -102,7 +102,6 @@ impl EventLoop {
         if look.is_empty() {
             return;
         }
-        let map = self.node.region_map();
         for id in look {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let Some(rings) = &mut self.ringing.rings else { return };
@@ -111,7 +110,8 @@ impl EventLoop {
                 self.attention.looked(id, Found::Held, now);
                 continue;
             }
-            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            let mut context =
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
             let submissions = &mut self.submissions;
             let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
                 native.take_from_ring(frame, door, &mut context, submissions);
@@ -151,8 +151,8 @@ impl EventLoop {
             native.send_over_stream(&frames);
         }
         if let Some(error) = bad {
-            let map = self.node.region_map();
-            let mut context = Context { now, map: &map, figures: &self.node, shared: &mut self.shared };
+            let mut context =
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
             native.refuse_ring(&mut context, &error.to_string());
         }
         let asks: Vec<_> = native.ring_asks().collect();

@@ -207,7 +207,7 @@ fn a_native_client_gets_the_map_and_its_results() {
     cluster.client(0).run_until_served("SET a 1");
     let mut stream = TcpStream::connect(&cluster.servers[0].info().native_address).expect("the node listens");
     let mut bytes = Vec::new();
-    write_frame(FrameKind::Request, &Request::Hello { client: "test".into() }, &mut bytes);
+    write_frame(FrameKind::Request, &Request::Hello { client: "test".into(), known: 0 }, &mut bytes);
     let put = Op::Put {
         key: "b".into(),
         value: "2".into(),
@@ -230,7 +230,7 @@ fn a_native_client_gets_the_map_and_its_results() {
         let len = if replies.len() < 2 { stream.read(&mut piece).expect("the node answers") } else { 0 };
         received.extend_from_slice(&piece[..len]);
     }
-    assert!(matches!(&replies[0], Reply::Map(map) if map.regions.len() == 2));
+    assert!(matches!(&replies[0], Reply::Routes(update) if update.since.is_none() && update.tables.len() == 1));
     let results =
         vec![OpResult::Value(Some("1".into())), OpResult::Put { done: true, old: None, version: Some(Lsn(2)) }];
     assert_eq!(replies[1], Reply::Results { id: 9, results });

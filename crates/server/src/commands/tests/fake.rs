@@ -6,8 +6,10 @@ use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::node::status::NodeStatus;
 use bytes::{Buf, Bytes};
-use leeward_format::cluster::{GroupConfig, Member, RegionMap, TableOptions};
+use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::routing::Routing;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
@@ -20,7 +22,7 @@ const ORDERS: &str = "orders";
 pub(super) struct FakeNode {
     /// Of each table.
     pub(super) tables: BTreeMap<TableName, BTreeMap<Bytes, Bytes>>,
-    pub(super) map: RegionMap,
+    view: View,
     expiries: BTreeMap<(TableName, Bytes), Expiry>,
     /// What time it is for what expires.
     pub(super) wall: UnixMs,
@@ -56,8 +58,26 @@ impl FakeNode {
         let (start, end, backups) = (Bytes::new(), None, vec![member(2)]);
         regions.push(GroupConfig { table, region, start, end, backups, ..regions[0].clone() });
         let tables = [DEFAULT_TABLE, ORDERS].map(|name| TableOptions { name: name.into(), ..TableOptions::default() });
-        let map = RegionMap { version: 1, tables: tables.to_vec(), regions, servers: Vec::new() };
-        FakeNode { tables: BTreeMap::new(), expiries: BTreeMap::new(), wall: UnixMs(1_000_000), map, error: None }
+        let (pairs, expiries, view) = (BTreeMap::new(), BTreeMap::new(), View::default());
+        let mut node = FakeNode { tables: pairs, expiries, wall: UnixMs(1_000_000), view, error: None };
+        tables.iter().for_each(|table| node.set(&ClusterPath::Table(table.name.clone()), Some(encode_value(table))));
+        regions.iter().for_each(|config| node.configure(config.region, Some(config)));
+        node
+    }
+
+    fn set(&mut self, path: &ClusterPath, value: Option<Bytes>) {
+        let change = Change { path: path.to_string(), version: self.view.version() + 1, value };
+        self.view.handle(&CoordinatorEvent::Changed(vec![change]));
+    }
+
+    /// From now on the region is as this, or is not there.
+    pub(super) fn configure(&mut self, region: RegionId, config: Option<&GroupConfig>) {
+        self.set(&ClusterPath::Region(region), config.map(encode_value));
+    }
+
+    /// Where its regions are.
+    pub(super) fn routes(&self) -> &Routes {
+        self.view.routes()
     }
 
     /// Keys of the default table.
@@ -92,14 +112,14 @@ impl FakeNode {
         }
         match op {
             Op::Count { region } => {
-                let group = self.map.regions.iter().find(|group| group.region == region).expect("a region");
+                let group = self.routes().region(region).expect("a region").clone();
                 let of = group.table.parse().expect("a name");
                 OpResult::Integer(
                     self.tables.entry(of).or_default().keys().filter(|key| group.contains(key)).count() as i64
                 )
             }
             Op::DeleteRange { start, end } => {
-                let group = self.map.region_of(&table, &start).expect("a region");
+                let group = self.view.routes().region_of(&table, &start).expect("a region");
                 let edge = group.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
                 let end = edge.clone().or(end);
                 keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
@@ -124,13 +144,11 @@ impl FakeNode {
         limit: u32,
         keys_only: bool,
     ) -> OpResult {
-        let regions = self.map.regions_of(table);
-        let group = if reverse {
-            let below = end.as_ref().map_or(regions.len(), |end| regions.partition_point(|group| group.start < *end));
-            &regions[below - 1]
-        } else {
-            self.map.region_of(table, &start).expect("regions cover all keys")
+        let group = match reverse {
+            true => self.routes().region_below(table, end.as_deref()),
+            false => self.routes().region_of(table, &start),
         };
+        let group = group.expect("regions cover all keys");
         let wanted = |key: &Bytes| group.contains(key) && *key >= start && end.as_ref().is_none_or(|end| key < end);
         let mut entries: Vec<(Bytes, Bytes)> =
             self.tables[table].iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -176,7 +194,7 @@ impl Fake {
         let metrics = Arc::new(Metrics::default());
         let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
         let now = Nanos::from_secs(100);
-        let mut context = Context { now, map: &node.map, figures: &node, shared: &mut shared };
+        let mut context = Context { now, routes: node.routes(), figures: &node, shared: &mut shared };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
         Fake { node, shared, session, waiting: Vec::new(), now }
     }
@@ -188,7 +206,8 @@ impl Fake {
     }
 
     pub(super) fn advance(&mut self) {
-        let mut context = Context { now: self.now, map: &self.node.map, figures: &self.node, shared: &mut self.shared };
+        let mut context =
+            Context { now: self.now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
         self.session.advance(&mut context, &mut self.waiting);
     }
 
@@ -201,7 +220,8 @@ impl Fake {
     }
 
     pub(super) fn complete(&mut self, number: u64, result: OpResult) {
-        let mut context = Context { now: self.now, map: &self.node.map, figures: &self.node, shared: &mut self.shared };
+        let mut context =
+            Context { now: self.now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
         self.session.complete(number, result, &mut context);
         self.advance();
     }

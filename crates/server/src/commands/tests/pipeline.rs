@@ -4,6 +4,7 @@ use super::fake::Fake;
 use crate::commands::MAX_REPLY_BYTES;
 use crate::conversation::Conversation;
 use bytes::{Buf, Bytes};
+use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpResult};
 use proptest::prelude::*;
 
@@ -54,7 +55,9 @@ fn replies_are_in_the_version_that_was_spoken_when_the_command_came() {
 fn wait_counts_after_the_writes_before_it() {
     let mut fake = Fake::new(&[]);
     fake.feed(b"SET a 1\r\nWAIT 2 0\r\n");
-    fake.node.map.regions[0].backups.truncate(1);
+    let mut config = GroupConfig::clone(fake.node.routes().regions().next().expect("a region"));
+    config.backups.truncate(1);
+    fake.node.configure(config.region, Some(&config));
     fake.answer(0);
     assert_eq!(fake.take_output(), "+OK|:1|");
 }

@@ -4,13 +4,12 @@ use super::identity::wish;
 use super::*;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::OpError;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn map(server: &Server) -> Arc<RegionMap> {
+fn map(server: &Server) -> RegionMap {
     server.snapshot().expect("the node answers").map
 }
 

@@ -1,0 +1,145 @@
+//! What a session knows of where regions are: whom it asks, when it takes another answer, and who is responsible by it.
+//!
+//! Belongs to the session's thread, like all of it.
+
+use super::{Session, TICK};
+use crate::link::Link;
+use crate::options::ClientError;
+use leeward_format::cluster::RegionMap;
+use leeward_format::op::{Op, Request};
+use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
+use mio::Token;
+use std::time::Instant;
+
+/// Whom a session asks for routes or the region map, and when it did.
+#[derive(Default)]
+pub(super) struct Asking {
+    next: usize,
+    asked: Option<Instant>,
+    /// Answers about routes so far.
+    pub(super) answers: u64,
+    /// The region map is wanted, and came.
+    map: Option<RegionMap>,
+}
+
+impl Session {
+    /// Asks a node for its region map now. An older map than the routes that are already known is not taken.
+    ///
+    /// # Errors
+    /// No node answers within [`crate::ClientOptions::deadline`].
+    pub fn fetch_map(&mut self) -> Result<RegionMap, ClientError> {
+        (self.asking.asked, self.asking.map) = (None, None);
+        self.ask_until(Instant::now() + self.options.deadline, |session| session.asking.map.take(), |_| Request::Map)
+    }
+
+    /// Asks until a node has told where regions are.
+    pub(super) fn fetch_routes_until(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        let before = self.asking.answers;
+        self.asking.asked = None;
+        let is_answered = |session: &mut Session| (session.asking.answers > before).then_some(());
+        self.ask_until(deadline, is_answered, |session| Request::Routes { known: session.routes.version() })
+    }
+
+    fn ask_until<T>(
+        &mut self,
+        deadline: Instant,
+        answer: impl Fn(&mut Session) -> Option<T>,
+        question: impl Fn(&Session) -> Request,
+    ) -> Result<T, ClientError> {
+        loop {
+            if let Some(answer) = answer(self) {
+                return Ok(answer);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let reason = self.last_failure.clone();
+                return Err(ClientError::Unreachable { seeds: self.seeds.join(", "), reason });
+            }
+            self.ask(question(self), now);
+            self.flush(now);
+            self.wait(TICK.min(deadline - now))?;
+        }
+    }
+
+    /// Takes the region map, if it is not older than what is known.
+    pub(super) fn take_map(&mut self, map: RegionMap) {
+        if map.version >= self.routes.version() {
+            self.asking.map = Some(map);
+        }
+    }
+
+    /// Takes what a node says of routes: what waited for a primary is tried at once if there is anything new, and a server that
+    /// lost its office while it owes answers is given up.
+    pub(super) fn take_routes(&mut self, token: Token, update: RoutesUpdate, now: Instant) {
+        match self.routes.apply(update) {
+            Err(error) => self.fail(token, &error.to_string()),
+            // Now everything is new.
+            Ok(Applied::Unfit) => self.ask_routes(now),
+            Ok(Applied::Known) => self.asking.answers += 1,
+            Ok(Applied::Newer) => {
+                self.asking.answers += 1;
+                self.follow_routes(now);
+            }
+        }
+    }
+
+    fn follow_routes(&mut self, now: Instant) {
+        for (at, _) in &mut self.parked {
+            *at = now;
+        }
+        let (routes, patience) = (&self.routes, self.options.patience);
+        let is_elsewhere = |link: &Link| {
+            link.pendings().any(|pending| primary_address(routes, &pending.table, &pending.op) != Some(&link.address))
+        };
+        let deposed: Vec<Token> = (self.links.iter())
+            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > patience))
+            .filter(|(_, link)| is_elsewhere(link))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in deposed {
+            self.fail(token, "it does not answer and is not the primary any more");
+        }
+    }
+
+    /// Asks some node for what is new of the routes, unless one was asked a moment ago.
+    pub(super) fn ask_routes(&mut self, now: Instant) {
+        self.ask(Request::Routes { known: self.routes.version() }, now);
+    }
+
+    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer, else the next address of
+    /// the seeds and of the servers that are known.
+    fn ask(&mut self, question: Request, now: Instant) {
+        let pause = self.options.retry_pause * 4;
+        if self.asking.asked.is_some_and(|asked| now - asked < pause) {
+            return;
+        }
+        self.asking.asked = Some(now);
+        let patience = self.options.patience;
+        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < patience);
+        let healthy: Vec<&mut Link> = self.links.values_mut().filter(healthy).collect();
+        self.asking.next = self.asking.next.wrapping_add(1);
+        let (next, count) = (self.asking.next, healthy.len());
+        if let Some(link) = healthy.into_iter().nth(next.checked_rem(count).unwrap_or(0)) {
+            link.ask(question);
+            return;
+        }
+        let mut addresses = self.seeds.clone();
+        addresses.extend(self.routes.servers().map(|(_, address)| address.to_owned()));
+        if let Some(address) = addresses.get(next.checked_rem(addresses.len()).unwrap_or(0)) {
+            // A new connection's first answer are the routes.
+            self.link_to(address, now);
+        }
+    }
+}
+
+/// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
+/// so does an operation on a table that is not known: a node knows better, or says that there is none.
+pub(super) fn primary_address<'a>(routes: &'a RouteCache, table: &str, op: &Op) -> Option<&'a str> {
+    match op.region_in(routes, table) {
+        Some(region) => routes.address(region.primary?),
+        None if op.is_for_any_node() || !routes.regions().has_table(table) => {
+            routes.servers().next().map(|(_, address)| address)
+        }
+        None => None,
+    }
+}

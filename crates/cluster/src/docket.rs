@@ -1,0 +1,98 @@
+//! The regions that a master has yet to look at, so that a change of one region, of ten thousand, costs a look at one.
+//!
+//! Invariant: a region that is not on the docket needs nothing, or waits for an operation that is under way: what a decision
+//! depends on is the region, its table, who lives and is to stay, and what may be done, and each change of these puts it back. Pure.
+
+use crate::View;
+use crate::master::{self, Leeway, Loads};
+use crate::view::Changed;
+use leeward_format::RegionId;
+use leeward_format::cluster::GroupConfig;
+use leeward_format::routing::Routing;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Docket {
+    due: BTreeSet<RegionId>,
+    /// Every region is due, and who has how much to do is to be counted anew.
+    is_all_due: bool,
+    /// What might be done when regions were looked at last.
+    leeway: Option<Leeway>,
+    loads: Loads,
+}
+
+impl Default for Docket {
+    fn default() -> Self {
+        Docket { due: BTreeSet::new(), is_all_due: true, leeway: None, loads: Loads::default() }
+    }
+}
+
+/// What came of a look.
+#[derive(Debug, Default)]
+pub(crate) struct Decided {
+    /// The configurations to propose, at most one a region; they count from now on.
+    pub(crate) next: Vec<Arc<GroupConfig>>,
+    /// The regions that were looked at.
+    pub(crate) looked_at: BTreeSet<RegionId>,
+}
+
+impl Docket {
+    /// The view has changed so.
+    pub(crate) fn changed(&mut self, changed: &Changed) {
+        self.due.extend(&changed.regions);
+        self.is_all_due |= changed.servers || !changed.tables.is_empty();
+    }
+
+    /// An operation on the region has ended, or may be asked for again.
+    pub(crate) fn put_back(&mut self, region: RegionId) {
+        self.due.insert(region);
+    }
+
+    /// Looks at what is due. Of a region that is not `is_free` an operation is under way, or is not to be repeated yet:
+    /// [`Docket::put_back`] tells when that is over.
+    pub(crate) fn decide(&mut self, view: &View, leeway: Leeway, is_free: impl Fn(RegionId) -> bool) -> Decided {
+        self.is_all_due |= self.leeway.replace(leeway) != Some(leeway);
+        if std::mem::take(&mut self.is_all_due) {
+            let before = std::mem::take(&mut self.loads);
+            for config in view.routes().regions() {
+                self.due.insert(config.region);
+                self.count(view, config.region, before.counted(config.region), &is_free);
+            }
+        }
+        let looked_at = std::mem::take(&mut self.due);
+        for region in &looked_at {
+            let before = self.loads.counted(*region).cloned();
+            self.count(view, *region, before.as_ref(), &is_free);
+        }
+        let mut next = Vec::new();
+        for region in looked_at.iter().copied().filter(|region| is_free(*region)) {
+            let Some(config) = view.region(region) else { continue };
+            if let Some(decided) = master::decide(view, &self.loads, config, leeway) {
+                let decided = Arc::new(decided);
+                self.loads.set(view, region, Some(decided.clone()));
+                next.push(decided);
+            }
+        }
+        Decided { next, looked_at }
+    }
+
+    /// Counts a region that was counted as `before`: as it is, or as what was decided of it and is not made yet.
+    fn count(
+        &mut self,
+        view: &View,
+        region: RegionId,
+        before: Option<&Arc<GroupConfig>>,
+        is_free: impl Fn(RegionId) -> bool,
+    ) {
+        let config = view.routes().region(region);
+        let is_decided = |before: &&Arc<GroupConfig>| config.is_some_and(|config| before.epoch > config.epoch);
+        let decided = before.filter(is_decided).filter(|_| !is_free(region));
+        self.loads.set(view, region, decided.or(config).cloned());
+    }
+}
+
+#[cfg(test)]
+#[path = "docket_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+//! Which region an operation goes to, as nodes and clients find it: regions by number, and those of a table by first key.
+//!
+//! Invariant: what is found depends on the regions and tables that are there, not on the order in which they came. Nothing is
+//! found in a table that is not there, whatever regions name it. Plain data; any thread may use it.
+
+use crate::cluster::GroupConfig;
+use crate::{Epoch, RegionId};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A region, as far as routing is concerned.
+pub trait Route {
+    /// Its number.
+    fn region(&self) -> RegionId;
+    /// Its table.
+    fn table(&self) -> &str;
+    /// Its first key.
+    fn start(&self) -> &Bytes;
+    /// The version of its configuration.
+    fn epoch(&self) -> Epoch;
+    /// Whether it holds `key`, which is not below its first one.
+    fn holds(&self, key: &[u8]) -> bool;
+}
+
+impl Route for Arc<GroupConfig> {
+    fn region(&self) -> RegionId {
+        self.region
+    }
+    fn table(&self) -> &str {
+        &self.table
+    }
+    fn start(&self) -> &Bytes {
+        &self.start
+    }
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+    fn holds(&self, key: &[u8]) -> bool {
+        self.contains(key)
+    }
+}
+
+/// Who knows where operations go: see [`crate::op::Op::region_in`].
+pub trait Routing {
+    /// What is known of a region.
+    type Region;
+    /// The region of `table` that holds `key`.
+    fn region_of(&self, table: &str, key: &[u8]) -> Option<&Self::Region>;
+    /// The region of `table` that holds the greatest keys below `end`, or the greatest of all; the first one where no key is
+    /// below.
+    fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&Self::Region>;
+    /// The region with this number, of whatever table.
+    fn region(&self, id: RegionId) -> Option<&Self::Region>;
+}
+
+/// Regions by number, and by table and first key.
+#[derive(Clone, Debug)]
+pub struct RouteIndex<R> {
+    regions: BTreeMap<RegionId, R>,
+    tables: BTreeMap<String, Table<R>>,
+    /// Regions that begin where another of a higher number begins: only while tables are made or regions change their bounds.
+    hidden: BTreeSet<RegionId>,
+    digest: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Table<R> {
+    is_there: bool,
+    regions: BTreeMap<Bytes, R>,
+}
+
+impl<R> Default for RouteIndex<R> {
+    fn default() -> Self {
+        RouteIndex { regions: BTreeMap::new(), tables: BTreeMap::new(), hidden: BTreeSet::new(), digest: 0 }
+    }
+}
+
+impl<R: Route + Clone> RouteIndex<R> {
+    /// Takes a region, in place of the one with the same number.
+    pub fn put(&mut self, route: R) {
+        self.remove(route.region());
+        self.digest = self.digest.wrapping_add(digest_of(&route));
+        self.regions.insert(route.region(), route.clone());
+        self.show(route);
+    }
+
+    /// Forgets a region.
+    pub fn remove(&mut self, id: RegionId) -> Option<R> {
+        let route = self.regions.remove(&id)?;
+        self.digest = self.digest.wrapping_sub(digest_of(&route));
+        if self.hidden.remove(&id) {
+            return Some(route);
+        }
+        let table = self.tables.get_mut(route.table()).expect("a region that is not hidden is in its table");
+        table.regions.remove(route.start());
+        self.forget_if_empty(route.table());
+        let is_beneath = |other: &&R| other.table() == route.table() && other.start() == route.start();
+        let beneath = self.hidden.iter().rev().filter_map(|id| self.regions.get(id)).find(is_beneath).cloned();
+        if let Some(beneath) = beneath {
+            self.hidden.remove(&beneath.region());
+            self.show(beneath);
+        }
+        Some(route)
+    }
+
+    /// Has a region be found by key, if none of a higher number begins at the same.
+    fn show(&mut self, route: R) {
+        let regions = &mut self.table(route.table()).regions;
+        let hidden = match regions.get(route.start()).map(R::region) {
+            Some(other) if other > route.region() => Some(route.region()),
+            other => {
+                regions.insert(route.start().clone(), route);
+                other
+            }
+        };
+        self.hidden.extend(hidden);
+    }
+
+    fn table(&mut self, name: &str) -> &mut Table<R> {
+        if !self.tables.contains_key(name) {
+            self.tables.insert(name.to_owned(), Table { is_there: false, regions: BTreeMap::new() });
+        }
+        self.tables.get_mut(name).expect("it is there by now")
+    }
+
+    /// From now on there is a table of this name, or there is none.
+    pub fn set_table(&mut self, name: &str, is_there: bool) {
+        if self.has_table(name) == is_there {
+            return;
+        }
+        self.table(name).is_there = is_there;
+        let digest = xxh3_64_with_seed(name.as_bytes(), 0);
+        self.digest = match is_there {
+            true => self.digest.wrapping_add(digest),
+            false => self.digest.wrapping_sub(digest),
+        };
+        self.forget_if_empty(name);
+    }
+
+    fn forget_if_empty(&mut self, name: &str) {
+        if self.tables.get(name).is_some_and(|table| !table.is_there && table.regions.is_empty()) {
+            self.tables.remove(name);
+        }
+    }
+
+    /// Whether there is a table of this name.
+    pub fn has_table(&self, name: &str) -> bool {
+        self.tables.get(name).is_some_and(|table| table.is_there)
+    }
+
+    /// The regions of a table that is there, ascending by first key.
+    pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &R> {
+        self.found(table).into_iter().flat_map(BTreeMap::values)
+    }
+
+    fn found(&self, table: &str) -> Option<&BTreeMap<Bytes, R>> {
+        self.tables.get(table).filter(|table| table.is_there).map(|table| &table.regions)
+    }
+
+    /// All regions, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &R> {
+        self.regions.values()
+    }
+
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there is no region.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Equal where the same tables are there, and the same regions at the same epochs.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+impl<R: Route + Clone> Routing for RouteIndex<R> {
+    type Region = R;
+
+    fn region_of(&self, table: &str, key: &[u8]) -> Option<&R> {
+        let up_to = (Bound::Unbounded, Bound::Included(key));
+        let (_, route) = self.found(table)?.range::<[u8], _>(up_to).next_back()?;
+        Some(route).filter(|route| route.holds(key))
+    }
+
+    fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&R> {
+        let regions = self.found(table)?;
+        let below = (Bound::Unbounded, end.map_or(Bound::Unbounded, Bound::Excluded));
+        let last = regions.range::<[u8], _>(below).next_back();
+        last.or_else(|| regions.first_key_value()).map(|(_, route)| route)
+    }
+
+    fn region(&self, id: RegionId) -> Option<&R> {
+        self.regions.get(&id)
+    }
+}
+
+fn digest_of(route: &impl Route) -> u64 {
+    xxh3_64_with_seed(&route.region().0.to_le_bytes(), u64::from(route.epoch().0) + 1)
+}
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;
