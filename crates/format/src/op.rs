@@ -4,15 +4,17 @@
 //! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
 //! spans regions (MGET, KRANGE) is several operations.
 
-use crate::cluster::{Intent, RegionMap, RegionWish};
+use crate::cluster::{Intent, RegionWish};
 use crate::manifest::SegmentKind;
-use crate::routes::RoutesUpdate;
 use crate::routing::Routing;
-use crate::table::{NewTable, TableChange, TableName};
+use crate::table::{NewTable, TableChange};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+mod messages;
+pub use messages::{Reply, Request};
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
@@ -296,18 +298,20 @@ pub enum Op {
         /// What another node answered to [`Op::SegmentContent`].
         content: Bytes,
     },
-    /// An operator's, by any node: writes down what is wished of a region. Answers [`OpResult::Done`].
+    /// An operator's: writes down what is wished of a region; its primary brings it about. Any node carries it out. Answers
+    /// [`OpResult::Done`] once it is written down, or [`OpError::Invalid`] if it cannot be.
     Wish {
         /// The region.
         region: RegionId,
         /// What is wished.
         wish: RegionWish,
     },
-    /// An operator's, by any node: says that a server is to leave every group, or may stay. Answers [`OpResult::Done`].
+    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers [`OpResult::Done`]
+    /// once it is written down, or [`OpError::Invalid`] if too few servers would be left.
     Intend {
         /// The server.
         server: ServerId,
-        /// `None`: it may stay.
+        /// What is to become of it; `None`: it may stay.
         intent: Option<Intent>,
     },
 }
@@ -319,9 +323,9 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
             Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
-            Op::Wish { .. } | Op::Intend { .. } => true,
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
+            Op::Wish { .. } | Op::Intend { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -337,14 +341,14 @@ impl Op {
             | Op::Append { key, .. } => Some(key),
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
-            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } | Op::Wish { .. } => None,
-            Op::Intend { .. } => None,
+            Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
+            Op::Wish { .. } | Op::Intend { .. } => None,
         }
     }
     /// An operator's wish that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
-        matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::AcceptLoss { .. })
-            || matches!(self, Op::Wish { .. } | Op::Intend { .. })
+        let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. });
+        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
@@ -499,109 +503,4 @@ pub enum OpError {
     /// The node cannot serve: its volume met an error. An operator must act.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-}
-
-/// Native client to node: operations to be carried out as one batch, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
-    /// First message of a connection. Answered by [`Reply::Routes`].
-    Hello {
-        /// Name for `CLIENT LIST` and logs.
-        client: String,
-        /// Version of the coordinator's state of which the client knows the routes; 0: none.
-        known: u64,
-    },
-    /// Operations, answered by [`Reply::Results`] with the same id.
-    Ops {
-        /// Chosen by the client, echoed.
-        id: u64,
-        /// Answer [`OpError::NotPrimary`] for keys whose primary is another server, instead of forwarding.
-        direct: bool,
-        /// The table that they are on.
-        table: TableName,
-        /// The batch.
-        ops: Vec<Op>,
-    },
-    /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
-    Map,
-    /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
-    /// [`Reply::Node`].
-    Who,
-    /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
-    RingOffer,
-    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
-    /// or by [`Reply::RingRefused`].
-    RingOpen {
-        /// Where the client's fabric listens.
-        address: String,
-        /// Bytes of the request ring.
-        request_bytes: u32,
-        /// Bytes of the reply ring; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
-        reply_bytes: u32,
-        /// Descriptor of the memory that the reply ring is in.
-        reply: Bytes,
-    },
-    /// There is something in the ring, and the node may be asleep. Not answered.
-    RingBell,
-    /// Ask where regions are. Answered by [`Reply::Routes`].
-    Routes {
-        /// As in [`Request::Hello`].
-        known: u64,
-    },
-}
-
-/// Node to native client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
-    /// Tables, regions and servers as this node knows them.
-    Map(RegionMap),
-    /// Answers in the order of the operations.
-    Results {
-        /// Id of the request.
-        id: u64,
-        /// One an operation.
-        results: Vec<OpResult>,
-    },
-    /// Who the node is.
-    Node {
-        /// Its number.
-        server: ServerId,
-        /// Where operators reach it.
-        admin_address: String,
-    },
-    /// Requests may go through rings.
-    RingOffer {
-        /// The fabric that the rings are on: `shm`, `tcp`.
-        fabric: String,
-        /// The node's number on it.
-        node: u32,
-        /// The client's number on it.
-        client: u32,
-        /// Where the node's fabric listens.
-        address: String,
-        /// Most bytes of a request ring.
-        most_bytes: u32,
-    },
-    /// There is no ring for this client; requests may go over the connection.
-    RingRefused {
-        /// Why, in words.
-        reason: String,
-    },
-    /// The rings are there. They end with the connection.
-    RingOpen {
-        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
-        request: Bytes,
-        /// Key of the messages in the request ring.
-        request_key: u64,
-        /// Key of the messages in the reply ring.
-        reply_key: u64,
-    },
-    /// There is something in the reply ring for a client that went to sleep with this number.
-    RingBell {
-        /// The number, from the control word behind the request ring.
-        sleep: u64,
-    },
-    /// Where regions are, as far as the client does not know it yet; also sent before results that hold
-    /// [`OpError::NotPrimary`].
-    Routes(RoutesUpdate),
 }

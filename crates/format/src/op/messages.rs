@@ -1,0 +1,114 @@
+//! What native clients and nodes say to each other: one message a frame. Plain data.
+
+use super::{Op, OpResult};
+use crate::ServerId;
+use crate::cluster::RegionMap;
+use crate::routes::RoutesUpdate;
+use crate::table::TableName;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Native client to node: operations to be carried out as one batch, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message of a connection. Answered by [`Reply::Routes`].
+    Hello {
+        /// Name for `CLIENT LIST` and logs.
+        client: String,
+        /// Version of the coordinator's state of which the client knows the routes; 0: none.
+        known: u64,
+    },
+    /// Operations, answered by [`Reply::Results`] with the same id.
+    Ops {
+        /// Chosen by the client, echoed.
+        id: u64,
+        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead of forwarding.
+        direct: bool,
+        /// The table that they are on.
+        table: TableName,
+        /// The batch.
+        ops: Vec<Op>,
+    },
+    /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
+    Map,
+    /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
+    /// [`Reply::Node`].
+    Who,
+    /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
+    RingOffer,
+    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
+    /// or by [`Reply::RingRefused`].
+    RingOpen {
+        /// Where the client's fabric listens.
+        address: String,
+        /// Bytes of the request ring.
+        request_bytes: u32,
+        /// Bytes of the reply ring; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        reply_bytes: u32,
+        /// Descriptor of the memory that the reply ring is in.
+        reply: Bytes,
+    },
+    /// There is something in the ring, and the node may be asleep. Not answered.
+    RingBell,
+    /// Ask where regions are. Answered by [`Reply::Routes`].
+    Routes {
+        /// As in [`Request::Hello`].
+        known: u64,
+    },
+}
+
+/// Node to native client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Tables, regions and servers as this node knows them.
+    Map(RegionMap),
+    /// Answers in the order of the operations.
+    Results {
+        /// Id of the request.
+        id: u64,
+        /// One an operation.
+        results: Vec<OpResult>,
+    },
+    /// Who the node is.
+    Node {
+        /// Its number.
+        server: ServerId,
+        /// Where operators reach it.
+        admin_address: String,
+    },
+    /// Requests may go through rings.
+    RingOffer {
+        /// The fabric that the rings are on: `shm`, `tcp`.
+        fabric: String,
+        /// The node's number on it.
+        node: u32,
+        /// The client's number on it.
+        client: u32,
+        /// Where the node's fabric listens.
+        address: String,
+        /// Most bytes of a request ring.
+        most_bytes: u32,
+    },
+    /// There is no ring for this client; requests may go over the connection.
+    RingRefused {
+        /// Why, in words.
+        reason: String,
+    },
+    /// The rings are there. They end with the connection.
+    RingOpen {
+        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        request: Bytes,
+        /// Key of the messages in the request ring.
+        request_key: u64,
+        /// Key of the messages in the reply ring.
+        reply_key: u64,
+    },
+    /// There is something in the reply ring for a client that went to sleep with this number.
+    RingBell {
+        /// The number, from the control word behind the request ring.
+        sleep: u64,
+    },
+    /// Where regions are, as far as the client does not know it yet; also sent before results that hold
+    /// [`OpError::NotPrimary`](super::OpError::NotPrimary).
+    Routes(RoutesUpdate),
+}
