@@ -51,7 +51,7 @@ pub(crate) struct ReplicationArgs {
     /// Rounds; figures are medians over them [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: Option<u32>,
-    /// Records that load inserts [default: 250,000 to 1,200,000, by the mix]
+    /// Records that load inserts [default: 400,000 to 2,500,000, by the mix]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: Option<u64>,
     /// Operations of run A [default: as many as there are records]
