@@ -392,7 +392,7 @@ impl Agent {
             self.paused.extract_if(.., |_, until| *until <= now).map(|(path, _)| path).collect();
         rested.iter().for_each(|path| self.look_again(path));
         self.register();
-        self.come_back();
+        self.tell_departure();
         self.campaign();
         self.carry_proposals();
         self.carry_creations();
@@ -523,7 +523,7 @@ impl Agent {
             true => Assign::Fresh,
             false => Assign::No,
         };
-        let policy = Policy { assign, fills: self.may_fill(now) };
+        let policy = Policy { assign, keeps: self.keeps_places(now) };
         let (asked, paused) = (&self.asked, &self.paused);
         let is_free = |region| {
             let path = ClusterPath::Region(region);

@@ -368,7 +368,7 @@ fn a_server_that_withdraws_gives_up_its_paths_until_it_is_called_back() {
 fn who_departs_says_so_and_takes_it_back_when_it_has_come_back() {
     const INTENT: &str = "/leeward/intent/1";
     let (mut fixture, _) = primary();
-    fixture.agent.depart(fixture.now).unwrap();
+    fixture.agent.depart(fixture.now);
     fixture.asked.extend(fixture.agent.take_ops());
     let value = encode_value(&Intent::Restart);
     let op = CoordinatorOp::Create { path: INTENT.into(), value: value.clone(), ephemeral: false };

@@ -25,7 +25,7 @@ pub(crate) struct Docket {
 
 impl Default for Docket {
     fn default() -> Self {
-        let policy = Policy { assign: Assign::No, fills: true };
+        let policy = Policy { assign: Assign::No, keeps: true };
         Docket { due: BTreeSet::new(), is_all_due: true, policy, loads: Loads::default() }
     }
 }

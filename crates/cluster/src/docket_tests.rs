@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn policy(assign: Assign) -> Policy {
-    Policy { assign, fills: true }
+    Policy { assign, keeps: true }
 }
 
 const REGIONS: u32 = 6;

@@ -40,14 +40,14 @@ pub(crate) enum Assign {
 pub(crate) struct Policy {
     /// Which regions may get a primary for the first time.
     pub(crate) assign: Assign,
-    /// Servers come into groups that others were members of.
-    pub(crate) fills: bool,
+    /// The places of servers that restart are kept.
+    pub(crate) keeps: bool,
 }
 
 /// The configuration that should replace `config`, if one should.
 pub(crate) fn decide(view: &View, loads: &Loads, config: &GroupConfig, policy: Policy) -> Option<GroupConfig> {
     let table = view.table(&config.table)?;
-    Group { view, loads, table, config, fills: policy.fills }.next(policy.assign)
+    Group { view, loads, table, config, keeps: policy.keeps }.next(policy.assign)
 }
 
 /// How much each server has to do, as far as it lives.
@@ -97,7 +97,7 @@ struct Group<'a> {
     loads: &'a Loads,
     table: &'a TableOptions,
     config: &'a GroupConfig,
-    fills: bool,
+    keeps: bool,
 }
 
 impl Group<'_> {
@@ -122,7 +122,7 @@ impl Group<'_> {
         let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
         let primary = self.least_loaded(candidates)?;
         let base = GroupConfig { epoch: self.config.epoch.max(best.0), ..self.config.clone() };
-        let mut next = self.new_term(&base, primary, Vec::new(), true);
+        let mut next = self.new_term(&base, primary, Vec::new());
         // With a quorum, who takes over asks the others how far their copies reach: an empty one would be no answer.
         if fresh && self.table.quorum.is_none() {
             next.backups = std::mem::take(&mut next.learners);
@@ -135,9 +135,11 @@ impl Group<'_> {
     /// its power.
     fn maintain(&self) -> Option<GroupConfig> {
         let mut next = self.config.clone();
-        next.learners.retain(|member| self.view.is_live(*member));
-        self.fill(&mut next, self.fills);
+        let leaves = |member: &Member| self.view.departs(self.config, *member) == Some(Intent::Leave);
+        next.learners.retain(|member| self.view.is_live(*member) && !leaves(member));
+        self.fill(&mut next);
         self.trim(&mut next);
+        forget_gone(&mut next);
         if next == *self.config {
             return None;
         }
@@ -154,7 +156,7 @@ impl Group<'_> {
             None => self.longest_copy()?,
         };
         in_sync.retain(|member| *member != primary);
-        let mut next = self.new_term(self.config, primary, in_sync, self.fills);
+        let mut next = self.new_term(self.config, primary, in_sync);
         // Also of a longest copy: a former member that lives may have it in its memory only.
         let is_in = |member: &Member| next.in_sync().any(|other| other == *member);
         let left = self.config.in_sync().map(|member| Former { member, term: self.config.term });
@@ -210,23 +212,21 @@ impl Group<'_> {
     }
 
     /// `base` with a new primary, in-sync backups, and every other place taken by a live learner.
-    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>, fills: bool) -> GroupConfig {
+    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
         let epoch = base.epoch.next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..base.clone() };
         (next.former, next.must_hear, next.yielded) = (Vec::new(), 0, Epoch(0));
         next.wishes.primary.take_if(|wished| *wished == primary.server);
         let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();
         next.learners.retain(|member| self.view.is_live(*member) && !in_sync.contains(&member.server));
-        self.fill(&mut next, fills);
+        self.fill(&mut next);
+        forget_gone(&mut next);
         next
     }
 
     /// Live servers that are not in the group become learners while it has fewer than `replicas` members that stay: those with
-    /// a copy first, because they lack less, then the least loaded.
-    fn fill(&self, next: &mut GroupConfig, fills: bool) {
-        if !fills {
-            return;
-        }
+    /// a copy first, because they lack less, then the least loaded. A place may be kept for each server that restarts.
+    fn fill(&self, next: &mut GroupConfig) {
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
         let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
         let staying = next.members().filter(|member| !leaves(member)).count();
@@ -235,7 +235,9 @@ impl Group<'_> {
         outside.sort_by_key(|member| {
             (Reverse(self.copy_of(*member)), self.loads.memberships(member.server), member.server)
         });
-        outside.truncate((self.table.replicas as usize).saturating_sub(staying));
+        let is_away = |(server, intent): &(ServerId, Intent)| *intent == Intent::Restart && !there.contains(server);
+        let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
+        outside.truncate((self.table.replicas as usize).saturating_sub(staying + kept));
         next.learners.extend(outside);
     }
 
@@ -269,6 +271,14 @@ impl Group<'_> {
         let copy = copies.iter().find(|copy| copy.region == self.config.region);
         copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn))
     }
+}
+
+/// Forgets wishes that concern who is no member any more.
+fn forget_gone(next: &mut GroupConfig) {
+    let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
+    let is_gone = |server: &mut ServerId| !there.contains(server);
+    next.wishes.primary.take_if(is_gone);
+    next.wishes.leaving.take_if(is_gone);
 }
 
 #[cfg(test)]

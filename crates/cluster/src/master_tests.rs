@@ -73,7 +73,7 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
 
 /// The configurations that a master proposes who looks at everything.
 fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
-    Docket::default().decide(view, Policy { assign, fills: true }, |_| true).next
+    Docket::default().decide(view, Policy { assign, keeps: true }, |_| true).next
 }
 
 fn decide_one(view: &View) -> Option<GroupConfig> {
@@ -125,7 +125,7 @@ fn pending_decisions_count_and_are_not_repeated() {
     let mut docket = Docket::default();
     let mut decide = |free: u32| {
         docket.put_back(RegionId(free));
-        docket.decide(&view, Policy { assign: Assign::Any, fills: true }, |region| region.0 == free).next
+        docket.decide(&view, Policy { assign: Assign::Any, keeps: true }, |region| region.0 == free).next
     };
     assert_eq!(decide(1)[0].primary, Some(member(1, 1)));
     let second = decide(2);
@@ -381,10 +381,14 @@ fn who_leaves_for_good_is_replaced_and_who_restarts_is_not() {
     configure(&mut view, &shrunk);
     let filled = decide_one(&view).unwrap();
     assert_eq!(filled.learners, [member(4, 1)], "a server that leaves is given no copies");
-    assert!(
-        Docket::default().decide(&view, Policy { assign: Assign::Any, fills: false }, |_| true).next.is_empty(),
-        "nor is any while one restarts"
-    );
+    change(&mut view, ClusterPath::Intent(ServerId(2)), Some(encode_value(&Intent::Restart)));
+    assert_eq!(decide_one(&view), None, "its place is kept");
+    let policy = Policy { assign: Assign::Any, keeps: false };
+    assert_eq!(Docket::default().decide(&view, policy, |_| true).next[0].learners, [member(4, 1)], "for a while");
+    kill(&mut view, 3);
+    let alone = group(&view, 5, member(1, 1), &[], &[]);
+    configure(&mut view, &alone);
+    assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)], "the place of another is not");
 }
 
 #[test]

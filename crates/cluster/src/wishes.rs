@@ -23,6 +23,10 @@ pub(crate) fn wished(view: &View, region: RegionId, wish: RegionWish) -> Result<
                     listed("members are", config.members().map(|member| member.server))
                 ));
             }
+            let member = config.members().find(|member| member.server == server);
+            if let Some(intent) = member.and_then(|member| view.departs(config, member)) {
+                return Err(format!("server {server} {intent}: it takes no offices"));
+            }
             let is_primary = config.primary.is_some_and(|primary| primary.server == server);
             config.wishing(Wishes { primary: Some(server).filter(|_| !is_primary), ..wishes.clone() })
         }
@@ -52,6 +56,9 @@ fn moved(view: &View, config: &GroupConfig, from: ServerId, to: ServerId) -> Res
     }
     if from == to {
         return Err(format!("region {region} cannot be moved from server {from} to itself"));
+    }
+    if has(config, to) && config.wishes.leaving != Some(from) {
+        return Err(format!("server {to} has a copy of region {region} already"));
     }
     let Some(target) = view.server(to).map(|info| info.member) else {
         let live = view.servers().map(|info| info.member.server);

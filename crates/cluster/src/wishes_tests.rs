@@ -73,6 +73,7 @@ fn what_cannot_be_moved_is_said() {
     assert_eq!(wished(&view, REGION, moved(3, 2)), Ok(None), "it has been");
     assert!(wished(&view, REGION, moved(3, 4)).unwrap_err().contains("server 3 has no copy of region 1"));
     assert!(wished(&view, REGION, moved(1, 1)).unwrap_err().contains("to itself"));
+    assert_eq!(wished(&view, REGION, moved(1, 2)).unwrap_err(), "server 2 has a copy of region 1 already");
     assert_eq!(wished(&view, REGION, moved(1, 4)).unwrap_err(), "server 4 is not there: live servers are 1, 2, 3");
     change(&mut view, ClusterPath::Intent(ServerId(3)), Some(encode_value(&Intent::Leave)));
     assert_eq!(wished(&view, REGION, moved(1, 3)).unwrap_err(), "server 3 leaves: it takes no copies");

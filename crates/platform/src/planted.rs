@@ -36,7 +36,7 @@ pub enum Bug {
     ChangeUncaughtUp,
     /// A primary gives its office up while it still serves.
     HandOverUndrained,
-    /// Promises to whichever primary are void once one has given its office up.
+    /// Promises to a primary are void once another is appointed, though it has not given its office up.
     VoidEverything,
 }
 

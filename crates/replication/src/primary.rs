@@ -365,7 +365,9 @@ impl Primary {
 
     fn with_a_learner_in_sync(&self) -> Option<GroupConfig> {
         let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && peer.keeps_copy_as(self.options.backups);
-        let ready = |member: &&Member| self.peers.get(&member.server).is_some_and(is_ready);
+        let ready = |member: &&Member| {
+            !self.departing.contains_key(&member.server) && self.peers.get(&member.server).is_some_and(is_ready)
+        };
         let learner = self.config.learners.iter().find(ready).filter(|_| self.config.must_hear == 0)?;
         Some(self.config.with_backup(*learner))
     }

@@ -54,5 +54,5 @@ planted! {
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
     members_are_counted_on_for_what_they_do_not_have: ChangeUncaughtUp,
     an_office_is_given_up_while_it_is_served: HandOverUndrained,
-    every_promise_is_void_once_an_office_was_given_up: VoidEverything,
+    every_promise_is_void_once_another_primary_is_appointed: VoidEverything,
 }

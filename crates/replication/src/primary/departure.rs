@@ -44,6 +44,12 @@ impl Primary {
         if wished.is_none() && self.stays(&me) {
             return None;
         }
+        let is_in_no_hurry = self.departing.get(&me.server) != Some(&Intent::Restart);
+        let is_built = |wished| self.config.learners.iter().any(|learner| learner.server == wished);
+        if is_in_no_hurry && wished.is_some_and(is_built) {
+            // Its copy moves, and the office with it: once, and not to somebody else first.
+            return None;
+        }
         let heirs = self.config.backups.iter().filter(|backup| self.stays(backup));
         let can =
             |backup: &&Member| self.peers.get(&backup.server).is_some_and(|peer| peer.state() == PeerState::InSync);

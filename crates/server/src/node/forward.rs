@@ -68,6 +68,11 @@ impl Forwarding {
         Forwarding { last, sent: BTreeMap::new(), total: 0 }
     }
 
+    /// No answer is waited for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
     /// An operation goes to `server`; answers the id of its message.
     pub(super) fn send(&mut self, unrouted: Unrouted, server: ServerId) -> u64 {
         self.last = self.last.wrapping_add(1);

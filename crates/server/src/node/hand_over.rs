@@ -51,10 +51,11 @@ impl HandOver {
     /// No attempt was made yet.
     pub(super) const NEVER: HandOver = HandOver::No { rest_until: Nanos::ZERO, attempts: 0 };
 
-    /// Another attempt failed.
-    fn rests(now: Nanos, attempts: u32) -> HandOver {
+    /// Another attempt failed. `salt` keeps regions apart that fail together.
+    fn rests(now: Nanos, attempts: u32, salt: u32) -> HandOver {
         let rest = Nanos(FIRST_REST.0 << attempts.min(MAX_REST_DOUBLINGS));
-        HandOver::No { rest_until: now + rest, attempts: attempts + 1 }
+        let apart = Nanos::from_millis(u64::from(salt % 16) * 20);
+        HandOver::No { rest_until: now + rest + apart, attempts: attempts + 1 }
     }
 }
 
@@ -101,9 +102,14 @@ impl Serving {
         self.primary.is_with_all(last) && LogKind::APPENDED.iter().all(|log| self.region.tails(*log).is_empty())
     }
 
+    /// It would not come to rest: it is being copied, or brings a member in sync.
+    fn is_restless_inside(&self) -> bool {
+        !self.exporting.is_empty() || !self.primary.joining().is_empty()
+    }
+
     /// Goes on as before, from the next turn on; another attempt is made later.
     fn move_on(&mut self, now: Nanos, attempts: u32) {
-        self.hand_over = HandOver::rests(now, attempts);
+        self.hand_over = HandOver::rests(now, attempts, self.id.0);
     }
 
     /// Begins to hand the office over, or comes further with it, if it should; `is_synced`: the coordinator is heard. To be called
@@ -119,17 +125,21 @@ impl Serving {
                 }
                 (HandOver::No { .. }, _) => return false,
                 (HandOver::Priming { attempts, .. } | HandOver::Standing { attempts, .. }, None) => {
-                    self.move_on(now, attempts);
+                    // The group changed, or is about to: that was no attempt.
+                    self.hand_over = HandOver::No { rest_until: now + FIRST_REST, attempts };
                     return true;
                 }
                 (HandOver::Priming { attempts, .. }, Some(heir)) if planted(Bug::HandOverUndrained) => {
                     self.primary.hand_over(heir);
-                    HandOver::rests(now, attempts)
+                    HandOver::rests(now, attempts, 0)
                 }
                 (HandOver::Priming { since, attempts }, Some(_)) => match self.is_merging() {
                     _ if self.merging(now) == Merging::Hastily => return false,
-                    true if now - since > MERGE_PATIENCE => HandOver::rests(now, attempts),
+                    is_merging if now - since > MERGE_PATIENCE && (is_merging || self.is_restless_inside()) => {
+                        HandOver::rests(now, attempts, self.id.0)
+                    }
                     true => return false,
+                    false if self.is_restless_inside() => return false,
                     false => HandOver::Standing { since: now, attempts },
                 },
                 (HandOver::Standing { since, attempts }, Some(heir)) => return self.stand(now, since, attempts, heir),

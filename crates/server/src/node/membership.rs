@@ -21,8 +21,6 @@ pub(super) enum Proposer {
     Primary(RegionId),
     /// An operator.
     Operator(ReplyTo),
-    /// Nobody: the node looks at what comes of it.
-    Itself,
 }
 
 impl Node {
@@ -72,7 +70,6 @@ impl Node {
                     }
                 }
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
-                Proposer::Itself => {}
             }
         }
         let changed = self.context.agent.take_changed();
@@ -154,18 +151,16 @@ impl Node {
 
     /// The process is about to end: asks the others to take over what this node has.
     pub fn depart(&mut self, now: Nanos) {
-        match self.context.agent.depart(now) {
-            Ok(proposal) => self.context.proposals.extend(proposal.map(|proposal| (proposal, Proposer::Itself))),
-            Err(why) => tracing::warn!(why, "stops without being relieved"),
-        }
+        self.context.agent.depart(now);
     }
 
     /// No other that stays can take over more of what this node has.
     pub fn has_departed(&self) -> bool {
         let view = self.context.agent.view();
         let me = self.context.me;
-        if !view.is_synced() {
-            return true;
+        let is_idle = self.forwarding.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty());
+        if !is_idle || !view.is_synced() {
+            return false;
         }
         view.intent(me.server).is_some()
             && view.regions().all(|config| {

@@ -21,6 +21,7 @@ use leeward_format::control::{Control, ToBackup, ToPrimary};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
+use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::{Backup, BackupAction, Office, Work};
 use leeward_replication::candidate::{self, Candidate, Verdict};
 use leeward_replication::peer::PeerAction;
@@ -94,7 +95,8 @@ impl Slot {
     /// A configuration was read from the coordinator that is newer than what was known.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
         self.config = Some(config.clone());
-        if let Some(term) = config.voided() {
+        let voided = config.voided().or_else(|| planted(Bug::VoidEverything).then_some(config.term));
+        if let Some(term) = voided {
             context.grants.void(self.id, term);
             self.backup.join_when_allowed(now, &context.grants);
             self.act_as_backup(context);

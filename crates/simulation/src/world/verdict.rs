@@ -34,6 +34,9 @@ impl World {
         }
         self.mend_disks();
         self.forget_wishes()?;
+        // Others may have been on their way.
+        self.advance(self.now + REST);
+        self.forget_wishes()?;
         self.heal("after the faults")?;
         self.advance(self.now + REST);
         if !self.load.is_idle() {
