@@ -39,6 +39,8 @@ Commands:
   table   Make tables, and show those there are
   checkpoint  Copy regions to stores of their own, while they are served
   ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
+  move    Move a region's copy, or its primary's office, to another server
+  drain   Have a server hand over and leave all it has
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum
