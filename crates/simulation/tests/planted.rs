@@ -52,7 +52,6 @@ planted! {
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
     a_backup_compacts_what_is_not_committed: BuildUncommitted,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
-    members_are_counted_on_for_what_they_do_not_have: ChangeUncaughtUp,
     an_office_is_given_up_while_it_is_served: HandOverUndrained,
     every_promise_is_void_once_another_primary_is_appointed: VoidEverything,
 }
