@@ -88,8 +88,8 @@ impl Image {
 
     /// Shows every structure of a segment to `see`; answers the damage in it.
     pub fn walk(&self, region: &RegionState, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
-        let of = (region.region, region.options.addressing);
-        walk(&self.device, self.superblock.segment_bytes as usize, of, segment, see).damage
+        let (segment_bytes, addressing) = (self.superblock.segment_bytes as usize, region.options.addressing);
+        walk(&self.device, segment_bytes, addressing, segment, see).damage
     }
 
     /// Reads every live segment and checks all that has a checksum. `progress` is told how many of how many segments are

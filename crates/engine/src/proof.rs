@@ -28,10 +28,6 @@ struct Pinned {
 }
 
 impl Pinned {
-    fn address(&self, id: SegmentId) -> Address {
-        Address { region: self.state.region, segment: id, offset: 0 }
-    }
-
     /// A segment, of which these are the bytes here, as every replica of the region knows it.
     fn canonical(&self, segment: &SegmentState, bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
         self.renamed(segment, bytes, |of| (of.no.name(), of.id.name()))
@@ -47,7 +43,8 @@ impl Pinned {
         if segment.kind.is_index() && self.state.options.addressing == Addressing::Physical {
             let names: HashMap<SegmentName, SegmentName> = self.state.segments.values().map(naming).collect();
             let mut map = |name: SegmentName| names.get(&name).copied();
-            translate(segment.kind, self.address(segment.id), &mut bytes, &mut map)?;
+            let address = Address { region: segment.origin, segment: segment.id, offset: 0 };
+            translate(segment.kind, address, &mut bytes, &mut map)?;
         }
         Ok(bytes)
     }
@@ -92,9 +89,8 @@ impl Volume {
 
     /// What is wrong with a segment that is `content`.
     fn check_whole(&self, pinned: &Pinned, segment: &SegmentState, content: Bytes) -> Result<(), String> {
-        let of = (pinned.state.region, pinned.state.options.addressing);
         let start = self.file_offset(segment.no, 0);
-        let damage = walk_bytes(of, segment, start, content, &mut |_| {}).damage;
+        let damage = walk_bytes(pinned.state.options.addressing, segment, start, content, &mut |_| {}).damage;
         match damage.into_iter().next() {
             Some(damage) => Err(format!("at byte {} of the volume: {}", damage.offset, damage.detail)),
             None => Ok(()),

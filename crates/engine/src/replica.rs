@@ -148,7 +148,7 @@ impl Replica {
     /// Bytes of a segment that count. A log segment whose end is not recorded is read; one that cannot be read has
     /// none.
     fn valid_bytes(&self, segment: &SegmentState) -> u32 {
-        let end = || segment_end(&self.volume, self.region(), segment).map_or(0, |end| end.bytes);
+        let end = || segment_end(&self.volume, segment).map_or(0, |end| end.bytes);
         segment.bytes.unwrap_or_else(end)
     }
 

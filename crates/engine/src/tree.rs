@@ -250,7 +250,7 @@ impl Walk<'_> {
             for (lower_bound, pointer) in nodes {
                 budget = budget.checked_sub(1).ok_or_else(|| self.damaged(pointer, "too many index nodes"))?;
                 let (id, segment) = self.live(pointer)?;
-                let node = self.read(pointer, id, segment.no())?;
+                let node = self.read(pointer, id, &segment)?;
                 if !index.iter().any(|(known, _)| *known == id) {
                     index.push((id, segment));
                 }
@@ -302,13 +302,14 @@ impl Walk<'_> {
             .ok_or_else(|| self.damaged(pointer, "a pointer into a segment that is not live"))
     }
 
-    fn read(&self, pointer: Pointer, id: SegmentId, no: SegmentNo) -> Result<Node<Vec<u8>>> {
+    fn read(&self, pointer: Pointer, id: SegmentId, segment: &Segment) -> Result<Node<Vec<u8>>> {
         let mut bytes = vec![0; NODE_BYTES];
         if pointer.offset() as usize + NODE_BYTES > self.reads.volume.segment_bytes() {
             return Err(self.damaged(pointer, "a pointer beyond its segment"));
         }
+        let no = segment.no();
         self.reads.volume.read(no, pointer.offset(), &mut bytes)?;
-        let address = Address { region: self.reads.region, segment: id, offset: pointer.offset() };
+        let address = Address { region: segment.origin(), segment: id, offset: pointer.offset() };
         let node = Node::parse(bytes, address).map_err(|error| self.reads.damaged(no, pointer.offset(), &error))?;
         if node.kind() != NodeKind::Index {
             return Err(self.damaged(pointer, "a leaf where an index node should be"));

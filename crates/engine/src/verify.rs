@@ -94,7 +94,7 @@ impl Verification {
         segment: &SegmentState,
     ) {
         let (mut nodes, mut entries, mut ranges, mut records) = (0, 0, 0, 0);
-        let walked = walk(device, segment_bytes, (region, addressing), segment, &mut |item| match item {
+        let walked = walk(device, segment_bytes, addressing, segment, &mut |item| match item {
             Item::LogHeader(_) | Item::Footer(_) => {}
             Item::Ranges(found) => ranges += found.len() as u64,
             Item::Record { .. } => records += 1,
@@ -123,11 +123,11 @@ pub(crate) struct Walked {
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Goes over `segment`, which is one of `region`.
+/// Goes over `segment`, of a region that names segments so.
 pub(crate) fn walk(
     device: &Device,
     segment_bytes: usize,
-    (region, addressing): (RegionId, Addressing),
+    addressing: Addressing,
     segment: &SegmentState,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Walked {
@@ -137,20 +137,20 @@ pub(crate) fn walk(
     let detail = match device.read(start, &mut bytes) {
         Err(Error::Io { source, .. }) => format!("cannot be read: {source}"),
         Err(error) => error.to_string(),
-        Ok(()) => return walk_bytes((region, addressing), segment, start, bytes.into(), see),
+        Ok(()) => return walk_bytes(addressing, segment, start, bytes.into(), see),
     };
     Walked { bytes: 0, damage: vec![Damage { offset: start, detail }] }
 }
 
 /// Goes over the bytes of `segment`, which lies at `start` of the file.
 pub(crate) fn walk_bytes(
-    (region, addressing): (RegionId, Addressing),
+    addressing: Addressing,
     segment: &SegmentState,
     start: u64,
     bytes: Bytes,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Walked {
-    let mut walk = Walk { region, addressing, segment, start, see, walked: Walked::default() };
+    let mut walk = Walk { addressing, segment, start, see, walked: Walked::default() };
     match segment.kind {
         SegmentKind::Log(log) => walk.log(log, &bytes),
         SegmentKind::Leaf => walk.leaf(&bytes),
@@ -160,7 +160,6 @@ pub(crate) fn walk_bytes(
 }
 
 struct Walk<'a> {
-    region: RegionId,
     addressing: Addressing,
     segment: &'a SegmentState,
     start: u64,
@@ -174,14 +173,14 @@ impl Walk<'_> {
     }
 
     fn address(&self, offset: usize) -> Address {
-        Address { region: self.region, segment: self.segment.id, offset: offset as u32 }
+        Address { region: self.segment.origin, segment: self.segment.id, offset: offset as u32 }
     }
 
     /// Records from the header to where they end. What was not known to be durable may end anywhere: it is a tear.
     fn log(&mut self, log: LogKind, bytes: &[u8]) {
         let durable = self.segment.durable_bytes.max(self.segment.bytes.unwrap_or(0)) as usize;
         let is_untouched = bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0);
-        let (end, error) = match read_header(bytes, self.region, log, self.segment.id) {
+        let (end, error) = match read_header(bytes, self.segment.origin, log, self.segment.id) {
             Ok(header) => {
                 (self.see)(Item::LogHeader(header));
                 self.records(log, bytes)
@@ -199,7 +198,7 @@ impl Walk<'_> {
 
     /// Where the records end, and the error that ends them, if one does.
     fn records(&mut self, log: LogKind, bytes: &[u8]) -> (usize, Option<DecodeError>) {
-        let seed = RecordSeed::new(self.region, log, self.segment.id);
+        let seed = RecordSeed::new(self.segment.origin, log, self.segment.id);
         let (mut offset, mut last) = (LOG_HEADER_BYTES, Lsn(0));
         loop {
             let record = match read_record(seed, &bytes[offset..]) {

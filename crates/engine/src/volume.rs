@@ -14,25 +14,28 @@
 mod background;
 mod device;
 mod manifest;
+mod open;
 mod registry;
 mod space;
 
 pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub(crate) use manifest::{Durability, Manifest};
+pub(crate) use open::{read_superblock, zones};
 pub(crate) use registry::Owner;
 pub use space::Segment;
 
 use crate::cache::Cache;
-use crate::error::{Error, RESTORE, Result};
+use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
-use leeward_format::manifest::{Change, RegionState, VolumeState};
+use leeward_format::manifest::{Change, RegionState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
+use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
 use leeward_platform::{Appender, DeviceCounters, File};
+use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments};
 use parking_lot::Mutex;
 use registry::Registry;
 use space::Space;
@@ -137,12 +140,12 @@ impl Volume {
         self.device.file().name()
     }
 
-    /// Takes a free segment, growing the file if there is none.
+    /// Takes a free segment for `origin`, growing the file if there is none.
     ///
     /// # Errors
     /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost and the volume goes on.
-    pub fn allocate(&self) -> Result<Arc<Segment>> {
-        self.space.allocate()
+    pub fn allocate(&self, origin: RegionId) -> Result<Arc<Segment>> {
+        self.space.allocate(origin)
     }
 
     /// [`Volume::allocate`] for a tail: the last segments below a declared capacity, a sixteenth of all and at most 32, are kept
@@ -150,8 +153,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::allocate`].
-    pub(crate) fn allocate_for_writes(&self) -> Result<Arc<Segment>> {
-        self.space.allocate_for_writes()
+    pub(crate) fn allocate_for_writes(&self, origin: RegionId) -> Result<Arc<Segment>> {
+        self.space.allocate_for_writes(origin)
     }
 
     /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
@@ -328,15 +331,10 @@ impl Volume {
         let mut verification = Verification::default();
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
         for region in regions {
-            let (states, pinned) = {
-                let registry = self.registry.lock();
-                let listed =
-                    |state: &RegionState| (state.options.addressing, state.needed_segments().collect::<Vec<_>>());
-                (registry.region(region).map(listed), registry.segments(region))
-            };
-            let Some((addressing, segments)) = states else { continue };
-            for segment in segments {
-                verification.check(&self.device, self.segment_bytes, (region, addressing), &segment);
+            let Some((state, pinned)) = self.state_and_segments(region) else { continue };
+            for segment in state.needed_segments() {
+                let of = (region, state.options.addressing);
+                verification.check(&self.device, self.segment_bytes, of, &segment);
             }
             drop(pinned);
         }
@@ -473,111 +471,6 @@ impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Volume").field("device", &self.device).finish_non_exhaustive()
     }
-}
-
-fn file_len(device: &Device) -> Result<u64> {
-    device.file().len().map_err(|error| device.error("length", 0, error))
-}
-
-fn reserved_segments(superblock: &Superblock) -> u32 {
-    1 + 2 * superblock.zone_segments
-}
-
-/// Bytes of the superblock's segment and the manifest's zones: no volume is shorter.
-fn reserved_bytes(superblock: &Superblock) -> u64 {
-    u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
-}
-
-/// Where the manifest's first zone starts, and the length of each, in bytes.
-pub(crate) fn zones(superblock: &Superblock) -> (u64, usize) {
-    let segment_bytes = superblock.segment_bytes as usize;
-    (segment_bytes as u64, superblock.zone_segments as usize * segment_bytes)
-}
-
-/// Refuses a file that ends before byte `needed`, which was durable.
-fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
-    let len = file_len(device)?;
-    if len >= needed {
-        return Ok(());
-    }
-    let detail = format!("the file is cut short: it ends here, and {what} reaches to byte {needed}");
-    Err(Error::Damaged { file: device.file().name().to_owned(), offset: len, detail, advice: RESTORE })
-}
-
-/// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
-/// volume, which is at most `unmade_bytes` long.
-pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Option<Superblock>> {
-    let len = file_len(device)?;
-    let file = device.file().name().to_owned();
-    let mut bytes = vec![0; SUPERBLOCKS_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
-    device.read(0, &mut bytes)?;
-    let copy = bytes.get(SUPERBLOCK_COPY_OFFSET as usize..).unwrap_or_default();
-    let error = match (Superblock::decode(&bytes), Superblock::decode(copy)) {
-        (Ok(superblock), _) | (Err(_), Ok(superblock)) => return Ok(Some(superblock)),
-        (Err(error), Err(_)) => error,
-    };
-    if bytes.iter().all(|byte| *byte == 0) && len <= unmade_bytes {
-        return Ok(None);
-    }
-    Err(match error {
-        DecodeError::Version { found, known, .. } => Error::OtherVersion { file, found, known },
-        DecodeError::Invalid { .. } => Error::NotAVolume { file },
-        DecodeError::Short { .. } | DecodeError::Checksum { .. } => Error::damaged(&file, 0, &error),
-    })
-}
-
-/// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
-fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
-    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS, volume };
-    let reserved = reserved_bytes(&superblock);
-    if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
-        return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
-    }
-    device.allocate(reserved)?;
-    Manifest::create(device.clone(), options.segment_bytes as u64, ZONE_SEGMENTS as usize * options.segment_bytes)?;
-    device.write_buffered(0, &superblock.encode())?;
-    device.write_buffered(SUPERBLOCK_COPY_OFFSET, &superblock.encode())?;
-    device.sync()?;
-    Ok(superblock)
-}
-
-/// Makes sure that the file has every segment that the manifest names; answers how many it has. An entry can survive a
-/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records. Index, and
-/// log bytes that levels refer to, were durable before they were named.
-fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
-    let live = || state.regions.values().flat_map(RegionState::needed_segments);
-    for segment in live() {
-        let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
-        if durable > 0 {
-            let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
-            check_len(device, needed, "what the manifest names")?;
-        }
-    }
-    let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
-    if file_len(device)? < wanted {
-        device.allocate(wanted)?;
-    }
-    Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
-}
-
-/// Takes the segments that the manifest names.
-fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
-    let mut registry = Registry::new(state);
-    let live: Vec<(RegionId, SegmentId, SegmentNo)> = registry
-        .state
-        .regions
-        .values()
-        .flat_map(|region| region.needed_segments().map(|segment| (region.region, segment.id, segment.no)))
-        .collect();
-    for (region, id, no) in live {
-        let Some(segment) = space.claim(no) else {
-            let detail = format!("the manifest names segment {no} twice, or as its own");
-            let file = device.file().name().to_owned();
-            return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
-        };
-        registry.hold(region, id, segment);
-    }
-    Ok(registry)
 }
 
 #[cfg(test)]

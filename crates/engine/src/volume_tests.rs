@@ -30,7 +30,7 @@ fn open_owned(disk: &SimDisk) -> Result<(Arc<Volume>, Owner)> {
 
 /// Adds a log segment; answers its id.
 fn add(volume: &Volume, owner: &Owner, id: u64, durability: Durability) -> Result<()> {
-    let segment = volume.allocate()?;
+    let segment = volume.allocate(REGION)?;
     let id = SegmentId(id);
     let opened = Change::OpenLog { region: REGION, log: LogKind::Recovery, id, no: segment.no() };
     volume.commit(owner, vec![opened], &[(id, segment)], durability)
@@ -180,11 +180,11 @@ fn segments_are_free_again_when_nobody_holds_them() {
     add(&volume, &owner, 1, Durability::Synced).unwrap();
     let pin = volume.segment(REGION, SegmentId(1)).unwrap();
     forget(&volume, &owner, 1).unwrap();
-    let other = volume.allocate().unwrap();
+    let other = volume.allocate(REGION).unwrap();
     assert_ne!(other.no(), pin.no(), "a pinned segment is not reused");
     let (no, serial) = (pin.no(), pin.serial());
     drop(pin);
-    let again = volume.allocate().unwrap();
+    let again = volume.allocate(REGION).unwrap();
     assert_eq!(again.no(), no);
     assert_ne!(again.serial(), serial);
 }
@@ -195,15 +195,15 @@ fn the_capacity_is_kept_and_said() {
     let capacity = 12 * SEGMENT_BYTES as u64;
     let options = VolumeOptions { capacity_bytes: Some(capacity), ..options() };
     let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
-    let taken: Vec<_> = std::iter::from_fn(|| volume.allocate().ok()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| volume.allocate(REGION).ok()).collect();
     assert_eq!(taken.len(), 3);
-    let error = volume.allocate().unwrap_err().to_string();
+    let error = volume.allocate(REGION).unwrap_err().to_string();
     assert_eq!(error, format!("volume: no space: the volume is at its capacity of {capacity} bytes"));
     assert!(!volume.is_failed());
     assert_eq!((volume.capacity(), volume.why_full()), (Some(capacity), Some(error)));
     drop(taken);
     assert_eq!(volume.why_full(), None, "segments are free again");
-    volume.allocate().unwrap();
+    volume.allocate(REGION).unwrap();
 }
 
 /// Whoever finds no free segment grows the file, and others may take what that brings.
@@ -215,7 +215,7 @@ fn segments_are_taken_by_many_at_a_time() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for i in 0..300 {
-                    let taken: Vec<_> = (0..i % 7).map(|_| volume.allocate().unwrap()).collect();
+                    let taken: Vec<_> = (0..i % 7).map(|_| volume.allocate(REGION).unwrap()).collect();
                     volume.release_space();
                     drop(taken);
                     volume.release_space();
@@ -229,7 +229,7 @@ fn segments_are_taken_by_many_at_a_time() {
 fn a_failed_sync_ends_all_writing() {
     let disk = SimDisk::new(7, 1 << 30);
     let (volume, owner) = open_owned(&disk).unwrap();
-    let segment = volume.allocate().unwrap();
+    let segment = volume.allocate(REGION).unwrap();
     volume.write(segment.no(), 0, &[1; 4096]).unwrap();
     disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
     assert!(matches!(volume.sync(), Err(Error::Io { action: "sync", .. })));

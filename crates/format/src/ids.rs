@@ -66,7 +66,7 @@ number!(
     SegmentName(u64)
 );
 number!(
-    /// Identity of a segment's content, the same on every replica of a region and never reused:
+    /// Identity of a segment's content among those made for one region, the same on every replica and never reused:
     /// the epoch in which its primary took office in the high 24 bits, a counter in the low 40.
     SegmentId(u64)
 );

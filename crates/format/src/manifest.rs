@@ -15,12 +15,15 @@
 //! [`Pointer`] is one of the sender's volume.
 
 use crate::cluster::{Addressing, TableOptions};
-use crate::packed::Codec;
 use crate::segment::LOG_HEADER_BYTES;
 use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+
+mod base;
+
+pub use base::{Base, BaseSegment, Have, Parent, Shipped};
 
 /// Alignment of the frames of a zone, in bytes.
 pub const FRAME_ALIGN: usize = 64;
@@ -58,8 +61,11 @@ impl fmt::Display for SegmentKind {
 /// One live segment of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentState {
-    /// Its identity.
+    /// Its identity among those of its origin.
     pub id: SegmentId,
+    /// The region that it was made for, by which all checksums in it are seeded: another one than the region that has it, where
+    /// that was divided from it, or both from a third.
+    pub origin: RegionId,
     /// Where it lies.
     pub no: SegmentNo,
     /// What it holds.
@@ -81,9 +87,9 @@ impl SegmentState {
         addressing.name(self.id, self.no)
     }
 
-    /// A segment whose end is not known.
-    pub fn new(id: SegmentId, no: SegmentNo, kind: SegmentKind) -> SegmentState {
-        SegmentState { id, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0), dead_bytes: 0 }
+    /// A segment made for `origin`, whose end is not known.
+    pub fn new(origin: RegionId, id: SegmentId, no: SegmentNo, kind: SegmentKind) -> SegmentState {
+        SegmentState { id, origin, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0), dead_bytes: 0 }
     }
 
     /// A segment of a log that leaves point to.
@@ -383,7 +389,7 @@ impl RegionState {
         if self.segments.contains_key(&id) {
             return Err(invalid(format!("segment {id} is opened twice")));
         }
-        self.segments.insert(id, SegmentState::new(id, no, SegmentKind::Log(log)));
+        self.segments.insert(id, SegmentState::new(self.region, id, no, SegmentKind::Log(log)));
         Ok(())
     }
 
@@ -433,7 +439,7 @@ impl RegionState {
         let kind_of = |id| edit.added.iter().find(|(added, _)| *added == id).map(|(_, kind)| *kind);
         for (id, dead) in &edit.dead {
             let known = match (kind_of(*id), self.segments.get(id)) {
-                (Some(kind), _) => SegmentState::new(*id, SegmentNo(0), kind),
+                (Some(kind), _) => SegmentState::new(self.region, *id, SegmentNo(0), kind),
                 (None, Some(segment)) => *segment,
                 (None, None) => return Err(invalid(format!("records die in segment {id}, which is not there"))),
             };
@@ -467,8 +473,8 @@ impl RegionState {
         }
         for ((id, kind), (no, bytes)) in edit.added.iter().zip(places) {
             let durable_bytes = if kind.is_index() { 0 } else { *bytes };
-            let added = SegmentState { bytes: Some(*bytes), durable_bytes, ..SegmentState::new(*id, *no, *kind) };
-            self.segments.insert(*id, added);
+            let added = SegmentState::new(self.region, *id, *no, *kind);
+            self.segments.insert(*id, SegmentState { bytes: Some(*bytes), durable_bytes, ..added });
         }
         for (id, dead) in &edit.dead {
             if let Some(segment) = self.segments.get_mut(id) {
@@ -491,91 +497,6 @@ impl RegionState {
         self.commit = self.commit.max(commit);
         Ok(())
     }
-}
-
-/// A segment that a replica has, and how much of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Have {
-    /// The segment.
-    pub id: SegmentId,
-    /// Valid bytes.
-    pub bytes: u32,
-}
-
-/// A segment that a primary ships, made by [`crate::wire::pack`]; the bytes travel apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shipped {
-    /// Its identity.
-    pub id: SegmentId,
-    /// What it holds.
-    pub kind: SegmentKind,
-    /// Its number on the primary's volume: what pointers into it say, if addressing is physical.
-    pub primary: SegmentNo,
-    /// CRC-32C of its bytes at the primary.
-    pub crc: u32,
-    /// How many they are.
-    pub bytes: u32,
-    /// How they are compressed on their way: see [`crate::wire`].
-    pub codec: Codec,
-}
-
-/// One segment of a [`Base`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BaseSegment {
-    /// Its identity.
-    pub id: SegmentId,
-    /// What it holds.
-    pub kind: SegmentKind,
-    /// Its number on the primary's volume.
-    pub primary: SegmentNo,
-    /// Bytes of it that count.
-    pub bytes: u32,
-    /// Last LSN of a log segment that was appended to, otherwise 0.
-    pub last_lsn: Lsn,
-    /// See [`SegmentState::dead_bytes`].
-    pub dead_bytes: u32,
-}
-
-impl BaseSegment {
-    /// What the volume that it lies on knows of it.
-    pub fn state(&self) -> SegmentState {
-        let &BaseSegment { id, kind, primary, bytes, last_lsn, dead_bytes } = self;
-        let durable_bytes = if kind.is_index() { 0 } else { bytes };
-        SegmentState { id, no: primary, kind, bytes: Some(bytes), durable_bytes, last_lsn, dead_bytes }
-    }
-}
-
-impl Base {
-    /// A region that consists of it, on the volume where it lies.
-    pub fn region_state(&self, region: RegionId) -> RegionState {
-        RegionState {
-            term: self.term,
-            replay_from: self.replay_from,
-            commit: self.last_lsn,
-            levels: self.levels.clone(),
-            segments: self.segments.iter().map(|segment| (segment.id, segment.state())).collect(),
-            ..RegionState::new(region, self.options.clone())
-        }
-    }
-}
-
-/// All of a region at one instant, tails sealed: what a backup is brought to before mirroring goes on from there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Base {
-    /// Options of the region's table.
-    pub options: TableOptions,
-    /// Term of the primary.
-    pub term: Epoch,
-    /// First LSN that the levels do not hold.
-    pub replay_from: Lsn,
-    /// Last LSN in the logs; mirrored tails go on from the next.
-    pub last_lsn: Lsn,
-    /// Commit LSN at that instant.
-    pub commit: Lsn,
-    /// Levels, with pointers of the primary's volume.
-    pub levels: Vec<LevelState>,
-    /// Every segment, by id.
-    pub segments: Vec<BaseSegment>,
 }
 
 #[cfg(test)]

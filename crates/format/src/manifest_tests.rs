@@ -10,7 +10,7 @@ fn state_with(segments: &[(u64, SegmentKind)]) -> VolumeState {
     let mut region = RegionState::new(REGION, TableOptions::default());
     for (number, kind) in segments {
         let id = SegmentId(*number);
-        region.segments.insert(id, SegmentState::new(id, SegmentNo(*number as u32), *kind));
+        region.segments.insert(id, SegmentState::new(REGION, id, SegmentNo(*number as u32), *kind));
     }
     VolumeState { incarnation: Incarnation(1), regions: BTreeMap::from([(REGION, region)]) }
 }

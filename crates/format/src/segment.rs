@@ -20,7 +20,7 @@ pub const LOG_VERSION: u16 = 3;
 /// Header of a log segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHeader {
-    /// Region that the records belong to.
+    /// Region that the segment was made for.
     pub region: RegionId,
     /// Which of its logs.
     pub log: LogKind,

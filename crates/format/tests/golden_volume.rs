@@ -6,7 +6,8 @@
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
-    Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, RegionState, SegmentKind,
+    Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, Parent, RegionState, SegmentKind,
+    SegmentState,
 };
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::segment::LogHeader;
@@ -93,7 +94,8 @@ fn manifest_entries() {
         dead: vec![(id(3), 700)],
     };
     let (last_lsn, kind) = (Lsn(290), SegmentKind::Log(LogKind::Large));
-    let segment = BaseSegment { id: id(3), kind, primary: SegmentNo(10), bytes: 6000, last_lsn, dead_bytes: 700 };
+    let (origin, primary) = (RegionId(7), SegmentNo(10));
+    let segment = BaseSegment { id: id(3), origin, kind, primary, bytes: 6000, last_lsn, dead_bytes: 700 };
     let base = Box::new(Base {
         options: TableOptions::default(),
         term: leeward_format::Epoch(2),
@@ -102,10 +104,13 @@ fn manifest_entries() {
         commit: Lsn(300),
         levels: Vec::new(),
         segments: vec![segment],
+        parent: Some(Parent { region: origin, term: leeward_format::Epoch(1), last_lsn: Lsn(280) }),
     });
+    let mut state = RegionState::new(region, TableOptions::default());
+    state.segments.insert(id(3), SegmentState { durable_bytes: 5000, ..segment.state() });
     let changes = vec![
         Change::Opened(Incarnation(2)),
-        Change::Region(Box::new(RegionState::new(region, TableOptions::default()))),
+        Change::Region(Box::new(state)),
         Change::OpenLog { region, log: LogKind::Large, id: id(3), no: SegmentNo(10) },
         Change::SealLog { region, id: id(3), bytes: 6000, last_lsn: Lsn(290) },
         Change::Install { region, edit, places: vec![(SegmentNo(12), 16_384)], commit: Lsn(300) },

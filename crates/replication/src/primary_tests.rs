@@ -31,6 +31,7 @@ fn base() -> Base {
         commit: Lsn(10),
         levels: Vec::new(),
         segments: Vec::new(),
+        parent: None,
     }
 }
 

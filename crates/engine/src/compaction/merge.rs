@@ -278,7 +278,7 @@ impl Out {
 impl Filling {
     pub(super) fn start(context: &Context) -> Result<Filling> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let segment = volume.allocate()?;
+        let segment = volume.allocate(region)?;
         let id = (context.ids)();
         let address = Address { region, segment: id, offset: 0 };
         let out = Buffer::new(volume.segment_bytes());

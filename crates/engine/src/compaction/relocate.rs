@@ -148,7 +148,7 @@ impl Relocate {
         let Leading { leaf, footer, bytes, moves, mut moved } = leading;
         drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let (segment, id) = (volume.allocate()?, (context.ids)());
+        let (segment, id) = (volume.allocate(region)?, (context.ids)());
         let mut copy = volume.memory().pool().take(bytes.len());
         copy.copy_from_slice(&bytes);
         drop(bytes);
@@ -158,7 +158,8 @@ impl Relocate {
             Some((old, _)) if *old == pointer => moved.pop_front().map(|(_, new)| new),
             _ => Some(pointer),
         };
-        let [from, to] = [leaf.id(), id].map(|segment| Address { region, segment, offset: 0 });
+        let from = Address { region: leaf.segment().origin(), segment: leaf.id(), offset: 0 };
+        let to = Address { region, segment: id, offset: 0 };
         let done = readdress((from, to), &mut copy, &mut map);
         done.map_err(|error| context.reads.damaged(leaf.segment().no(), 0, &error))?;
         assert!(moved.is_empty(), "every entry that was found is met again in its order");

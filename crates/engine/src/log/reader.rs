@@ -38,7 +38,6 @@ pub(super) struct RecordAt {
 #[derive(Debug)]
 pub struct LogReader {
     pub(super) volume: Arc<Volume>,
-    pub(super) region: RegionId,
     tails: Arc<Tails>,
     /// Where they lie, and what the records' checksums are seeded by.
     segments: RwLock<LogSegments>,
@@ -50,13 +49,14 @@ pub(crate) struct LogSegment {
     log: LogKind,
     id: SegmentId,
     no: SegmentNo,
+    origin: RegionId,
     /// Dead once it is free: nobody can meet a pointer to it any more.
     held: Weak<Segment>,
 }
 
 impl LogSegment {
     pub(crate) fn new(log: LogKind, id: SegmentId, segment: &Arc<Segment>) -> LogSegment {
-        LogSegment { log, id, no: segment.no(), held: Arc::downgrade(segment) }
+        LogSegment { log, id, no: segment.no(), origin: segment.origin(), held: Arc::downgrade(segment) }
     }
 }
 
@@ -82,8 +82,8 @@ impl LogSegments {
 }
 
 impl LogReader {
-    pub(crate) fn new(volume: Arc<Volume>, region: RegionId, tails: Arc<Tails>, segments: LogSegments) -> LogReader {
-        LogReader { volume, region, tails, segments: RwLock::new(segments) }
+    pub(crate) fn new(volume: Arc<Volume>, tails: Arc<Tails>, segments: LogSegments) -> LogReader {
+        LogReader { volume, tails, segments: RwLock::new(segments) }
     }
 
     /// A segment joins a log.
@@ -103,7 +103,7 @@ impl LogReader {
             let detail = format!("a pointer to {pointer:?}, and no such segment is part of a log that leaves point to");
             return Err(Error::Damaged { file: self.volume.name().to_owned(), offset: 0, detail, advice: RESTORE });
         };
-        let seed = RecordSeed::new(self.region, segment.log, segment.id);
+        let seed = RecordSeed::new(segment.origin, segment.log, segment.id);
         Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed })
     }
 

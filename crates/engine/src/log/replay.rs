@@ -114,10 +114,10 @@ pub(crate) fn find_prefix(
 }
 
 /// Where the valid records of one segment end, on the device; nothing if there is none.
-pub(crate) fn segment_end(volume: &Volume, region: RegionId, segment: &SegmentState) -> Result<End> {
+pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End> {
     let overlays = HashMap::new();
     let Some(log) = log_of(segment) else { return Ok(End::default()) };
-    let mut source = Source { segments: VecDeque::from([*segment]), ..Source::empty(volume, region, &overlays, log) };
+    let mut source = Source { segments: VecDeque::from([*segment]), ..Source::empty(volume, &overlays, log) };
     source.peek(Lsn(u64::MAX))?;
     Ok(source.ends.get(&segment.id).copied().unwrap_or_default())
 }
@@ -170,11 +170,11 @@ impl Contents<'_> {
 /// One log, segment by segment, one of them in memory at a time.
 struct Source<'a> {
     volume: &'a Volume,
-    region: RegionId,
     overlays: &'a HashMap<SegmentId, Vec<u8>>,
     log: LogKind,
     segments: VecDeque<SegmentState>,
     current: Option<SegmentState>,
+    /// Of its records.
     seed: RecordSeed,
     contents: Contents<'a>,
     /// Of the record that comes next in them.
@@ -192,15 +192,14 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn empty(volume: &'a Volume, region: RegionId, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
+    fn empty(volume: &'a Volume, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
         Source {
             volume,
-            region,
             overlays,
             log,
             segments: VecDeque::new(),
             current: None,
-            seed: RecordSeed::new(region, log, SegmentId(0)),
+            seed: RecordSeed::new(RegionId(0), log, SegmentId(0)),
             contents: Contents::Overlay(&[]),
             offset: 0,
             head: None,
@@ -216,7 +215,7 @@ impl<'a> Source<'a> {
         let from = state.replay_from;
         let is_needed = |segment: &&SegmentState| segment.bytes.is_none() || segment.last_lsn >= from;
         let segments = state.log_segments(log).filter(is_needed).copied().collect();
-        Source { segments, ..Source::empty(volume, state.region, overlays, log) }
+        Source { segments, ..Source::empty(volume, overlays, log) }
     }
 
     /// LSN of the next record of at least `from`.
@@ -306,10 +305,10 @@ impl<'a> Source<'a> {
         };
         self.contents.read_on(self.volume, segment.no)?;
         self.current = Some(segment);
-        self.seed = RecordSeed::new(self.region, self.log, segment.id);
+        self.seed = RecordSeed::new(segment.origin, self.log, segment.id);
         self.offset = LOG_HEADER_BYTES;
         let bytes = self.contents.bytes();
-        match read_header(bytes, self.region, self.log, segment.id) {
+        match read_header(bytes, segment.origin, self.log, segment.id) {
             Ok(_) => {}
             // A segment that was opened and never written to.
             Err(_) if segment.bytes.is_none() && bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {

@@ -38,7 +38,7 @@ impl Logs {
         let mut overlays = HashMap::new();
         for (number, (log, lsns)) in (1..).zip(segments) {
             let id = SegmentId(number);
-            state.segments.insert(id, SegmentState::new(id, SegmentNo(number as u32), SegmentKind::Log(*log)));
+            state.segments.insert(id, SegmentState::new(REGION, id, SegmentNo(number as u32), SegmentKind::Log(*log)));
             overlays.insert(id, segment(*log, number, lsns));
         }
         Logs { volume, state, overlays }
@@ -155,7 +155,7 @@ fn a_segment_is_read_as_far_as_it_has_records() {
         let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
         let options = VolumeOptions { segment_bytes: 1 << 20, ..VolumeOptions::default() };
         let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
-        let (held, id) = (volume.allocate().unwrap(), SegmentId(1));
+        let (held, id) = (volume.allocate(REGION).unwrap(), SegmentId(1));
         let mut bytes = LogHeader { region: REGION, log: Recovery, id, first_lsn: Lsn(1) }.encode().to_vec();
         for lsn in 1..=records {
             let record = Record { stamp: Lsn(lsn).into(), kind: RecordKind::Put, flags: 0, key: b"key", value: &value };
@@ -163,7 +163,7 @@ fn a_segment_is_read_as_far_as_it_has_records() {
         }
         volume.write_buffered(held.no(), 0, &bytes).unwrap();
         let mut state = RegionState::new(REGION, TableOptions::default());
-        state.segments.insert(id, SegmentState::new(id, held.no(), SegmentKind::Log(Recovery)));
+        state.segments.insert(id, SegmentState::new(REGION, id, held.no(), SegmentKind::Log(Recovery)));
         let before = volume.counters().bytes_read;
         let logs = Logs { volume, state, overlays: HashMap::new() };
         assert_eq!(logs.last(), records);

@@ -93,6 +93,7 @@ impl Region {
             commit,
             levels: state.levels.clone(),
             segments: state.segments.values().filter_map(|segment| describe(state, segment, &tails)).collect(),
+            parent: None,
         };
         let (base, mut segments) = self.volume.pin_region(&self.owner, describe);
         for tail in tails.values() {
@@ -109,7 +110,7 @@ fn describe(state: &RegionState, segment: &SegmentState, tails: &HashMap<Segment
         None => (segment.bytes?, segment.last_lsn),
     };
     let is_trimmable = segment.kind == SegmentKind::Log(LogKind::Recovery) && last_lsn < state.replay_from;
-    let &SegmentState { id, kind, no: primary, dead_bytes, .. } = segment;
-    let described = BaseSegment { id, kind, primary, bytes, last_lsn, dead_bytes };
+    let &SegmentState { id, origin, kind, no: primary, dead_bytes, .. } = segment;
+    let described = BaseSegment { id, origin, kind, primary, bytes, last_lsn, dead_bytes };
     (!is_trimmable).then_some(described)
 }

@@ -107,7 +107,7 @@ pub(super) fn value_reader(
             segments.add(segment.name(state.options.addressing), found);
         }
     }
-    Arc::new(LogReader::new(volume.clone(), state.region, tails.clone(), segments))
+    Arc::new(LogReader::new(volume.clone(), tails.clone(), segments))
 }
 
 /// Ids of the segments that the primary of `term` makes, in order, but for those whose names others have.

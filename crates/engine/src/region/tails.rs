@@ -109,7 +109,7 @@ impl Region {
         if self.prepared.lock()[log.index()].is_some() {
             return Ok(());
         }
-        let segment = self.volume.allocate_for_writes().inspect_err(|_| {
+        let segment = self.volume.allocate_for_writes(self.id()).inspect_err(|_| {
             // What it has overwritten is known to be garbage only once it is compacted.
             self.view.load().version.active().ask_to_freeze();
         })?;

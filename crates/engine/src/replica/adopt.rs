@@ -84,8 +84,8 @@ impl Replica {
         added: &mut Vec<(SegmentId, Arc<Segment>)>,
     ) -> Result<()> {
         if let Entry::Vacant(vacant) = state.segments.entry(header.id) {
-            let segment = self.volume.allocate()?;
-            vacant.insert(SegmentState::new(header.id, segment.no(), SegmentKind::Log(header.log)));
+            let segment = self.volume.allocate(state.region)?;
+            vacant.insert(SegmentState::new(state.region, header.id, segment.no(), SegmentKind::Log(header.log)));
             added.push((header.id, segment));
         }
         Ok(())

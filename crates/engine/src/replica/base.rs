@@ -74,11 +74,12 @@ impl Replica {
     /// Where a segment of the base is or will be. A log segment of which part is here is completed where it lies:
     /// leaves that are kept point there, and its first bytes are the same.
     fn place(&self, state: &RegionState, wanted: &BaseSegment) -> Result<Place> {
-        let known = state.segments.get(&wanted.id).filter(|segment| segment.kind == wanted.kind);
+        let is_it = |segment: &&SegmentState| (segment.kind, segment.origin) == (wanted.kind, wanted.origin);
+        let known = state.segments.get(&wanted.id).filter(is_it);
         let held = self.volume.segment(self.region(), wanted.id);
         match known.zip(held) {
             Some((known, segment)) => Ok(Place { segment, bytes: self.valid_bytes(known) }),
-            None => Ok(Place { segment: self.volume.allocate()?, bytes: 0 }),
+            None => Ok(Place { segment: self.volume.allocate(wanted.origin)?, bytes: 0 }),
         }
     }
 
@@ -103,7 +104,7 @@ impl Replica {
                 return Err(Error::protocol(self.region(), detail));
             }
             None => {
-                let segment = self.volume.allocate()?;
+                let segment = self.volume.allocate(self.region())?;
                 self.map.insert(shipped.id, shipped.primary, segment.no());
                 segment
             }
@@ -129,7 +130,7 @@ impl Replica {
             return Ok(0);
         }
         // It reads every node, filter and range by its own checksum.
-        let address = Address { region: self.region(), segment: shipped.id, offset: 0 };
+        let address = Address { region: segment.origin(), segment: shipped.id, offset: 0 };
         leaf_segment::translate(shipped.kind, address, bytes, &mut |primary| {
             self.map.get(primary.no()).map(SegmentNo::name)
         })
@@ -188,7 +189,7 @@ impl Replica {
             if place.bytes < wanted.bytes {
                 return Err(Error::protocol(self.region(), format!("segment {} was not shipped", wanted.id)));
             }
-            let mut segment = SegmentState::new(wanted.id, place.segment.no(), wanted.kind);
+            let mut segment = SegmentState::new(wanted.origin, wanted.id, place.segment.no(), wanted.kind);
             // The cut: a log that is longer here holds records that the primary's history does not.
             let bytes = if planted(Bug::PromoteWithoutCut) { place.bytes } else { wanted.bytes };
             let dead_bytes = match &pending.kept {
@@ -200,7 +201,8 @@ impl Replica {
             held.push((wanted.id, place.segment.clone()));
         }
         for (id, tail) in &self.tails {
-            let mut segment = SegmentState::new(*id, tail.segment.no(), SegmentKind::Log(tail.log));
+            let kind = SegmentKind::Log(tail.log);
+            let mut segment = SegmentState::new(state.region, *id, tail.segment.no(), kind);
             if let Some((bytes, last_lsn)) = tail.sealed {
                 (segment.bytes, segment.last_lsn) = (Some(bytes), last_lsn);
             }

@@ -68,7 +68,7 @@ impl Replica {
         if segment.bytes.is_some() {
             return Ok(Some(*segment));
         }
-        let end = segment_end(&self.volume, self.region(), segment)?;
+        let end = segment_end(&self.volume, segment)?;
         let sealed = SegmentState { bytes: Some(end.bytes), last_lsn: end.last_lsn, ..*segment };
         Ok((end.bytes > 0).then_some(sealed))
     }

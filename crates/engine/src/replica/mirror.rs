@@ -19,7 +19,7 @@ impl Replica {
         if known {
             return Err(Error::protocol(self.region(), format!("tail {id} is opened twice")));
         }
-        let segment = self.volume.allocate()?;
+        let segment = self.volume.allocate(self.region())?;
         if self.pending.is_none() {
             let opened = Change::OpenLog { region: self.region(), log, id, no: segment.no() };
             self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;

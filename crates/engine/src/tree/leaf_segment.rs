@@ -84,7 +84,7 @@ impl Deref for IndexRef<'_> {
 
 impl LeafSegment {
     pub(crate) fn new(reads: &Reads, id: SegmentId, segment: Arc<Segment>, tree: Child) -> LeafSegment {
-        let address = Address { region: reads.region, segment: id, offset: 0 };
+        let address = Address { region: segment.origin(), segment: id, offset: 0 };
         let cache = reads.volume.cache().clone();
         LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache }
     }

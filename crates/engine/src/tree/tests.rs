@@ -80,14 +80,14 @@ fn a_shipped_level_reads_the_same_on_another_volume() {
     let file = SimDisk::new(2, u64::MAX).open("backup").expect("a simulated disk opens");
     let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
     let (backup, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
-    let _elsewhere: Vec<_> = (0..5).map(|_| backup.allocate().expect("there is room")).collect();
+    let _elsewhere: Vec<_> = (0..5).map(|_| backup.allocate(REGION).expect("there is room")).collect();
     let mut index_map = HashMap::new();
     let mut live = BTreeMap::new();
     let done = loop {
         match compaction.step().expect("a compaction on a sound disk") {
             Step::Finished(done) => break done,
             Step::Segment(built) => {
-                let local = backup.allocate().expect("there is room");
+                let local = backup.allocate(REGION).expect("there is room");
                 index_map.insert(built.segment.no().name(), local.no().name());
                 let mut bytes = built.bytes.to_vec();
                 let address = Address { region: REGION, segment: built.id, offset: 0 };

@@ -7,7 +7,7 @@
 
 use super::device::Device;
 use crate::error::{Error, Result};
-use leeward_format::SegmentNo;
+use leeward_format::{RegionId, SegmentNo};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ const LEAST_SPARE: u32 = 2;
 #[derive(Debug)]
 pub struct Segment {
     no: SegmentNo,
+    origin: RegionId,
     serial: u64,
     space: Arc<Space>,
 }
@@ -35,6 +36,10 @@ impl Segment {
     /// Its number on this volume.
     pub fn no(&self) -> SegmentNo {
         self.no
+    }
+    /// The region that it was taken for: all checksums of what is in it are seeded by that.
+    pub fn origin(&self) -> RegionId {
+        self.origin
     }
     /// Unique among all uses of segments of the volume since it was opened: what a cache may use as a key, where the
     /// number may come back with other bytes.
@@ -88,20 +93,21 @@ impl Space {
         Arc::new(Space { device, segment_bytes, limit, state, growth: Mutex::new(()) })
     }
 
-    /// Takes `no`, which the manifest names, when the volume is opened; `None` if it is taken or there is no such segment.
-    pub(super) fn claim(self: &Arc<Self>, no: SegmentNo) -> Option<Arc<Segment>> {
+    /// Takes `no`, which the manifest names as one of `origin`, when the volume is opened; `None` if it is taken or there is no
+    /// such segment.
+    pub(super) fn claim(self: &Arc<Self>, no: SegmentNo, origin: RegionId) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
-        state.hollow.remove(&no).then(|| self.take(&mut state, no))
+        state.hollow.remove(&no).then(|| self.take(&mut state, no, origin))
     }
 
-    /// Takes a free segment; grows the file if there is none.
-    pub(super) fn allocate(self: &Arc<Self>) -> Result<Arc<Segment>> {
-        if let Some(segment) = self.pop() {
+    /// Takes a free segment for `origin`; grows the file if there is none.
+    pub(super) fn allocate(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
+        if let Some(segment) = self.pop(origin) {
             return Ok(segment);
         }
         let _growing = self.growth.lock();
         loop {
-            if let Some(segment) = self.pop() {
+            if let Some(segment) = self.pop(origin) {
                 return Ok(segment);
             }
             self.device.check()?;
@@ -114,12 +120,12 @@ impl Space {
 
     /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
     /// make room, have those.
-    pub(super) fn allocate_for_writes(self: &Arc<Self>) -> Result<Arc<Segment>> {
+    pub(super) fn allocate_for_writes(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
         let too_few = self.too_few_for_writes();
         self.state.lock().refuses_writes = too_few.is_some();
         match too_few {
             Some(left) => Err(self.kept_for_compactions(left)),
-            None => self.allocate(),
+            None => self.allocate(origin),
         }
     }
 
@@ -194,15 +200,15 @@ impl Space {
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
     }
 
-    fn pop(self: &Arc<Self>) -> Option<Arc<Segment>> {
+    fn pop(self: &Arc<Self>, origin: RegionId) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
         let no = state.free.pop_first()?;
-        Some(self.take(&mut state, no))
+        Some(self.take(&mut state, no, origin))
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, no: SegmentNo) -> Arc<Segment> {
+    fn take(self: &Arc<Self>, state: &mut State, no: SegmentNo, origin: RegionId) -> Arc<Segment> {
         state.serial += 1;
-        Arc::new(Segment { no, serial: state.serial, space: self.clone() })
+        Arc::new(Segment { no, origin, serial: state.serial, space: self.clone() })
     }
 
     fn fill_or_grow(&self) -> Result<()> {

@@ -40,7 +40,7 @@ struct Backup {
 impl Backup {
     fn new(disk: &SimDisk, shift: usize) -> Backup {
         let (volume, replicas) = open_volume(disk).expect("a sound disk");
-        let _shift = (0..shift).map(|_| volume.allocate().expect("room")).collect();
+        let _shift = (0..shift).map(|_| volume.allocate(REGION).expect("room")).collect();
         let replica = replicas.into_iter().next();
         let replica = replica.unwrap_or_else(|| Replica::create(&volume, REGION, table_options()).expect("room"));
         let buffers = vec![vec![0; volume_options().segment_bytes]; 4];

@@ -26,6 +26,7 @@ fn replica() -> Replica {
         commit: Lsn(0),
         levels: Vec::new(),
         segments: Vec::new(),
+        parent: None,
     };
     assert!(replica.begin_base(&base).expect("it is empty").is_empty());
     replica.install_base().expect("a sound disk");

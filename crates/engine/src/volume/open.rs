@@ -1,0 +1,114 @@
+//! What a volume's file is looked at for before it is used: superblock, length, and the segments that the manifest names.
+//!
+//! Called by the thread that opens the volume, before any other has it.
+
+use super::manifest::Manifest;
+use super::registry::Registry;
+use super::space::Space;
+use super::{Device, SUPERBLOCKS_BYTES, VolumeOptions, ZONE_SEGMENTS};
+use crate::error::{Error, RESTORE, Result};
+use leeward_format::manifest::{RegionState, SegmentState, VolumeState};
+use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
+use leeward_format::{DecodeError, RegionId, VolumeId};
+use std::sync::Arc;
+
+/// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
+/// volume, which is at most `unmade_bytes` long.
+pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Option<Superblock>> {
+    let len = file_len(device)?;
+    let file = device.file().name().to_owned();
+    let mut bytes = vec![0; SUPERBLOCKS_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
+    device.read(0, &mut bytes)?;
+    let copy = bytes.get(SUPERBLOCK_COPY_OFFSET as usize..).unwrap_or_default();
+    let error = match (Superblock::decode(&bytes), Superblock::decode(copy)) {
+        (Ok(superblock), _) | (Err(_), Ok(superblock)) => return Ok(Some(superblock)),
+        (Err(error), Err(_)) => error,
+    };
+    if bytes.iter().all(|byte| *byte == 0) && len <= unmade_bytes {
+        return Ok(None);
+    }
+    Err(match error {
+        DecodeError::Version { found, known, .. } => Error::OtherVersion { file, found, known },
+        DecodeError::Invalid { .. } => Error::NotAVolume { file },
+        DecodeError::Short { .. } | DecodeError::Checksum { .. } => Error::damaged(&file, 0, &error),
+    })
+}
+
+/// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
+pub(super) fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
+    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS, volume };
+    let reserved = reserved_bytes(&superblock);
+    if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
+        return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
+    }
+    device.allocate(reserved)?;
+    Manifest::create(device.clone(), options.segment_bytes as u64, ZONE_SEGMENTS as usize * options.segment_bytes)?;
+    device.write_buffered(0, &superblock.encode())?;
+    device.write_buffered(SUPERBLOCK_COPY_OFFSET, &superblock.encode())?;
+    device.sync()?;
+    Ok(superblock)
+}
+
+fn file_len(device: &Device) -> Result<u64> {
+    device.file().len().map_err(|error| device.error("length", 0, error))
+}
+
+pub(super) fn reserved_segments(superblock: &Superblock) -> u32 {
+    1 + 2 * superblock.zone_segments
+}
+
+/// Bytes of the superblock's segment and the manifest's zones: no volume is shorter.
+pub(super) fn reserved_bytes(superblock: &Superblock) -> u64 {
+    u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
+}
+
+/// Where the manifest's first zone starts, and the length of each, in bytes.
+pub(crate) fn zones(superblock: &Superblock) -> (u64, usize) {
+    let segment_bytes = superblock.segment_bytes as usize;
+    (segment_bytes as u64, superblock.zone_segments as usize * segment_bytes)
+}
+
+/// Refuses a file that ends before byte `needed`, which was durable.
+pub(super) fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
+    let len = file_len(device)?;
+    if len >= needed {
+        return Ok(());
+    }
+    let detail = format!("the file is cut short: it ends here, and {what} reaches to byte {needed}");
+    Err(Error::Damaged { file: device.file().name().to_owned(), offset: len, detail, advice: RESTORE })
+}
+
+/// Makes sure that the file has every segment that the manifest names; answers how many it has. An entry can survive a
+/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records. Index, and
+/// log bytes that levels refer to, were durable before they were named.
+pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
+    let live = || state.regions.values().flat_map(RegionState::needed_segments);
+    for segment in live() {
+        let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
+        if durable > 0 {
+            let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
+            check_len(device, needed, "what the manifest names")?;
+        }
+    }
+    let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
+    if file_len(device)? < wanted {
+        device.allocate(wanted)?;
+    }
+    Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
+}
+
+/// Takes the segments that the manifest names.
+pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
+    let mut registry = Registry::new(state);
+    let named = |region: &RegionState| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
+    let live: Vec<(RegionId, Vec<SegmentState>)> = registry.state.regions.values().map(named).collect();
+    for (region, segment) in live.into_iter().flat_map(|(region, all)| all.into_iter().map(move |one| (region, one))) {
+        let Some(claimed) = space.claim(segment.no, segment.origin) else {
+            let detail = format!("the manifest names segment {} twice, or as its own", segment.no);
+            let file = device.file().name().to_owned();
+            return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
+        };
+        registry.hold(region, segment.id, claimed);
+    }
+    Ok(registry)
+}
