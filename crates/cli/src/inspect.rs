@@ -208,12 +208,13 @@ fn show_region(out: &mut dyn Write, image: &Image, region: RegionId) -> Outcome 
             segment.no.to_string(),
             segment.kind.to_string(),
             format!("{}.{}", segment.id.term(), segment.id.counter()),
+            segment.origin.to_string(),
             segment.bytes.map_or_else(|| "open".into(), |used| bytes(used.into())),
             if segment.kind.is_index() { String::new() } else { bytes(segment.durable_bytes.into()) },
             if segment.last_lsn.0 == 0 { String::new() } else { segment.last_lsn.to_string() },
         ]
     });
-    let head = ["SEGMENT", "HOLDS", "ID", "BYTES", "DURABLE", "LAST LSN"];
+    let head = ["SEGMENT", "HOLDS", "ID", "MADE FOR", "BYTES", "DURABLE", "LAST LSN"];
     write!(out, "\n{}", table(&head, rows.collect()))?;
     Ok(true)
 }
@@ -222,7 +223,9 @@ fn show_segment(out: &mut dyn Write, image: &Image, no: SegmentNo, with_entries:
     let Some((region, segment)) = image.segment(no) else {
         return Err(format!("segment {no} is free, or beyond the volume, or holds superblock and manifest").into());
     };
-    writeln!(out, "segment {no}: {} of region {}, id {}", segment.kind, region.region, segment.id)?;
+    let regions: Vec<String> = image.holders(no).iter().map(ToString::to_string).collect();
+    let (kind, id, origin) = (segment.kind, segment.id, segment.origin);
+    writeln!(out, "segment {no}: {kind} of region {}, id {id}, made for region {origin}", regions.join(" and "))?;
     let mut written = Ok(());
     let damage = image.walk(region, &segment, &mut |item| {
         if written.is_ok() {

@@ -7,8 +7,9 @@ use crate::verify::{Damage, Item, Verification, walk};
 use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock, zones};
 use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, SegmentNo};
+use leeward_format::{DecodeError, RegionId, SegmentNo};
 use leeward_platform::File;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What a volume's file holds.
@@ -81,9 +82,14 @@ impl Image {
         self.device.file().len().map_err(|error| self.device.error("length", 0, error))
     }
 
-    /// The live segment that lies at `no`, and the region that it belongs to.
+    /// The live segment that lies at `no`, and the first region that has it.
     pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, SegmentState)> {
         self.live().find(|(_, segment)| segment.no == no)
+    }
+
+    /// The regions that have the segment at `no`.
+    pub fn holders(&self, no: SegmentNo) -> Vec<RegionId> {
+        self.live().filter(|(_, segment)| segment.no == no).map(|(region, _)| region.region).collect()
     }
 
     /// Shows every structure of a segment to `see`; answers the damage in it.
@@ -92,19 +98,20 @@ impl Image {
         walk(&self.device, segment_bytes, addressing, segment, see).damage
     }
 
-    /// Reads every live segment and checks all that has a checksum. `progress` is told how many of how many segments are
-    /// done.
+    /// Reads every live segment, one that regions share once, and checks all that has a checksum. `progress` is told how many of
+    /// how many segments are done.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
-        let (mut verification, all) = (Verification::default(), self.live().count() as u64);
-        for (region, segment) in self.live() {
+        let (mut verification, mut seen) = (Verification::default(), HashSet::new());
+        let all: Vec<_> = self.live().filter(|(_, segment)| seen.insert(segment.no)).collect();
+        for (region, segment) in &all {
             let of = (region.region, region.options.addressing);
-            verification.check(&self.device, self.superblock.segment_bytes as usize, of, &segment);
-            progress(verification.segments, all);
+            verification.check(&self.device, self.superblock.segment_bytes as usize, of, segment);
+            progress(verification.segments, all.len() as u64);
         }
         verification
     }
 
-    /// Every live segment, with its region.
+    /// Every live segment, with each region that has it.
     fn live(&self) -> impl Iterator<Item = (&RegionState, SegmentState)> {
         self.state.regions.values().flat_map(|region| region.needed_segments().map(move |segment| (region, segment)))
     }

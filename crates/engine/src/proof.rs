@@ -129,7 +129,7 @@ impl Volume {
         let local = Bytes::from(local.map_err(|error| refused(error.to_string()))?);
         self.check_whole(&pinned, segment, local.clone()).map_err(refused)?;
         tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is written anew");
-        self.write(segment.no, 0, &local)?;
+        self.write_again(segment.no, 0, &local)?;
         self.sync()?;
         Ok(true)
     }

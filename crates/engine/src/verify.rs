@@ -57,7 +57,7 @@ pub struct Damage {
 /// A segment with damage.
 #[derive(Clone, Debug)]
 pub struct DamagedSegment {
-    /// Whose it is.
+    /// Whose it is: the first of those that have it.
     pub region: RegionId,
     /// The segment.
     pub segment: SegmentState,

@@ -1,8 +1,9 @@
 //! A volume: one file cut into segments, and the manifest that says what they hold.
 //!
 //! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
-//!   live segments are held by the volume itself, so readers and shipments can pin a segment beyond its removal. The
-//!   free list is never stored: after a start it is what the manifest does not name.
+//!   live segments are held by the volume itself, once for each region that names them, so readers and shipments can pin a
+//!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
+//! - A segment that regions share is complete, and nobody writes to it any more.
 //! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
 //!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
@@ -162,6 +163,15 @@ impl Volume {
     /// # Errors
     /// A failed write makes the volume refuse all later ones.
     pub fn write(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+        debug_assert!(!self.is_shared(no), "segment {no} is complete");
+        self.write_again(no, offset, bytes)
+    }
+
+    /// [`Volume::write`] of what the segment should hold already.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub(crate) fn write_again(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
         self.device.write(self.place(no, offset, bytes.len()), bytes)
     }
 
@@ -170,6 +180,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+        debug_assert!(!self.is_shared(no), "segment {no} is complete");
         self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
     }
 
@@ -325,14 +336,15 @@ impl Volume {
         self.device.check()
     }
 
-    /// Reads every live segment and checks all that has a checksum, beside whatever else goes on. A segment that is
-    /// removed meanwhile is still checked: it is pinned.
+    /// Reads every live segment, one that regions share once, and checks all that has a checksum, beside whatever else goes
+    /// on. A segment that is removed meanwhile is still checked: it is pinned.
     pub fn verify(&self) -> Verification {
         let mut verification = Verification::default();
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
         for region in regions {
             let Some((state, pinned)) = self.state_and_segments(region) else { continue };
-            for segment in state.needed_segments() {
+            let is_first = |no| self.registry.lock().holders(no).next().is_none_or(|first| first == region);
+            for segment in state.needed_segments().filter(|segment| is_first(segment.no)) {
                 let of = (region, state.options.addressing);
                 verification.check(&self.device, self.segment_bytes, of, &segment);
             }
@@ -344,6 +356,11 @@ impl Volume {
     fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
         assert!(offset as usize + bytes <= self.segment_bytes, "an access ends in the segment it begins in");
         self.file_offset(no, offset)
+    }
+
+    /// Several regions have it.
+    fn is_shared(&self, no: SegmentNo) -> bool {
+        self.registry.lock().holders(no).nth(1).is_some()
     }
 
     /// Makes the caller the owner of `region`, if the volume has it.

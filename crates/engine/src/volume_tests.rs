@@ -189,6 +189,81 @@ fn segments_are_free_again_when_nobody_holds_them() {
     assert_ne!(again.serial(), serial);
 }
 
+/// A region that has all that another has.
+fn share(volume: &Volume, from: RegionId, to: RegionId) -> Owner {
+    let (state, segments) = volume.state_and_segments(from).unwrap();
+    let owner = volume.create_region(RegionState::new(to, TableOptions::default())).unwrap();
+    let state = RegionState { region: to, ..state };
+    let held: Vec<_> = segments.into_iter().collect();
+    volume.commit(&owner, vec![Change::Region(Box::new(state))], &held, Durability::Synced).unwrap();
+    owner
+}
+
+#[test]
+fn what_regions_share_is_free_when_none_of_them_names_it() {
+    let disk = SimDisk::new(9, 1 << 30);
+    let other = RegionId(2);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    (1..4).for_each(|id| add(&volume, &owner, id, Durability::Synced).unwrap());
+    let used = |volume: &Volume| volume.usage().0 / SEGMENT_BYTES as u64 - (1 + 2 * u64::from(ZONE_SEGMENTS));
+    share(&volume, REGION, other);
+    assert_eq!(used(&volume), 3);
+    forget(&volume, &owner, 1).unwrap();
+    assert_eq!(used(&volume), 3, "the other region has it");
+    drop(volume);
+    disk.kill_process();
+
+    let (volume, owner) = open_owned(&disk).unwrap();
+    assert_eq!((used(&volume), ids(&volume, &owner)), (3, vec![2, 3]));
+    let one = |region| volume.segment(region, SegmentId(2)).unwrap();
+    assert!(Arc::ptr_eq(&one(REGION), &one(other)) && one(other).origin() == REGION);
+    let theirs = volume.take_region(other).unwrap();
+    let gone = |id: u64| vec![Change::Forget { region: other, ids: vec![SegmentId(id)] }];
+    volume.commit(&theirs, gone(1), &[], Durability::Synced).unwrap();
+    assert_eq!(used(&volume), 2, "nobody has it");
+    volume.commit(&theirs, gone(2), &[], Durability::Synced).unwrap();
+    assert_eq!(used(&volume), 2, "this region has it");
+    volume.commit(&owner, vec![Change::Drop(REGION)], &[], Durability::Synced).unwrap();
+    assert_eq!(used(&volume), 1, "the other region still has one");
+    volume.commit(&theirs, vec![Change::Drop(other)], &[], Durability::Synced).unwrap();
+    assert_eq!(used(&volume), 0);
+}
+
+#[test]
+fn a_number_that_regions_mean_two_things_by_is_damage() {
+    let disk = SimDisk::new(10, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    add(&volume, &owner, 1, Durability::Synced).unwrap();
+    let (id, segment) = (SegmentId(1), volume.segment(REGION, SegmentId(1)).unwrap());
+    let other = RegionId(2);
+    let theirs = volume.create_region(RegionState::new(other, TableOptions::default())).unwrap();
+    // Made for itself: another segment, whose id happens to be the same.
+    let opened = Change::OpenLog { region: other, log: LogKind::Recovery, id, no: segment.no() };
+    volume.commit(&theirs, vec![opened], &[(id, segment)], Durability::Synced).unwrap();
+    disk.kill_process();
+    let error = open(&disk).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("as two things"), "{error}");
+}
+
+/// Also what stood for an identity before is used again only when the manifest does not name it any more.
+#[test]
+fn a_segment_that_is_replaced_is_given_back() {
+    let disk = SimDisk::new(11, 1 << 30);
+    let (volume, owner) = open_owned(&disk).unwrap();
+    add(&volume, &owner, 1, Durability::Synced).unwrap();
+    let used = volume.usage().0;
+    let (mut state, _) = volume.state_and_segments(REGION).unwrap();
+    let (id, before) = (SegmentId(1), volume.segment(REGION, SegmentId(1)).unwrap().no());
+    let segment = volume.allocate(REGION).unwrap();
+    state.segments.get_mut(&id).unwrap().no = segment.no();
+    volume.commit(&owner, vec![Change::Region(Box::new(state))], &[(id, segment)], Durability::Lazy).unwrap();
+    assert_eq!(volume.usage().0, used);
+    assert_eq!(volume.allocate(REGION).unwrap().no(), before, "the edit is durable, lazy or not");
+    disk.lose_power(&mut Rng::new(11));
+    let (volume, _) = open_owned(&disk).unwrap();
+    assert_ne!(volume.segment(REGION, id).unwrap().no(), before);
+}
+
 #[test]
 fn the_capacity_is_kept_and_said() {
     let disk = SimDisk::new(6, 1 << 30);

@@ -4,12 +4,13 @@
 
 use super::manifest::Manifest;
 use super::registry::Registry;
-use super::space::Space;
+use super::space::{Segment, Space};
 use super::{Device, SUPERBLOCKS_BYTES, VolumeOptions, ZONE_SEGMENTS};
 use crate::error::{Error, RESTORE, Result};
 use leeward_format::manifest::{RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
-use leeward_format::{DecodeError, RegionId, VolumeId};
+use leeward_format::{DecodeError, RegionId, SegmentNo, VolumeId};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
@@ -97,18 +98,23 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
     Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
 }
 
-/// Takes the segments that the manifest names.
+/// Takes the segments that the manifest names. One that several regions name is theirs together, if they mean the same by it.
 pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
     let mut registry = Registry::new(state);
     let named = |region: &RegionState| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
     let live: Vec<(RegionId, Vec<SegmentState>)> = registry.state.regions.values().map(named).collect();
+    let mut claimed = HashMap::<SegmentNo, (SegmentState, Arc<Segment>)>::new();
     for (region, segment) in live.into_iter().flat_map(|(region, all)| all.into_iter().map(move |one| (region, one))) {
-        let Some(claimed) = space.claim(segment.no, segment.origin) else {
-            let detail = format!("the manifest names segment {} twice, or as its own", segment.no);
+        let identity = |segment: &SegmentState| (segment.origin, segment.id, segment.kind);
+        let shared = claimed.get(&segment.no).filter(|(known, _)| identity(known) == identity(&segment));
+        let shared = shared.map(|(_, shared)| Arc::clone(shared));
+        let Some(found) = shared.or_else(|| space.claim(segment.no, segment.origin)) else {
+            let detail = format!("the manifest names segment {} as two things, or as its own", segment.no);
             let file = device.file().name().to_owned();
             return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
         };
-        registry.hold(region, segment.id, claimed);
+        claimed.insert(segment.no, (segment, Arc::clone(&found)));
+        registry.hold(region, segment.id, found);
     }
     Ok(registry)
 }

@@ -1,11 +1,14 @@
 //! What is live on the volume: the manifest's state in memory, the segments it names, and who owns each region.
+//!
+//! Regions that were divided from one another share segments: each holds an [`Arc`] of its own, and the number is free when the last
+//! one is dropped.
 
 use super::space::Segment;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
-use leeward_format::{RegionId, SegmentId};
-use std::collections::{HashMap, HashSet};
+use leeward_format::{RegionId, SegmentId, SegmentNo};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The right to change a region: whoever opened it last has it.
@@ -29,6 +32,8 @@ impl Owner {
 pub(super) struct Registry {
     pub(super) state: VolumeState,
     segments: HashMap<RegionId, HashMap<SegmentId, Arc<Segment>>>,
+    /// Of each segment that a region holds.
+    holders: BTreeSet<(SegmentNo, RegionId)>,
     owners: HashMap<RegionId, u64>,
     last_token: u64,
 }
@@ -52,8 +57,20 @@ impl Registry {
         }
     }
 
-    pub(super) fn hold(&mut self, region: RegionId, id: SegmentId, segment: Arc<Segment>) {
-        self.segments.entry(region).or_default().insert(id, segment);
+    /// Holds a segment for `region`; answers the other one that stood for `id` before, if one did.
+    pub(super) fn hold(&mut self, region: RegionId, id: SegmentId, segment: Arc<Segment>) -> Option<Arc<Segment>> {
+        let no = segment.no();
+        let before = self.segments.entry(region).or_default().insert(id, segment).filter(|before| before.no() != no);
+        if let Some(before) = &before {
+            self.holders.remove(&(before.no(), region));
+        }
+        self.holders.insert((no, region));
+        before
+    }
+
+    /// The regions that hold a segment, in order of their ids.
+    pub(super) fn holders(&self, no: SegmentNo) -> impl Iterator<Item = RegionId> {
+        self.holders.range((no, RegionId(0))..=(no, RegionId(u32::MAX))).map(|(_, region)| *region)
     }
 
     pub(super) fn region(&self, region: RegionId) -> Option<&RegionState> {
@@ -68,8 +85,8 @@ impl Registry {
         self.segments.get(&region).cloned().unwrap_or_default()
     }
 
-    /// Carries out `changes` of `region` and holds what they add; answers the segments that nothing names any more, to
-    /// be dropped once the edit is durable.
+    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more, to be dropped once
+    /// the edit is durable.
     pub(super) fn apply(
         &mut self,
         region: RegionId,
@@ -79,8 +96,9 @@ impl Registry {
         for change in changes {
             self.state.apply(change).map_err(|error| Error::protocol(region, error.to_string()))?;
         }
+        let moved = added.iter().filter_map(|(id, segment)| self.hold(region, *id, segment.clone()));
+        let mut dropped: Vec<Arc<Segment>> = moved.collect();
         let held = self.segments.entry(region).or_default();
-        held.extend(added.iter().cloned());
         let state = self.state.regions.get(&region);
         let kept: HashSet<SegmentId> = state
             .into_iter()
@@ -91,6 +109,13 @@ impl Registry {
         let dead: Vec<SegmentId> = held.keys().filter(|id| !is_live(id)).copied().collect();
         let is_held = |segment: SegmentState| held.contains_key(&segment.id);
         debug_assert!(state.is_none_or(|state| state.needed_segments().all(is_held)), "live segments are held");
-        Ok(dead.into_iter().filter_map(|id| held.remove(&id)).collect())
+        for segment in dead.into_iter().filter_map(|id| held.remove(&id)) {
+            self.holders.remove(&(segment.no(), region));
+            dropped.push(segment);
+        }
+        if held.is_empty() {
+            self.segments.remove(&region);
+        }
+        Ok(dropped)
     }
 }
