@@ -6,19 +6,23 @@
 //!   pointer finds the bytes.
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
-//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a
-//! backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes; `open` is recovery; `follow` is a
-//! backup's region that takes records instead of writes.
+//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes;
+//! `divide` makes two regions of one, and `middle` says where; `open` is recovery; `follow` is a backup's region that takes records
+//! instead of writes.
 
 #[cfg(test)]
 mod accounts_tests;
 mod append;
 mod base;
 mod checkpoint;
+mod divide;
+#[cfg(test)]
+mod divide_tests;
 mod export;
 mod follow;
 mod ingest;
 mod install;
+mod middle;
 mod open;
 mod tails;
 
@@ -36,12 +40,12 @@ use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::{LevelState, LogExtent, RegionState, level_at};
+use leeward_format::manifest::{LevelState, LogExtent, Parent, RegionState, level_at};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// L0s that may be frozen at a time; then writes wait for a compaction.
 const MAX_FROZEN_L0S: usize = 3;
@@ -84,6 +88,8 @@ pub struct Region {
     owner: Owner,
     term: Epoch,
     options: TableOptions,
+    /// What it was divided from since it was in memory first.
+    parent: OnceLock<Parent>,
     ids: SegmentIds,
     writer: Mutex<Writer>,
     tails: Arc<Tails>,

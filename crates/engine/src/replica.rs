@@ -5,13 +5,14 @@
 //! build-index takes the log bytes alone, and builds levels of its own from them. Every call is made by one thread at a time;
 //! all of them may touch the device.
 //!
-//! Split by phase: `base` brings the copy to a primary's state, `mirror` follows the primary from there, `adopt` takes
-//! over what mirror buffers hold when the primary is gone; `follow` builds the index, and `keep` says what of it a new base
-//! leaves as it is.
+//! Split by phase: `base` brings the copy to a primary's state, of what `found` finds on the volume, `mirror` follows the primary
+//! from there, `adopt` takes over what mirror buffers hold when the primary is gone; `follow` builds the index, and `keep` says
+//! what of it a new base leaves as it is.
 
 mod adopt;
 mod base;
 mod follow;
+mod found;
 mod keep;
 mod map;
 mod mirror;
@@ -23,7 +24,7 @@ use crate::volume::{Durability, Owner, Segment, Volume};
 use base::PendingBase;
 use follow::Follower;
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::{Change, Have, RegionState, SegmentKind, SegmentState};
+use leeward_format::manifest::{Change, Have, Parent, RegionState, SegmentKind, SegmentState};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId};
 use map::SegmentMap;
 use std::collections::{BTreeMap, HashMap};
@@ -52,6 +53,8 @@ pub struct Replica {
     pending: Option<PendingBase>,
     /// What builds the index, where the primary's is not shipped.
     follower: Option<Follower>,
+    /// What it was divided from, if nothing has been done with it since.
+    parent: Option<Parent>,
     /// What a primary said is committed.
     committed: Lsn,
     /// Bytes of tails were written and not synced.
@@ -112,9 +115,21 @@ impl Replica {
             shipments: HashMap::new(),
             pending: None,
             follower: None,
+            parent: None,
             committed: Lsn(0),
             unsynced: false,
         }
+    }
+
+    /// A copy that was just divided from `parent`.
+    pub(crate) fn divided(
+        volume: &Arc<Volume>,
+        owner: Owner,
+        options: TableOptions,
+        position: (Epoch, Lsn),
+        parent: Parent,
+    ) -> Replica {
+        Replica { parent: Some(parent), ..Replica::new(volume, owner, options, position) }
     }
 
     /// The region.
@@ -172,7 +187,9 @@ impl Replica {
         }
         let prefix = find_prefix(&self.volume, &state, &HashMap::new())?;
         refuse_damage(&self.volume, &state, &prefix)?;
-        Region::open(self.volume, self.owner, state, term, prefix.last)
+        let region = Region::open(self.volume, self.owner, state, term, prefix.last)?;
+        self.parent.into_iter().for_each(|parent| region.set_parent(parent));
+        Ok(region)
     }
 
     /// Forgets the region, durably.

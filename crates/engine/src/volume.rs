@@ -35,7 +35,7 @@ use leeward_format::manifest::{Change, RegionState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
-use leeward_platform::{Appender, DeviceCounters, File};
+use leeward_platform::{Appender, Bug, DeviceCounters, File, planted};
 use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments};
 use parking_lot::Mutex;
 use registry::Registry;
@@ -391,6 +391,14 @@ impl Volume {
         Ok(owner)
     }
 
+    /// Makes `state` the state of its region, durably, whether the volume has that or not. `held` are the segments that it names.
+    pub(crate) fn put_region(&self, state: RegionState, held: &[(SegmentId, Arc<Segment>)]) -> Result<Owner> {
+        let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
+        let owner = self.registry.lock().take(state.region, lease);
+        self.commit(&owner, vec![Change::Region(Box::new(state))], held, Durability::Synced)?;
+        Ok(owner)
+    }
+
     /// Calls `with` with the state of the owner's region.
     pub(crate) fn with_region<T>(&self, owner: &Owner, with: impl FnOnce(&RegionState) -> T) -> Result<T> {
         let registry = self.registry.lock();
@@ -464,6 +472,9 @@ impl Volume {
             Ok(dropped)
         })?;
         drop(manifest);
+        if planted(Bug::ForgetSharer) {
+            dropped.iter().for_each(|segment| segment.free());
+        }
         drop(dropped);
         Ok(())
     }

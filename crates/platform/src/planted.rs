@@ -36,10 +36,12 @@ pub enum Bug {
     HandOverUndrained,
     /// Promises to a primary are void once another is appointed, though it has not given its office up.
     VoidEverything,
+    /// A segment that regions share is freed with the first of them that lets go of it.
+    ForgetSharer,
 }
 
 impl Bug {
-    /// Every bug.
+    /// Those that the simulation finds. No region is divided there, so [`Bug::ForgetSharer`] is for the engine's own tests.
     pub const ALL: [Bug; 15] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,

@@ -24,7 +24,7 @@ const REGION: RegionId = RegionId(1);
 const SEGMENT_BYTES: usize = 32 << 10;
 
 /// Values, and when they expire.
-type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Expiry>)>;
+pub(super) type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Expiry>)>;
 
 /// Each write takes a millisecond.
 fn now(region: &Region) -> UnixMs {
@@ -42,7 +42,7 @@ fn live(model: &Model, now: UnixMs) -> BTreeMap<Vec<u8>, Vec<u8>> {
     live.map(|(key, (value, _))| (key.clone(), value.clone())).collect()
 }
 
-fn options(placement: Placement) -> TableOptions {
+pub(super) fn options(placement: Placement) -> TableOptions {
     let (garbage_percent, max_space_percent) = (10, 140);
     let table = TableOptions { placement, l0_bytes: 24 << 10, growth_factor: 3, ..TableOptions::default() };
     TableOptions { garbage_percent, max_space_percent, ..table }
@@ -52,7 +52,7 @@ fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
     open_with(disk, options(placement))
 }
 
-fn open_with(disk: &SimDisk, options: TableOptions) -> Arc<Region> {
+pub(super) fn open_with(disk: &SimDisk, options: TableOptions) -> Arc<Region> {
     let file = disk.open("volume").expect("a simulated file opens");
     let volume_options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
     let (volume, replicas) = Volume::open(file, VolumeId(1), volume_options).expect("the volume opens");
@@ -77,13 +77,13 @@ fn flush(region: &Region) {
     region.prepare_tails().expect("room");
 }
 
-fn compact(region: &Region) -> bool {
+pub(super) fn compact(region: &Region) -> bool {
     let Some(compaction) = region.next_compaction_at_once(now(region)) else { return false };
     region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
     true
 }
 
-fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
+pub(super) fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
     append(region, Write { expires, ..Write::set(key, value) });
 }
 

@@ -33,6 +33,11 @@ impl PinnedBase {
         &self.segments
     }
 
+    /// Those that the base names.
+    pub(super) fn named(&self) -> Vec<(SegmentId, Arc<Segment>)> {
+        self.base.segments.iter().map(|segment| (segment.id, Arc::clone(&self.segments[&segment.id]))).collect()
+    }
+
     /// The volume where it lies.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
@@ -93,7 +98,7 @@ impl Region {
             commit,
             levels: state.levels.clone(),
             segments: state.segments.values().filter_map(|segment| describe(state, segment, &tails)).collect(),
-            parent: None,
+            parent: self.parent.get().copied(),
         };
         let (base, mut segments) = self.volume.pin_region(&self.owner, describe);
         for tail in tails.values() {

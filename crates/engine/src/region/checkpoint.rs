@@ -68,12 +68,10 @@ impl Region {
         if is_known {
             return Err(Error::Invalid(format!("there is a checkpoint {name:?} already")));
         }
-        let held: Vec<_> = pinned.base.segments.iter().map(|segment| segment.id).collect();
-        let held: Vec<_> = held.into_iter().map(|id| (id, Arc::clone(&pinned.segments()[&id]))).collect();
         let (region, name) = (self.id(), name.to_owned());
         let made = Change::Checkpoint { region, name, base: Box::new(pinned.base.clone()) };
         self.volume.check_room(&made)?;
-        self.volume.commit(&self.owner, vec![made], &held, Durability::Synced)
+        self.volume.commit(&self.owner, vec![made], &pinned.named(), Durability::Synced)
     }
 
     /// Its checkpoints, by name.

@@ -20,8 +20,8 @@ use leeward_format::record::RecordKind;
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 impl Region {
     /// Opens the copy `state` to serve in `term`; `last` is the end of its valid prefix.
@@ -70,6 +70,7 @@ impl Region {
             owner,
             term: state.term,
             options: state.options,
+            parent: OnceLock::new(),
             ids,
             writer: Mutex::new(Writer { next: last.next(), current: [None, None], next_index: [0; 2] }),
             tails,

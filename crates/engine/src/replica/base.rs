@@ -2,9 +2,10 @@
 //!
 //! The primary names every segment of its state. What this volume has by identity is kept, log segments cut to the
 //! primary's length; the rest is shipped; then all of it becomes the region's state in one edit. Until then the old
-//! state stands. A copy that builds its own index, and whose logs go on to where the primary's begin, keeps its levels and takes
-//! the logs alone (`keep`).
+//! state stands. What the volume has of a region that this one was divided from is shared with that (`found`). A copy that builds
+//! its own index, and whose logs go on to where the primary's begin, keeps its levels and takes the logs alone (`keep`).
 
+use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
 use crate::volume::{Durability, Segment};
@@ -24,8 +25,11 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct PendingBase {
     base: Base,
-    /// What the copy keeps of its own beside the logs: its levels, and what they need. `None`: the base has it all.
+    /// What the copy keeps beside the logs of the base: levels that were built on this volume, and what they need. `None`: the
+    /// base has it all.
     kept: Option<RegionState>,
+    /// Segments of what is kept.
+    held: Named,
     /// For each segment that is taken from the base its place here.
     places: HashMap<SegmentId, Place>,
 }
@@ -38,6 +42,8 @@ struct Place {
     segment: Arc<Segment>,
     /// Valid bytes that the volume has of it.
     bytes: u32,
+    /// It must be shipped. What is here may be another region's as well, and is not written to.
+    is_missing: bool,
 }
 
 impl Replica {
@@ -50,37 +56,38 @@ impl Replica {
         self.abandon();
         self.tails.clear();
         self.map = super::SegmentMap::default();
-        let state = self.state()?;
+        self.parent = None;
+        let found = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
-        let kept = self.kept_beside(&state, base)?;
+        let kept = self.kept_beside(&found, base)?;
         let is_taken = |wanted: &&BaseSegment| kept.as_ref().is_none_or(|kept| keep::is_needed(kept, wanted));
         for wanted in base.segments.iter().filter(is_taken) {
             if wanted.bytes == 0 || wanted.bytes as usize > self.volume.segment_bytes() {
                 let detail = format!("segment {} of {} bytes in a base", wanted.id, wanted.bytes);
                 return Err(Error::protocol(self.region(), detail));
             }
-            let place = self.place(&state, wanted)?;
-            if place.bytes < wanted.bytes {
+            let place = self.place(&found, wanted)?;
+            if place.is_missing {
                 missing.push(wanted.id);
             }
             self.map.insert(wanted.id, wanted.primary, place.segment.no());
             places.insert(wanted.id, place);
         }
-        self.pending = Some(PendingBase { base: base.clone(), kept, places });
+        let beside = kept.iter().flat_map(|kept| kept.segments.keys()).filter(|id| !places.contains_key(*id));
+        let held = beside.filter_map(|id| Some((*id, Arc::clone(found.segment(*id)?)))).collect();
+        self.pending = Some(PendingBase { base: base.clone(), kept, held, places });
         Ok(missing)
     }
 
-    /// Where a segment of the base is or will be. A log segment of which part is here is completed where it lies:
-    /// leaves that are kept point there, and its first bytes are the same.
-    fn place(&self, state: &RegionState, wanted: &BaseSegment) -> Result<Place> {
-        let is_it = |segment: &&SegmentState| (segment.kind, segment.origin) == (wanted.kind, wanted.origin);
-        let known = state.segments.get(&wanted.id).filter(is_it);
-        let held = self.volume.segment(self.region(), wanted.id);
-        match known.zip(held) {
-            Some((known, segment)) => Ok(Place { segment, bytes: self.valid_bytes(known) }),
-            None => Ok(Place { segment: self.volume.allocate(wanted.origin)?, bytes: 0 }),
-        }
+    /// Where a segment of the base is or will be. A log segment of which part is here, in the own copy, is completed where it
+    /// lies: leaves that are kept point there, and its first bytes are the same.
+    fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
+        let (segment, bytes) = match found.get(wanted) {
+            Some((known, segment)) => (Arc::clone(segment), self.valid_bytes(known)),
+            None => (self.volume.allocate(wanted.origin)?, 0),
+        };
+        Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })
     }
 
     /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf
@@ -98,6 +105,9 @@ impl Replica {
         }
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
         let segment = match &pending {
+            Some(place) if !place.is_missing => {
+                return Err(Error::protocol(self.region(), format!("segment {} is here already", shipped.id)));
+            }
             Some(place) => place.segment.clone(),
             None if shipped.kind == SegmentKind::Log(LogKind::Recovery) => {
                 let detail = format!("segment {} of the recovery log is not part of a base", shipped.id);
@@ -183,7 +193,7 @@ impl Replica {
             },
         };
         (state.term, state.options) = (base.term, base.options.clone());
-        let mut held = Vec::new();
+        let mut held = pending.held.clone();
         let taken = base.segments.iter().filter_map(|wanted| Some((wanted, pending.places.get(&wanted.id)?)));
         for (wanted, place) in taken {
             if place.bytes < wanted.bytes {

@@ -1,11 +1,13 @@
 //! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those that
 //! the base has.
 //!
-//! The levels of such a copy hold what was committed, and so what every later primary has; its segments are nobody else's. What
-//! its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
-//! and what is known to be committed; and only where both together leave no gap in front of the base's logs.
+//! The levels of such a copy hold what was committed, and so what every later primary has; its segments are no other replica's.
+//! What its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
+//! and what is known to be committed; and only where both together leave no gap in front of the base's logs. A region that was just
+//! divided from another keeps that one's copy in the same way, if it has nothing beyond the division.
 
 use super::Replica;
+use super::found::Found;
 use crate::error::Result;
 use crate::log::{find_prefix, log_of, segment_end};
 use leeward_format::cluster::BackupMode;
@@ -25,23 +27,28 @@ pub(super) fn is_needed(kept: &RegionState, wanted: &BaseSegment) -> bool {
 }
 
 impl Replica {
-    /// The state that the copy keeps beside the logs of `base`; `None` if it needs all of the base.
+    /// The state that the copy keeps beside the logs of `base`, of what was found here; `None` if it needs all of the base.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
-    pub(super) fn kept_beside(&self, state: &RegionState, base: &Base) -> Result<Option<RegionState>> {
+    pub(super) fn kept_beside(&self, found: &Found, base: &Base) -> Result<Option<RegionState>> {
         if base.options.backups != BackupMode::BuildIndex {
             return Ok(None);
         }
+        let Some(committed) = found.committed(base) else { return Ok(None) };
+        let committed = committed.max(self.committed);
         let listed: BTreeMap<SegmentId, &BaseSegment> =
             base.segments.iter().map(|wanted| (wanted.id, wanted)).collect();
-        let mut kept = RegionState { segments: BTreeMap::new(), ..state.clone() };
-        for segment in state.segments.values() {
+        let (segments, checkpoints) = (BTreeMap::new(), BTreeMap::new());
+        let mut kept = RegionState { region: self.region(), segments, checkpoints, ..found.state.clone() };
+        for segment in found.state.segments.values() {
             let known = match listed.get(&segment.id) {
+                // What the two mean by it is not the same.
+                Some(wanted) if wanted.origin != segment.origin => return Ok(None),
                 _ if !is_appended(segment) => Some(*segment),
                 Some(wanted) => Some(self.as_far_as(segment, wanted)),
                 None => match self.complete(segment)? {
-                    Some(complete) if complete.last_lsn > state.commit.max(self.committed) => return Ok(None),
+                    Some(complete) if complete.last_lsn > committed => return Ok(None),
                     complete => complete,
                 },
             };

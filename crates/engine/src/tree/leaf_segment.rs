@@ -86,6 +86,7 @@ impl LeafSegment {
     pub(crate) fn new(reads: &Reads, id: SegmentId, segment: Arc<Segment>, tree: Child) -> LeafSegment {
         let address = Address { region: segment.origin(), segment: id, offset: 0 };
         let cache = reads.volume.cache().clone();
+        segment.begin_reading();
         LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache }
     }
 
@@ -287,6 +288,10 @@ impl LeafSegment {
 
 impl Drop for LeafSegment {
     fn drop(&mut self) {
+        // Another region may read what the cache has of it.
+        if !self.segment.end_reading() {
+            return;
+        }
         let resident = self.resident.get().map(|(index, _)| Arc::clone(index));
         match resident.or_else(|| self.cache.index(self.segment.serial())) {
             Some(index) => self.cache.forget(self.segment.serial(), index.leaves().iter().map(|leaf| leaf.offset)),

@@ -11,6 +11,7 @@ use leeward_format::{RegionId, SegmentNo};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Segments that the file grows by at once, at most.
 const MOST_GROWTH: u32 = 16;
@@ -28,6 +29,8 @@ const LEAST_SPARE: u32 = 2;
 pub struct Segment {
     no: SegmentNo,
     origin: RegionId,
+    /// Leaf segments of levels in memory that it is: of several regions, where those share it.
+    readers: AtomicU32,
     serial: u64,
     space: Arc<Space>,
 }
@@ -46,11 +49,25 @@ impl Segment {
     pub fn serial(&self) -> u64 {
         self.serial
     }
+    /// One more leaf segment in memory is this.
+    pub(crate) fn begin_reading(&self) {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+    }
+    /// One less is; answers whether it was the last.
+    pub(crate) fn end_reading(&self) -> bool {
+        self.readers.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl Segment {
+    pub(super) fn free(&self) {
+        self.space.state.lock().free.insert(self.no);
+    }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        self.space.state.lock().free.insert(self.no);
+        self.free();
     }
 }
 
@@ -208,7 +225,7 @@ impl Space {
 
     fn take(self: &Arc<Self>, state: &mut State, no: SegmentNo, origin: RegionId) -> Arc<Segment> {
         state.serial += 1;
-        Arc::new(Segment { no, origin, serial: state.serial, space: self.clone() })
+        Arc::new(Segment { no, origin, readers: AtomicU32::new(0), serial: state.serial, space: self.clone() })
     }
 
     fn fill_or_grow(&self) -> Result<()> {

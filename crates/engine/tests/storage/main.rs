@@ -1,8 +1,10 @@
 //! The engine from outside: crashes, damage and replication's storage half, on simulated disks.
 
+mod backup;
 mod checkpoint;
 mod crash;
 mod damage;
+mod divide;
 mod ingest;
 #[cfg(feature = "planted-bugs")]
 mod planted;

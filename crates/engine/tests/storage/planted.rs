@@ -1,6 +1,6 @@
-//! Rules of the engine broken on purpose: the crash and replica tests must notice each of them.
+//! Rules of the engine broken on purpose: the tests of crashes, replicas and divisions must notice each of them.
 
-use crate::{crash, replica};
+use crate::{crash, divide, replica};
 use leeward_platform::planted::{Bug, plant};
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -33,4 +33,9 @@ fn an_install_before_its_log_bytes_are_durable() {
 #[test]
 fn a_promotion_that_does_not_cut_longer_tails() {
     is_noticed(Bug::PromoteWithoutCut, || replica::primaries_return(0..12));
+}
+
+#[test]
+fn a_shared_segment_that_is_freed_with_the_first_region_that_forgets_it() {
+    is_noticed(Bug::ForgetSharer, || divide::go_their_own_ways(0..10));
 }

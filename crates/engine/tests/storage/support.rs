@@ -188,6 +188,11 @@ impl History {
         model
     }
 
+    /// That of a region that was divided from this one: all of it is durable.
+    pub(crate) fn divided(&self) -> History {
+        History { written: self.last(), synced: self.last(), before: None, ..self.clone() }
+    }
+
     /// What was recovered becomes the truth.
     pub(crate) fn cut(&mut self, last: Lsn) {
         assert!(last.0 == 0 || self.ends.contains(&last.0), "{last} is not the end of a batch");

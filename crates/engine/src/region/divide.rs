@@ -1,0 +1,58 @@
+//! Dividing a region by reference: what it has at an instant becomes a second region's as well. No byte is copied; both name the
+//! same segments from then on, and each goes its own way.
+//!
+//! It is a checkpoint that becomes a region. Which keys are whose is not the engine's to know: each side deletes, by ranges, what
+//! is not its own, and compactions collect it.
+
+use super::Region;
+use super::tails::seal;
+use crate::error::{Error, Result};
+use crate::replica::Replica;
+use leeward_format::manifest::{Change, Parent};
+use leeward_format::{RegionId, SegmentId};
+
+impl Region {
+    /// Makes the region `child`, on this volume, of all that is here, durably; in the place of what there is of it. Seals the
+    /// tails. Answers the child's copy, and an id that is above those of all segments that the two share.
+    ///
+    /// Requires that nothing is appended meanwhile, and that everything is committed. The copy has this region's term and last
+    /// LSN. It must serve in a term above this one's: then no segment that it makes is called as one that it has.
+    ///
+    /// As long as the copy, or the region that it serves as, is in memory, its bases say what they were divided from
+    /// ([`leeward_format::manifest::Base::parent`]). A backup of this region that has sealed and installed all that was, up to
+    /// here and nothing beyond, then has the child without a byte being shipped ([`Replica::begin_base`]); one that has not is
+    /// shipped what it lacks, or, if it builds its own index, all levels.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if something is not committed, or `child` is this region; [`Error::NoSpace`] if the manifest has no room
+    /// for another; those of writing. The region goes on, and may be divided again, into the same child too.
+    pub fn divide(&self, child: RegionId) -> Result<(Replica, SegmentId)> {
+        if child == self.id() {
+            return Err(Error::Invalid(format!("region {child} cannot be divided into itself")));
+        }
+        let pinned = {
+            let mut writer = self.writer.lock();
+            seal(&mut writer);
+            self.pin_base(&writer)
+        };
+        let (commit, last_lsn) = (pinned.base.commit, pinned.base.last_lsn);
+        if commit < last_lsn {
+            let detail = format!("region {}: committed up to LSN {commit} of {last_lsn}, divide it later", self.id());
+            return Err(Error::Invalid(detail));
+        }
+        self.sync_tails()?;
+        let state = pinned.base.region_state(child);
+        let divided = Change::Region(Box::new(state.clone()));
+        self.volume.check_room(&divided)?;
+        let (options, position) = (state.options.clone(), (state.term, last_lsn));
+        let owner = self.volume.put_region(state, &pinned.named())?;
+        let parent = Parent { region: self.id(), term: self.term, last_lsn };
+        let copy = Replica::divided(&self.volume, owner, options, position, parent);
+        Ok((copy, (self.ids)()))
+    }
+
+    /// This region was divided from `parent`.
+    pub(crate) fn set_parent(&self, parent: Parent) {
+        assert!(self.parent.set(parent).is_ok(), "a region has one parent");
+    }
+}

@@ -1,0 +1,96 @@
+//! Where the volume has what a base names: in the region's own copy, or in that of a region which it was divided from, and so shares
+//! segments with.
+//!
+//! All of it is taken from one copy: with physical addressing pointers within a copy say where on this volume its segments lie, and
+//! two copies may have the same segment in two places. Another region's copy goes on meanwhile, written to by its own owner: only
+//! what is complete there is taken, and with physical addressing nothing, if leaves may lead to what is not.
+
+use super::Replica;
+use crate::error::Result;
+use crate::volume::Segment;
+use leeward_format::cluster::Addressing;
+use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
+use leeward_format::{Lsn, RegionId, SegmentId};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// A copy on the volume, its segments pinned.
+pub(super) struct Found {
+    pub(super) state: RegionState,
+    segments: HashMap<SegmentId, Arc<Segment>>,
+    /// It is the region's own.
+    pub(super) is_own: bool,
+}
+
+impl Found {
+    /// A segment that the base names, if it is here.
+    pub(super) fn get(&self, wanted: &BaseSegment) -> Option<(&SegmentState, &Arc<Segment>)> {
+        let is_it = |known: &&SegmentState| (known.origin, known.kind) == (wanted.origin, wanted.kind);
+        let known = self.state.segments.get(&wanted.id).filter(is_it)?;
+        let is_whole = known.bytes.is_some_and(|bytes| bytes >= wanted.bytes);
+        let segment = self.segments.get(&wanted.id)?;
+        (self.is_own || is_whole).then_some((known, segment))
+    }
+
+    /// One of its segments.
+    pub(super) fn segment(&self, id: SegmentId) -> Option<&Arc<Segment>> {
+        self.segments.get(&id)
+    }
+
+    /// Bytes of the base that need not be shipped.
+    fn bytes_of(&self, base: &Base) -> u64 {
+        let whole = base.segments.iter().filter(|wanted| {
+            let known = self.get(wanted).and_then(|(known, _)| known.bytes);
+            known.is_some_and(|bytes| bytes >= wanted.bytes)
+        });
+        whole.map(|wanted| u64::from(wanted.bytes)).sum()
+    }
+
+    /// What its leaves say of where segments of the base lie will be so.
+    fn is_closed(&self, base: &Base) -> bool {
+        if self.state.options.addressing == Addressing::Logical {
+            return true;
+        }
+        let is_part = |wanted: &BaseSegment| {
+            let known = self.state.segments.get(&wanted.id);
+            known.is_some_and(|known| known.origin == wanted.origin && known.holds_values())
+                && self.get(wanted).is_none()
+        };
+        !base.segments.iter().any(is_part)
+    }
+
+    /// Up to which LSN all that it has is committed, and part of what the base was made of.
+    pub(super) fn committed(&self, base: &Base) -> Option<Lsn> {
+        if self.is_own {
+            return Some(self.state.commit);
+        }
+        let parent =
+            base.parent.filter(|parent| (parent.region, parent.term) == (self.state.region, self.state.term))?;
+        let is_before = |segment: &SegmentState| segment.bytes.is_some() && segment.last_lsn <= parent.last_lsn;
+        let goes_no_further = self.state.replay_from <= parent.last_lsn.next();
+        let is_prefix = goes_no_further && self.state.segments.values().all(is_before);
+        is_prefix.then_some(parent.last_lsn)
+    }
+}
+
+impl Replica {
+    /// The copy that has most of `base`: the own one, unless another has more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Superseded`].
+    pub(super) fn find(&self, base: &Base) -> Result<Found> {
+        let own = self.region();
+        let origins = base.segments.iter().map(|wanted| wanted.origin).chain(base.parent.map(|parent| parent.region));
+        let others: BTreeSet<RegionId> = origins.filter(|origin| *origin != own).collect();
+        let copy = |region| {
+            let (state, segments) = self.volume.state_and_segments(region)?;
+            Some(Found { state, segments, is_own: false })
+        };
+        let is_like =
+            |found: &Found| found.state.options.addressing == base.options.addressing && found.is_closed(base);
+        let others = others.into_iter().filter_map(copy).filter(is_like);
+        let best = others.max_by_key(|found| found.bytes_of(base));
+        let mine = Found { state: self.state()?, segments: self.volume.segments(own), is_own: true };
+        Ok(best.filter(|found| found.bytes_of(base) > mine.bytes_of(base)).unwrap_or(mine))
+    }
+}
