@@ -56,7 +56,7 @@ pub use pick::{Lane, Picker};
 pub(crate) use sorted::{Open, ingest};
 pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
-pub(crate) use sweep::choose;
+pub(crate) use sweep::{Ledger, choose};
 
 use claims::{Claim, What};
 use finish::Finish;

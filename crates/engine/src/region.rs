@@ -6,7 +6,8 @@
 //!   pointer finds the bytes.
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
-//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `base` is what a backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes;
+//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `garbage` counts what is dead
+//! in the large log; `base` is what a backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes;
 //! `divide` makes two regions of one, and `middle` says where; `open` is recovery; `follow` is a backup's region that takes records
 //! instead of writes.
 
@@ -20,6 +21,7 @@ mod divide;
 mod divide_tests;
 mod export;
 mod follow;
+mod garbage;
 mod ingest;
 mod install;
 mod middle;
@@ -103,8 +105,12 @@ pub struct Region {
     /// Held while a new view is made of the current one. For each frozen L0, oldest first, how far the logs reached.
     frozen_logs: Mutex<VecDeque<Vec<LogExtent>>>,
     picker: Mutex<Picker>,
-    /// As of the last install.
+    /// As of the last install, or the last change of what is shared with others.
     accounts: Mutex<Accounts>,
+    /// See [`Region::set_inherited_below`].
+    inherited_below: AtomicU64,
+    /// [`Volume::sharing_serial`] when accounts were made last.
+    seen_sharing: AtomicU64,
     compactions: Mutex<CompactionTotals>,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,

@@ -23,7 +23,7 @@ pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub(crate) use manifest::{Durability, Manifest};
 pub(crate) use open::{read_superblock, zones};
-pub(crate) use registry::Owner;
+pub(crate) use registry::{Owner, Sharing};
 pub use space::Segment;
 
 use crate::cache::Cache;
@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
-use leeward_format::manifest::{Change, RegionState};
+use leeward_format::manifest::{Change, RegionState, SegmentState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
@@ -404,6 +404,23 @@ impl Volume {
         let registry = self.registry.lock();
         registry.check(owner)?;
         registry.region(owner.region).map(with).ok_or(Error::Superseded(owner.region))
+    }
+
+    /// Calls `with` with the state of the owner's region, and with what answers who else has one of its segments.
+    pub(crate) fn with_sharing<T>(
+        &self,
+        owner: &Owner,
+        with: impl FnOnce(&RegionState, &dyn Fn(&SegmentState) -> Sharing) -> T,
+    ) -> Result<T> {
+        let registry = self.registry.lock();
+        registry.check(owner)?;
+        let state = registry.region(owner.region).ok_or(Error::Superseded(owner.region))?;
+        Ok(with(state, &|segment| registry.sharing(owner.region, segment)))
+    }
+
+    /// A number that is another whenever regions may share other segments, or other parts of them are live.
+    pub(crate) fn sharing_serial(&self) -> u64 {
+        self.registry.lock().sharing_serial()
     }
 
     /// A live segment of a region.

@@ -38,6 +38,9 @@ const TURNS_BEYOND_LIMIT: u32 = 2;
 /// once there is so much.
 const DRIVEN_PERCENT: u32 = 150;
 const EVERY_SECOND_PERCENT: u32 = 200;
+/// Bytes that sweeps of what a division left behind may read and write in a second where the table does not say: such garbage comes
+/// at once, and nobody waits for the space.
+const DIVISION_RATE: u64 = 16 << 20;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
@@ -273,9 +276,10 @@ impl Picker {
     /// A compaction was installed; `gone` were given back with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done.swept.as_ref(), gone);
-        if done.swept.is_some() && self.sweep_rate > 0 {
+        let rate = if self.sweep_rate == 0 && self.sweep.is_of_division() { DIVISION_RATE } else { self.sweep_rate };
+        if done.swept.is_some() && rate > 0 {
             let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
-            self.sweeps_from = UnixMs(self.picked.swept_at.0 + bytes * 1000 / self.sweep_rate);
+            self.sweeps_from = UnixMs(self.picked.swept_at.0 + bytes * 1000 / rate);
         }
     }
 
@@ -288,7 +292,8 @@ impl Picker {
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
             // One that is driven reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
-            self.sweep.begin((logs.choose)(goal, left), is_driven, accounts, segment_bytes);
+            let is_of_division = !self.has_garbage(&accounts.own(), 100);
+            self.sweep.begin((logs.choose)(goal, left), is_driven, is_of_division, accounts);
         }
         loop {
             let (position, resume) = self.sweep.place()?;

@@ -9,24 +9,65 @@
 //!
 //! From the top: what is compacted during a sweep goes down, and is met by it or was already. The runs of L1, where there are
 //! several, are merged into L2 once round, which reads that no more often than it is rewritten anyway.
+//!
+//! After a division several regions of the volume have the same segments, and about half of each is live in either. Such a segment is
+//! given back when all of them have let go of it, so what is live in any of them is not garbage, and each counts its part of the
+//! rest. All choose the same victims then. Where another of them is not on this volume, or not any more, its half is garbage
+//! at once: no writer has made that, so none waits for its collection, which takes its time.
 
 use super::Swept;
+use crate::volume::Sharing;
 use leeward_format::manifest::{L1, RegionState, SegmentState};
 use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// What the complete segments of a region's large log take of the volume, and what of it is live.
+/// What the complete segments of a region's large log take of the volume, and what of it is live. Of one that regions share, an
+/// equal part for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
     /// Bytes of whole segments.
     pub space_bytes: u64,
-    /// Bytes of records that leaves point to.
+    /// Bytes of records that leaves point to, of any of the regions that share them.
     pub live_bytes: u64,
+    /// Bytes that are not live in segments that were there when the region was divided last.
+    pub inherited_garbage_bytes: u64,
 }
 
-/// Segments to be emptied: number, and bytes that are live in it.
-pub(crate) type Victims = BTreeMap<SegmentId, (SegmentName, u32)>;
+/// A segment to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Victim {
+    name: SegmentName,
+    /// Bytes that are live in it, and will be moved.
+    live: u32,
+    /// Bytes of space that it gives, but for what is moved.
+    gain: u64,
+}
+
+/// Segments to be emptied.
+pub(crate) type Victims = BTreeMap<SegmentId, Victim>;
+
+/// What a region's garbage is counted from.
+#[derive(Clone, Copy)]
+pub(crate) struct Ledger<'a> {
+    pub(crate) state: &'a RegionState,
+    pub(crate) segment_bytes: usize,
+    /// Segments with lower ids were there when the region was divided last; 0: it never was.
+    pub(crate) inherited_below: SegmentId,
+    /// Who else has a segment.
+    pub(crate) sharing: &'a dyn Fn(&SegmentState) -> Sharing,
+}
+
+/// A complete segment of the large log.
+struct Complete<'a> {
+    segment: &'a SegmentState,
+    /// Bytes that are live in it for this region.
+    live: u32,
+    /// For any that has it.
+    live_in_all: u64,
+    /// How many have it.
+    holders: u64,
+}
 
 /// Percent of a region's live bytes that one sweep moves at most: so much space it takes before it gives any back.
 const MOVED_PERCENT: u64 = 8;
@@ -41,13 +82,22 @@ impl Accounts {
     /// Segments of garbage that are not worth a sweep; after one that gained nothing, of new garbage.
     pub(crate) const LEAST_SEGMENTS: u64 = 4;
 
-    pub(crate) fn of(state: &RegionState, segment_bytes: usize) -> Accounts {
-        let mut accounts = Accounts::default();
-        for (_, live) in complete(state) {
-            accounts.space_bytes += segment_bytes as u64;
-            accounts.live_bytes += u64::from(live);
+    pub(crate) fn of(ledger: Ledger<'_>) -> Accounts {
+        let (mut accounts, segment_bytes) = (Accounts::default(), ledger.segment_bytes as u64);
+        for Complete { segment, live_in_all, holders, .. } in ledger.complete() {
+            accounts.space_bytes += segment_bytes / holders;
+            accounts.live_bytes += live_in_all / holders;
+            if segment.id < ledger.inherited_below {
+                accounts.inherited_garbage_bytes += (segment_bytes - live_in_all) / holders;
+            }
         }
         accounts
+    }
+
+    /// As if there were no garbage in segments that were there when the region was divided.
+    pub(crate) fn own(&self) -> Accounts {
+        let space_bytes = self.space_bytes.saturating_sub(self.inherited_garbage_bytes);
+        Accounts { space_bytes, inherited_garbage_bytes: 0, ..*self }
     }
 
     /// Bytes that are not live.
@@ -60,36 +110,48 @@ impl Accounts {
         self.garbage_bytes() * 100 > self.space_bytes * u64::from(percent)
     }
 
-    /// Whether the space is more than `percent` of what is live.
+    /// Whether the space is more than `percent` of what is live, but for what a division left behind.
     pub(crate) fn is_beyond(&self, percent: u32) -> bool {
-        self.space_bytes * 100 > self.live_bytes * u64::from(percent)
+        self.own().space_bytes * 100 > self.live_bytes * u64::from(percent)
     }
 }
 
-/// The segments that nothing will be added to and no L0 points to, and their live bytes. Runs of medium values need no
-/// collection: they empty themselves as their levels are merged down.
-fn complete(state: &RegionState) -> impl Iterator<Item = (&SegmentState, u32)> {
-    let complete = state.log_segments(LogKind::Large).filter(|segment| segment.last_lsn < state.replay_from);
-    complete.filter_map(|segment| Some((segment, segment.live_bytes()?)))
+impl<'a> Ledger<'a> {
+    /// The segments that nothing will be added to and no L0 points to. Runs of medium values need no collection: they empty
+    /// themselves as their levels are merged down.
+    fn complete(self) -> impl Iterator<Item = Complete<'a>> {
+        let state = self.state;
+        let complete = state.log_segments(LogKind::Large).filter(|segment| segment.last_lsn < state.replay_from);
+        complete.filter_map(move |segment| {
+            let live = segment.live_bytes()?;
+            let Sharing { others, live_bytes } = match self.inherited_below {
+                SegmentId(0) => Sharing::default(),
+                _ => (self.sharing)(segment),
+            };
+            let live_in_all = (u64::from(live) + live_bytes).min(self.segment_bytes as u64);
+            Some(Complete { segment, live, live_in_all, holders: 1 + others })
+        })
+    }
 }
 
 /// The segments to empty so that no more than `goal` bytes of garbage are left, or as many as one sweep takes; where only so
 /// many segments are `left`, no more than some of those can hold.
-pub(crate) fn choose(state: &RegionState, segment_bytes: usize, (goal, left): (u64, u32)) -> Victims {
-    let accounts = Accounts::of(state, segment_bytes);
-    let mut all: Vec<_> = complete(state).collect();
-    all.sort_by_key(|(segment, live)| (*live, segment.id));
+pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
+    let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
+    let mut all: Vec<_> = ledger.complete().collect();
+    all.sort_by_key(|complete| (complete.live_in_all, complete.segment.id));
     let mut garbage = accounts.garbage_bytes();
-    let room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes as u64);
-    let mut room = room.min(taken_of(left) * segment_bytes as u64);
+    let room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes);
+    let mut room = room.min(taken_of(left) * segment_bytes);
     let mut victims = Victims::new();
-    for (segment, live) in all {
-        let gained = (segment_bytes as u64).saturating_sub(u64::from(live));
-        if garbage <= goal || room < u64::from(live) || gained * 20 < segment_bytes as u64 {
+    for Complete { segment, live, live_in_all, holders } in all {
+        let dead = segment_bytes - live_in_all;
+        if garbage <= goal || room < u64::from(live) || dead * 20 < segment_bytes {
             break;
         }
-        (garbage, room) = (garbage - gained, room - u64::from(live));
-        victims.insert(segment.id, (segment.name(state.options.addressing), live));
+        let gain = dead / holders;
+        (garbage, room) = (garbage.saturating_sub(gain), room - u64::from(live));
+        victims.insert(segment.id, Victim { name: segment.name(ledger.state.options.addressing), live, gain });
     }
     victims
 }
@@ -100,7 +162,7 @@ fn taken_of(left: u32) -> u64 {
 }
 
 fn names(victims: &Victims) -> Arc<HashSet<SegmentName>> {
-    Arc::new(victims.values().map(|(name, _)| *name).collect())
+    Arc::new(victims.values().map(|victim| victim.name).collect())
 }
 
 /// A sweep, or the time between two.
@@ -122,6 +184,8 @@ pub(super) struct Sweep {
     stuck: Option<u64>,
     /// It does not wait for merges that pass.
     is_driven: bool,
+    /// There was no other garbage to speak of than what a division left behind.
+    is_of_division: bool,
 }
 
 impl Sweep {
@@ -133,14 +197,21 @@ impl Sweep {
     }
 
     /// Begins with `victims`, which are none if there is nothing to gain.
-    pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, accounts: &Accounts, segment_bytes: u64) {
+    pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, is_of_division: bool, accounts: &Accounts) {
         let began_with = accounts.garbage_bytes();
-        let stuck = victims.is_empty().then_some(began_with);
-        let moving = victims.values().map(|(_, live)| u64::from(*live)).sum();
-        let expected = (victims.len() as u64 * segment_bytes).saturating_sub(moving);
-        let (names, serial) = (names(&victims), self.serial + 1);
-        let (level, resume) = (L1, Vec::new());
-        *self = Sweep { serial, victims, names, level, resume, began_with, expected, moving, stuck, is_driven };
+        *self = Sweep {
+            serial: self.serial + 1,
+            names: names(&victims),
+            level: L1,
+            resume: Vec::new(),
+            began_with,
+            expected: victims.values().map(|victim| victim.gain).sum(),
+            moving: victims.values().map(|victim| u64::from(victim.live)).sum(),
+            stuck: victims.is_empty().then_some(began_with),
+            victims,
+            is_driven,
+            is_of_division,
+        };
     }
 
     /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs,
@@ -154,6 +225,11 @@ impl Sweep {
     /// Numbers of the victims that are live.
     pub(super) fn names(&self) -> &Arc<HashSet<SegmentName>> {
         &self.names
+    }
+
+    /// There was no other garbage to speak of than what a division left behind.
+    pub(super) fn is_of_division(&self) -> bool {
+        self.is_of_division
     }
 
     /// Which one it is.

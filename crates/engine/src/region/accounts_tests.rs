@@ -87,7 +87,7 @@ pub(super) fn write(region: &Region, key: &[u8], value: Option<&[u8]>, expires: 
     append(region, Write { expires, ..Write::set(key, value) });
 }
 
-fn append(region: &Region, write: Write<'_>) {
+pub(super) fn append(region: &Region, write: Write<'_>) {
     loop {
         match region.append(&[write]) {
             Ok(appended) => return region.set_commit(appended.last),
@@ -176,7 +176,7 @@ fn referenced(region: &Region) -> HashMap<SegmentName, u32> {
     found
 }
 
-fn check(region: &Region, model: &Model, context: &str) {
+pub(super) fn check(region: &Region, model: &Model, context: &str) {
     let state = region.volume.with_region(&region.owner, RegionState::clone).expect("it is the owner");
     let found = referenced(region);
     for segment in state.segments.values().filter(|segment| segment.holds_values()) {

@@ -5,7 +5,6 @@
 //! survive the process, before the L0 shows them.
 
 use super::{MAX_FROZEN_L0S, Moment, Region, View, Writer};
-use crate::compaction::Accounts;
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
 use crate::memtable::{MOST_RANGES, MemTable};
@@ -346,13 +345,6 @@ impl Region {
         let own = ((frozen as f64 - FREE_L0S as f64) + fill) / (MAX_FROZEN_L0S + 1 - FREE_L0S) as f64;
         let debt = own.max(of_memory);
         LONGEST_PAUSE.mul_f64((debt * debt).min(1.0) * piece as f64 / PAUSE_BYTES as f64)
-    }
-
-    /// The large log takes more of the volume than it may, and has garbage enough to collect: then that goes first.
-    pub(super) fn is_beyond_space(&self) -> bool {
-        let accounts = *self.accounts.lock();
-        let worth = Accounts::LEAST_SEGMENTS * self.volume.segment_bytes() as u64;
-        accounts.garbage_bytes() >= worth && accounts.is_beyond(self.options.max_space_percent)
     }
 
     pub(super) fn freeze(&self) {

@@ -23,6 +23,9 @@ impl Region {
     /// here and nothing beyond, then has the child without a byte being shipped ([`Replica::begin_base`]); one that has not is
     /// shipped what it lacks, or, if it builds its own index, all levels.
     ///
+    /// The caller tells this region of the id by [`Region::set_inherited_below`], and the child of the first id of the term that
+    /// it serves in.
+    ///
     /// # Errors
     /// [`Error::Invalid`] if something is not committed, or `child` is this region; [`Error::NoSpace`] if the manifest has no room
     /// for another; those of writing. The region goes on, and may be divided again, into the same child too.

@@ -1,10 +1,11 @@
-//! What a division leaves in memory; and where a region is divided.
+//! What a division does to the accounts of the large log, which both sides share; and where a region is divided.
 
 use super::Region;
-use super::accounts_tests::{Model, compact, open_with, options, write};
+use super::accounts_tests::{Model, append, check, compact, open_with, options, write};
+use crate::region::Write;
 use crate::version::{Lookup, Reach};
 use leeward_format::cluster::{Placement, TableOptions};
-use leeward_format::{RegionId, UnixMs};
+use leeward_format::{RegionId, SegmentId, UnixMs};
 use leeward_platform::{Rng, SimDisk};
 use std::sync::Arc;
 
@@ -13,6 +14,38 @@ const KEYS: u64 = 4000;
 
 fn key(n: u64) -> Vec<u8> {
     format!("key{n:05}").into_bytes()
+}
+
+/// Sets `count` keys of those from `first` up to `end`, values large, and notes it in `model`.
+fn update(region: &Region, model: &mut Model, rng: &mut Rng, (first, end): (u64, u64), count: u64) {
+    for i in 0..count {
+        let (key, value) = (key(first + rng.below(end - first)), vec![i as u8; 1000]);
+        write(region, &key, Some(&value), None);
+        model.insert(key, (value, None));
+        assert!(!region.is_beyond_space(), "writers wait for space: {:?}", region.stats().large_log);
+    }
+    region.freeze();
+    while compact(region) {}
+}
+
+/// Divides a region at a key. Each side trims what is not its own. Answers the other side, and the id above those that they share.
+fn divide(region: &Arc<Region>, at: &[u8]) -> (Arc<Region>, SegmentId) {
+    region.set_commit(region.last_lsn());
+    let (copy, below) = region.divide(CHILD).expect("all is committed");
+    let term = region.term().next();
+    let child = copy.serve(term).expect("a sound disk");
+    child.set_commit(child.last_lsn());
+    region.set_inherited_below(below);
+    child.set_inherited_below(SegmentId::new(term, 0));
+    for (side, range) in [(region, Write::delete_range(at, None)), (&child, Write::delete_range(b"", Some(at)))] {
+        assert!(!side.is_beyond_space());
+        append(side, range);
+        // So that the range is in a level, and so is all that it goes through on its way down.
+        side.freeze();
+        while compact(side) {}
+        assert!(!side.is_beyond_space());
+    }
+    (child, below)
 }
 
 /// A region with a large log in which every segment has values from all over, compacted.
@@ -28,6 +61,70 @@ fn filled(seed: u64, placement: Placement) -> (Arc<Region>, Model) {
     region.freeze();
     while compact(&region) {}
     (region, model)
+}
+
+const PLACEMENTS: [Placement; 2] = [Placement { medium_from: 60, large_from: 300 }, Placement::SEPARATED];
+
+/// Each segment has values of both sides.
+#[test]
+fn nobody_waits_for_what_the_other_side_has() {
+    for (seed, placement) in (1..).zip(PLACEMENTS) {
+        let (mut rng, (region, mut left)) = (Rng::new(seed), filled(seed, placement));
+        let (before, volume) = (region.stats().large_log, Arc::clone(&region.volume));
+        let at = region.middle(b"", None).expect("a sound disk").expect("it has a middle");
+        let (child, below) = divide(&region, &at);
+        let mut right = left.split_off(&at);
+        let middle = left.len() as u64;
+        assert!((KEYS * 2 / 5..KEYS * 3 / 5).contains(&middle), "{middle} of {KEYS} keys");
+        check(&region, &left, "the left side");
+        check(&child, &right, "the right side");
+        let (mine, theirs) = (region.stats().large_log, child.stats().large_log);
+        assert!(mine.space_bytes + theirs.space_bytes <= before.space_bytes * 11 / 10, "{mine:?} and {theirs:?}");
+        assert!(mine.garbage_bytes() * 5 < mine.space_bytes, "{mine:?}");
+        region.set_inherited_below(SegmentId(0));
+        assert!(region.is_beyond_space(), "as it would be if only what it has itself were live");
+        region.set_inherited_below(below);
+
+        let mut highest = 0;
+        for _ in 0..30 {
+            update(&region, &mut left, &mut rng, (0, middle), 200);
+            update(&child, &mut right, &mut rng, (middle, KEYS), 200);
+            highest = highest.max(volume.usage().0);
+        }
+        check(&region, &left, "the left side, updated");
+        check(&child, &right, "the right side, updated");
+        // The sides choose the same victims, but not at the same moment.
+        assert!(highest < before.space_bytes * 7 / 4, "{highest} bytes of the volume, {before:?} before");
+    }
+}
+
+/// The other side's half of each segment is garbage at once when that is gone.
+#[test]
+fn nobody_waits_for_what_the_other_side_has_left_behind() {
+    for (seed, placement) in (1..).zip(PLACEMENTS) {
+        let (mut rng, (region, mut left)) = (Rng::new(seed), filled(seed, placement));
+        let volume = Arc::clone(&region.volume);
+        let used = volume.usage().0;
+        let (child, _) = divide(&region, &key(KEYS / 2));
+        drop(left.split_off(&key(KEYS / 2)));
+        child.into_replica().expect("a sound disk").destroy().expect("a sound disk");
+        region.look_at_sharing();
+        let garbage = region.stats().large_log;
+        assert!(garbage.garbage_bytes() * 3 > garbage.space_bytes, "the other half is garbage now: {garbage:?}");
+        update(&region, &mut left, &mut rng, (0, KEYS / 2), 300);
+        let mut clock = 1_000_000;
+        for _ in 0..3000 {
+            clock += 100;
+            if let Some(compaction) = region.next_compaction(UnixMs(clock)) {
+                region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
+                assert!(!region.is_beyond_space());
+            }
+        }
+        check(&region, &left, "the left side, alone");
+        let (after, left_used) = (region.stats().large_log, volume.usage().0);
+        assert!(after.garbage_bytes() * 5 < after.space_bytes, "{after:?}");
+        assert!(left_used < used * 3 / 4, "{left_used} bytes, of {used} before");
+    }
 }
 
 /// What memory has of leaves that both sides share stays there for the one, whatever becomes of the other.
@@ -48,6 +145,30 @@ fn a_side_that_goes_takes_nothing_from_the_cache_of_the_other() {
     drop(child);
     region.volume.cache().forget_records(region.view.load().version.reads().owner, &|_, _| true);
     assert_eq!(missed(Reach::Memory), missed_before);
+}
+
+/// What a division left behind is collected no faster than 16 MiB a second, although the table sets no limit.
+#[test]
+fn what_is_left_behind_is_collected_at_leisure() {
+    let (region, _) = filled(3, Placement::SEPARATED);
+    let (child, _) = divide(&region, &key(KEYS / 2));
+    child.into_replica().expect("a sound disk").destroy().expect("a sound disk");
+    let (mut sweeps, mut clock) = (Vec::new(), 1_000_000);
+    for _ in 0..20_000 {
+        clock += 1;
+        let before = region.stats().compactions;
+        if let Some(compaction) = region.next_compaction(UnixMs(clock)) {
+            region.install(&compaction.finish().expect("a sound disk")).expect("a sound disk");
+        }
+        let after = region.stats().compactions;
+        if after.relocated_bytes > before.relocated_bytes {
+            let bytes = |t: &crate::compaction::CompactionTotals| t.bytes_read + t.value_bytes_read + t.bytes_written;
+            sweeps.push((clock, bytes(&after) - bytes(&before)));
+        }
+    }
+    assert!(sweeps.len() > 2, "there was garbage: {sweeps:?}");
+    let too_soon = |pair: &[(u64, u64)]| (pair[1].0 - pair[0].0 + 1) * (16 << 20) < pair[0].1 * 1000;
+    assert!(!sweeps.windows(2).any(too_soon), "{sweeps:?}");
 }
 
 /// Bytes of a model's pairs below a key, and from it on.

@@ -1,7 +1,7 @@
 //! Compactions: which one is next, and the atomic install of its result.
 
 use super::{MAX_FROZEN_L0S, Region, View};
-use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, choose};
+use crate::compaction::{Compaction, CompactionDone, Lane, Logs, choose};
 use crate::error::Result;
 use crate::log::LogSegment;
 use crate::volume::{Durability, Segment};
@@ -29,13 +29,13 @@ impl Region {
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
-    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep rests, or
-    /// one waits for memory, which anybody may give back.
+    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep rests, one
+    /// waits for memory, which anybody may give back, or a region that shares segments has let go of some.
     pub fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
         let owner = self.view.load().version.reads().owner;
         l0s || self.volume.memory().has_waiting(owner, lane.bit())
-            || lane != Lane::L0s && self.picker.lock().sweep_rests(now)
+            || lane != Lane::L0s && (self.picker.lock().sweep_rests(now) || self.must_look_at_sharing())
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.
@@ -56,11 +56,8 @@ impl Region {
         let mut picker = self.picker.lock();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
-        let segment_bytes = self.volume.segment_bytes();
-        let choose = |goal, left| {
-            let chosen = self.volume.with_region(&self.owner, |state| choose(state, segment_bytes, (goal, left)));
-            chosen.unwrap_or_default()
-        };
+        self.look_at_sharing();
+        let choose = |goal, left| self.with_ledger(|ledger| choose(ledger, (goal, left))).unwrap_or_default();
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
         let mark = picker.mark();
         let picked = picker.pick(&version, self.commit(), &extents, &logs, (lane, least, now));
@@ -118,8 +115,7 @@ impl Region {
         }
         self.show(done, retired);
         self.compactions.lock().add(done);
-        let accounts = |state: &RegionState| Accounts::of(state, self.volume.segment_bytes());
-        *self.accounts.lock() = self.volume.with_region(&self.owner, accounts)?;
+        self.count_garbage()?;
         let mut picker = self.picker.lock();
         picker.installed(done, &trimmed);
         done.claim.release();

@@ -4,7 +4,7 @@
 //! new is written.
 
 use super::{Region, View, Writer};
-use crate::compaction::{Accounts, Picker, SegmentIds};
+use crate::compaction::{Picker, SegmentIds};
 use crate::error::Result;
 use crate::log::{End, LogReader, LogSegment, LogSegments, Replay, Replayed, Tails};
 use crate::memtable::MemTable;
@@ -63,9 +63,8 @@ impl Region {
         let reader = value_reader(&volume, &state, &held, &tails);
         let view = open_view(&volume, held, &state, reader.clone(), l0s)?;
         let frozen = view.version.frozen().len();
-        let accounts = Accounts::of(&state, volume.segment_bytes());
         let picker = Picker::new(&state.options, ids.clone());
-        Ok(Arc::new(Region {
+        let region = Arc::new(Region {
             volume,
             owner,
             term: state.term,
@@ -82,7 +81,9 @@ impl Region {
             // All that was replayed is durable.
             frozen_logs: Mutex::new(VecDeque::from(vec![Vec::new(); frozen])),
             picker: Mutex::new(picker),
-            accounts: Mutex::new(accounts),
+            accounts: Mutex::default(),
+            inherited_below: AtomicU64::new(0),
+            seen_sharing: AtomicU64::new(0),
             compactions: Mutex::default(),
             installing: Mutex::new(()),
             ingest: Mutex::default(),
@@ -90,7 +91,9 @@ impl Region {
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
             synced: AtomicU64::new(last.0),
             user_bytes_written: AtomicU64::new(0),
-        }))
+        });
+        region.count_garbage()?;
+        Ok(region)
     }
 }
 

@@ -27,6 +27,15 @@ impl Owner {
     }
 }
 
+/// Who else has a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// How many other regions.
+    pub(crate) others: u64,
+    /// Bytes of it that are live for those, together.
+    pub(crate) live_bytes: u64,
+}
+
 /// Guarded by the volume's lock, which is never held across I/O.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -34,6 +43,8 @@ pub(super) struct Registry {
     segments: HashMap<RegionId, HashMap<SegmentId, Arc<Segment>>>,
     /// Of each segment that a region holds.
     holders: BTreeSet<(SegmentNo, RegionId)>,
+    /// Raised by each edit of segments that are shared.
+    sharing: u64,
     owners: HashMap<RegionId, u64>,
     last_token: u64,
 }
@@ -85,6 +96,24 @@ impl Registry {
         self.segments.get(&region).cloned().unwrap_or_default()
     }
 
+    /// Who has a segment beside `region`.
+    pub(super) fn sharing(&self, region: RegionId, segment: &SegmentState) -> Sharing {
+        let mut sharing = Sharing::default();
+        for other in self.holders(segment.no).filter(|other| *other != region) {
+            sharing.others += 1;
+            // One that only a checkpoint has is not live: no sweep frees it.
+            let known = self.region(other).and_then(|state| state.segments.get(&segment.id));
+            let used = segment.bytes.unwrap_or(0);
+            sharing.live_bytes += known.map_or(0, |known| u64::from(known.live_bytes().unwrap_or(used)));
+        }
+        sharing
+    }
+
+    /// A number that is another whenever something of what [`Registry::sharing`] says may be.
+    pub(super) fn sharing_serial(&self) -> u64 {
+        self.sharing
+    }
+
     /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more, to be dropped once
     /// the edit is durable.
     pub(super) fn apply(
@@ -116,6 +145,27 @@ impl Registry {
         if held.is_empty() {
             self.segments.remove(&region);
         }
+        self.note_sharing(region, changes, added, &dropped);
         Ok(dropped)
+    }
+
+    /// Notes whether what was changed is another region's as well.
+    fn note_sharing(
+        &mut self,
+        region: RegionId,
+        changes: &[Change],
+        added: &[(SegmentId, Arc<Segment>)],
+        dropped: &[Arc<Segment>],
+    ) {
+        let has_others = |no| self.holders(no).any(|holder| holder != region);
+        let killed = changes.iter().flat_map(|change| match change {
+            Change::Install { edit, .. } => &edit.dead[..],
+            _ => &[],
+        });
+        let mut killed = killed.filter_map(|(id, _)| self.region(region)?.segments.get(id));
+        let mut held = added.iter().map(|(_, segment)| segment).chain(dropped);
+        if killed.any(|segment| has_others(segment.no)) || held.any(|segment| has_others(segment.no())) {
+            self.sharing += 1;
+        }
     }
 }

@@ -159,8 +159,8 @@ fn serve_divided(parent: &Region, copy: Replica, term: Epoch, below: SegmentId) 
     assert_eq!(copy.position(), (parent.term(), parent.last_lsn()));
     let child = copy.serve(term)?;
     child.set_commit(child.last_lsn());
-    let shared = parent.base().base.segments;
-    assert!(shared.iter().all(|segment| segment.id < below));
+    parent.set_inherited_below(below);
+    child.set_inherited_below(SegmentId::new(term, 0));
     Ok(child)
 }
 
