@@ -12,7 +12,7 @@ pub(crate) use fetch::how_many;
 pub use fetch::{Fetched, Wanted};
 pub use reader::{LogReader, ValueAt};
 pub(crate) use reader::{LogSegment, LogSegments};
-pub(crate) use replay::{End, Prefix, Replay, Replayed, find_prefix, log_of, segment_end};
+pub(crate) use replay::{Ends, Overlays, Prefix, Replay, Replayed, find_prefix, log_of, segment_end};
 pub use tail::Tail;
 pub(crate) use tail::{OpenTail, Prepared, Tails};
 

@@ -32,7 +32,7 @@ pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use export::Export;
-pub(crate) use open::cut;
+pub(crate) use open::{cut, recover};
 
 use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
 use crate::error::{Error, Result};

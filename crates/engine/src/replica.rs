@@ -18,8 +18,7 @@ mod map;
 mod mirror;
 
 use crate::error::{Error, RESTORE, Result};
-use crate::log::{Prefix, find_prefix, segment_end};
-use crate::region::Region;
+use crate::log::{Overlays, Prefix, find_prefix, segment_end};
 use crate::volume::{Durability, Owner, Segment, Volume};
 use base::PendingBase;
 use follow::Follower;
@@ -100,7 +99,7 @@ impl Replica {
     pub fn open(volume: &Arc<Volume>, region: RegionId) -> Result<Option<Replica>> {
         let Some(owner) = volume.take_region(region) else { return Ok(None) };
         let state = volume.with_region(&owner, RegionState::clone)?;
-        let prefix = find_prefix(volume, &state, &HashMap::new())?;
+        let (prefix, _) = find_prefix(volume, &state, &Overlays::new())?;
         Ok(Some(Replica::new(volume, owner, state.options, (state.term, prefix.last))))
     }
 
@@ -173,23 +172,6 @@ impl Replica {
         self.unfollow();
         self.pending = None;
         self.shipments.clear();
-    }
-
-    /// Starts to serve in `term`: cuts the logs to the valid prefix, durably, and replays them.
-    ///
-    /// # Errors
-    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed. The copy can be
-    /// opened again.
-    pub fn serve(self, term: Epoch) -> Result<Arc<Region>> {
-        let state = self.state()?;
-        if term <= state.term {
-            return Err(Error::StaleTerm { region: self.region(), term, seen: state.term });
-        }
-        let prefix = find_prefix(&self.volume, &state, &HashMap::new())?;
-        refuse_damage(&self.volume, &state, &prefix)?;
-        let region = Region::open(self.volume, self.owner, state, term, prefix.last)?;
-        self.parent.into_iter().for_each(|parent| region.set_parent(parent));
-        Ok(region)
     }
 
     /// Forgets the region, durably.

@@ -1,7 +1,7 @@
 //! Nodes with many regions keep to their budget of memory, mirror buffers and ship slots included: what the processes take is
 //! looked at while all of their regions are written to. What comes into mirror buffers between two looks of a node is in
-//! nobody's budget (docs/open.md), and a node that gets no processor looks late: so what counts is what it never is below for a
-//! second.
+//! nobody's budget (docs/open.md), and a node that gets no processor looks late: so what counts is what it never is below for two
+//! seconds, and a fifth more than the budget is let pass.
 
 use crate::running::{Dev, Resp};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const BATCH: usize = 50;
 /// Between two looks at what a process takes; and looks in a row of which the lowest counts.
 const LOOK: Duration = Duration::from_millis(20);
-const LOOKS: usize = 50;
+const LOOKS: usize = 100;
 
 /// Bytes of a process that are not the page cache's.
 fn memory_bytes(pid: u32) -> u64 {
@@ -66,7 +66,7 @@ fn keeps_to_the_budget(regions: usize, budget: u64, batches: usize) {
         let lowest = |looks: &[u64]| looks.iter().copied().min().unwrap_or_default();
         let peak = looks.windows(LOOKS.min(looks.len())).map(lowest).max().unwrap_or_default();
         println!("node {}: {} KiB of {} KiB", node + 1, peak >> 10, budget >> 10);
-        assert!(peak <= budget / 10 * 11, "node {}: {} KiB of a budget of {} KiB", node + 1, peak >> 10, budget >> 10);
+        assert!(peak <= budget / 10 * 12, "node {}: {} KiB of a budget of {} KiB", node + 1, peak >> 10, budget >> 10);
     }
     dev.stop();
 }

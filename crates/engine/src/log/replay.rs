@@ -32,6 +32,9 @@ pub(crate) struct End {
     pub(crate) last_lsn: Lsn,
 }
 
+/// Contents of segments that are not taken from the device.
+pub(crate) type Overlays = HashMap<SegmentId, Vec<u8>>;
+
 /// The valid prefix of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
@@ -43,31 +46,39 @@ pub(crate) struct Prefix {
     pub(crate) damage: Option<(u64, String)>,
 }
 
+/// Where the records of each segment end.
+pub(crate) type Ends = HashMap<SegmentId, End>;
+
 /// The merge of both logs.
 pub(crate) struct Replay<'a> {
     sources: [Source<'a>; 2],
     next: Lsn,
-    until: Lsn,
+    /// Of the last whole batch that was taken.
+    last: Lsn,
+    /// The record before `next` ends a batch.
+    is_whole: bool,
+    /// Where the sources were when the last whole batch had been taken.
+    marks: [Mark; 2],
 }
 
 impl<'a> Replay<'a> {
-    /// Replays `state`'s logs from its `replay_from` to `until`. Bytes of the segments in `overlays` are taken from
-    /// there.
-    pub(crate) fn new(
-        volume: &'a Volume,
-        state: &RegionState,
-        overlays: &'a HashMap<SegmentId, Vec<u8>>,
-        until: Lsn,
-    ) -> Replay<'a> {
+    /// Replays `state`'s logs from its `replay_from` on. Bytes of the segments in `overlays` are taken from there.
+    pub(crate) fn new(volume: &'a Volume, state: &RegionState, overlays: &'a Overlays) -> Replay<'a> {
         let source = |log| Source::new(volume, state, overlays, log);
-        Replay { sources: LogKind::APPENDED.map(source), next: state.replay_from, until }
+        Replay {
+            sources: LogKind::APPENDED.map(source),
+            next: state.replay_from,
+            last: Lsn(state.replay_from.0.saturating_sub(1)),
+            is_whole: true,
+            marks: [Mark::default(); 2],
+        }
     }
 
-    /// The record with the next LSN; `None` where neither log has it.
+    /// The record with the next LSN; `None` where neither log has it. It counts only if its batch is whole.
     pub(crate) fn next(&mut self) -> Result<Option<Replayed<'_>>> {
         let heads = [self.sources[0].peek(self.next)?, self.sources[1].peek(self.next)?];
-        if self.next > self.until {
-            return Ok(None);
+        if self.is_whole {
+            self.marks = [self.sources[0].mark(), self.sources[1].mark()];
         }
         let mut found = heads.iter().position(|head| *head == Some(self.next));
         if found.is_none() && planted(Bug::StopReplayAtOneLog) {
@@ -77,6 +88,10 @@ impl<'a> Replay<'a> {
         let Some(found) = found else { return Ok(None) };
         let found = self.sources[found].take()?;
         self.next = found.record.last_lsn().next();
+        self.is_whole = found.record.flags & FLAG_BATCH_CONTINUES == 0;
+        if self.is_whole {
+            self.last = found.record.last_lsn();
+        }
         Ok(Some(found))
     }
 
@@ -89,37 +104,33 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Where the records of each segment end that were taken or lie before the first one asked for. Complete once
-    /// [`Replay::next`] has answered `None`.
-    pub(crate) fn ends(&self) -> HashMap<SegmentId, End> {
-        self.sources.iter().flat_map(|source| &source.ends).map(|(id, end)| (*id, *end)).collect()
+    /// The valid prefix, once [`Replay::next`] has answered `None`, and where the records of each segment end that belong to it or lie
+    /// before the first one asked for.
+    pub(crate) fn finish(mut self) -> (Prefix, Ends) {
+        let damage = self.sources.iter().find_map(|source| source.damage.clone());
+        let prefix = Prefix { last: self.last, stopped: self.stopped(), damage };
+        let mut ends = Ends::new();
+        for (source, mark) in self.sources.iter_mut().zip(self.marks) {
+            ends.extend(source.ends.drain(..mark.left).chain(mark.current));
+        }
+        (prefix, ends)
     }
 }
 
-/// Finds the valid prefix of `state`'s logs from its `replay_from` on.
-pub(crate) fn find_prefix(
-    volume: &Volume,
-    state: &RegionState,
-    overlays: &HashMap<SegmentId, Vec<u8>>,
-) -> Result<Prefix> {
-    let mut replay = Replay::new(volume, state, overlays, Lsn(u64::MAX));
-    let mut last = Lsn(state.replay_from.0.saturating_sub(1));
-    while let Some(found) = replay.next()? {
-        if found.record.flags & FLAG_BATCH_CONTINUES == 0 {
-            last = found.record.last_lsn();
-        }
-    }
-    let damage = replay.sources.iter().find_map(|source| source.damage.clone());
-    Ok(Prefix { last, stopped: replay.stopped(), damage })
+/// Finds the valid prefix of `state`'s logs from its `replay_from` on, and where it ends in each segment.
+pub(crate) fn find_prefix(volume: &Volume, state: &RegionState, overlays: &Overlays) -> Result<(Prefix, Ends)> {
+    let mut replay = Replay::new(volume, state, overlays);
+    while replay.next()?.is_some() {}
+    Ok(replay.finish())
 }
 
 /// Where the valid records of one segment end, on the device; nothing if there is none.
 pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End> {
-    let overlays = HashMap::new();
+    let overlays = Overlays::new();
     let Some(log) = log_of(segment) else { return Ok(End::default()) };
     let mut source = Source { segments: VecDeque::from([*segment]), ..Source::empty(volume, &overlays, log) };
     source.peek(Lsn(u64::MAX))?;
-    Ok(source.ends.get(&segment.id).copied().unwrap_or_default())
+    Ok(source.ends.first().map_or(End::default(), |(_, end)| *end))
 }
 
 /// The log that records were appended to in a segment, or, if it is a run, might have been.
@@ -167,10 +178,19 @@ impl Contents<'_> {
     }
 }
 
+/// How far a source has come.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    /// How many segments it had left.
+    left: usize,
+    /// Where it was in the one it had come to.
+    current: Option<(SegmentId, End)>,
+}
+
 /// One log, segment by segment, one of them in memory at a time.
 struct Source<'a> {
     volume: &'a Volume,
-    overlays: &'a HashMap<SegmentId, Vec<u8>>,
+    overlays: &'a Overlays,
     log: LogKind,
     segments: VecDeque<SegmentState>,
     current: Option<SegmentState>,
@@ -187,12 +207,15 @@ struct Source<'a> {
     fault: Option<(u64, String, Lsn)>,
     /// Where the last segment that was left ended, in the file.
     ended: u64,
-    ends: HashMap<SegmentId, End>,
+    /// Of the last record taken or passed over in the current segment.
+    end: Option<End>,
+    /// Those of the segments that were left.
+    ends: Vec<(SegmentId, End)>,
     damage: Option<(u64, String)>,
 }
 
 impl<'a> Source<'a> {
-    fn empty(volume: &'a Volume, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
+    fn empty(volume: &'a Volume, overlays: &'a Overlays, log: LogKind) -> Self {
         Source {
             volume,
             overlays,
@@ -206,12 +229,13 @@ impl<'a> Source<'a> {
             last: Lsn(0),
             fault: None,
             ended: 0,
-            ends: HashMap::new(),
+            end: None,
+            ends: Vec::new(),
             damage: None,
         }
     }
 
-    fn new(volume: &'a Volume, state: &RegionState, overlays: &'a HashMap<SegmentId, Vec<u8>>, log: LogKind) -> Self {
+    fn new(volume: &'a Volume, state: &RegionState, overlays: &'a Overlays, log: LogKind) -> Self {
         let from = state.replay_from;
         let is_needed = |segment: &&SegmentState| segment.bytes.is_none() || segment.last_lsn >= from;
         let segments = state.log_segments(log).filter(is_needed).copied().collect();
@@ -250,9 +274,12 @@ impl<'a> Source<'a> {
         self.last = lsn;
         self.offset += bytes;
         self.head = None;
-        if let Some(segment) = &self.current {
-            self.ends.insert(segment.id, End { bytes: self.offset as u32, last_lsn: lsn });
-        }
+        self.end = Some(End { bytes: self.offset as u32, last_lsn: lsn });
+    }
+
+    fn mark(&self) -> Mark {
+        let current = self.current.as_ref().and_then(|segment| Some((segment.id, self.end?)));
+        Mark { left: self.ends.len(), current }
     }
 
     /// Looks at the record at `offset`; leaves the segment where there is none.
@@ -285,6 +312,7 @@ impl<'a> Source<'a> {
 
     fn leave(&mut self, fault: Option<String>) {
         let Some(segment) = self.current.take() else { return };
+        self.ends.extend(self.end.take().map(|end| (segment.id, end)));
         self.ended = self.volume.file_offset(segment.no, self.offset as u32);
         if self.offset < segment.durable_bytes.max(segment.bytes.unwrap_or(0)) as usize && self.damage.is_none() {
             self.damage = Some((self.ended, fault.clone().unwrap_or_else(|| "the records end too early".into())));

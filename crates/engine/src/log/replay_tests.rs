@@ -45,17 +45,19 @@ impl Logs {
     }
 
     fn last(&self) -> u64 {
-        find_prefix(&self.volume, &self.state, &self.overlays).unwrap().last.0
+        find_prefix(&self.volume, &self.state, &self.overlays).unwrap().0.last.0
     }
 
     /// LSNs replayed up to the valid prefix's end, and where the segments end.
     fn replay(&self) -> (Vec<u64>, HashMap<SegmentId, End>) {
-        let mut replay = Replay::new(&self.volume, &self.state, &self.overlays, Lsn(self.last()));
+        let mut replay = Replay::new(&self.volume, &self.state, &self.overlays);
         let mut lsns = Vec::new();
         while let Some(found) = replay.next().unwrap() {
             lsns.push(found.record.stamp.lsn.0);
         }
-        (lsns, replay.ends())
+        let (prefix, ends) = replay.finish();
+        lsns.retain(|lsn| *lsn <= prefix.last.0);
+        (lsns, ends)
     }
 }
 
@@ -94,6 +96,25 @@ fn half_a_batch_does_not_count() {
 }
 
 #[test]
+fn logs_end_before_half_a_batch_wherever_it_lies() {
+    let parts: [(LogKind, &[(u64, bool)]); 4] = [
+        (Recovery, &[(1, false), (2, false), (4, true)]),
+        (Recovery, &[(6, true)]),
+        (Large, &[(3, false), (5, true)]),
+        (Large, &[]),
+    ];
+    let (lsns, ends) = Logs::new(&parts).replay();
+    assert_eq!(lsns, [1, 2, 3]);
+    assert_eq!(ends.len(), 2);
+    assert_eq!((ends[&SegmentId(1)].last_lsn, ends[&SegmentId(3)].last_lsn), (Lsn(2), Lsn(3)));
+    let mut whole = parts;
+    whole[3] = (Large, &[(7, false)]);
+    let (lsns, ends) = Logs::new(&whole).replay();
+    assert_eq!(lsns, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!([1, 2, 3, 4].map(|id| ends[&SegmentId(id)].last_lsn.0), [4, 6, 5, 7]);
+}
+
+#[test]
 fn what_the_levels_hold_is_passed_over_and_its_end_is_known() {
     let mut logs = Logs::new(&[(Large, &single(&[1, 3])), (Recovery, &single(&[2, 4, 5]))]);
     logs.state.replay_from = Lsn(4);
@@ -109,11 +130,11 @@ fn a_tear_in_one_log_ends_both() {
     let second = LOG_HEADER_BYTES + 53;
     torn[second + 40] ^= 1;
     assert_eq!(logs.replay().0, [1, 2, 3]);
-    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap();
+    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap().0;
     assert_eq!(prefix.stopped.0, logs.volume.file_offset(SegmentNo(2), second as u32));
     assert_eq!(prefix.damage, None);
     logs.state.segments.get_mut(&SegmentId(2)).unwrap().durable_bytes = second as u32 + 53;
-    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap();
+    let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap().0;
     assert_eq!(prefix.damage.unwrap().0, logs.volume.file_offset(SegmentNo(2), second as u32));
 }
 

@@ -7,11 +7,11 @@
 //!
 //! Any thread. A checkpoint is one of its volume: replicas do not know of it.
 
-use super::open::{open_view, replay, value_reader};
+use super::open::{Recovered, open_view, recover, value_reader};
 use super::tails::seal;
 use super::{Export, PinnedBase, Region};
 use crate::error::{Error, RESTORE, Result};
-use crate::log::Tails;
+use crate::log::{Overlays, Tails};
 use crate::version::Snapshot;
 use crate::volume::Durability;
 use leeward_format::manifest::{Base, Change, RegionState, SegmentKind};
@@ -133,7 +133,7 @@ impl Checkpoint {
     fn open(region: RegionId, pinned: PinnedBase, now: UnixMs) -> Result<Checkpoint> {
         let (volume, state) = (pinned.volume(), pinned.base.region_state(region));
         let last = pinned.base.last_lsn;
-        let (l0s, ends) = replay(volume, &state, last)?;
+        let Recovered { l0s, ends, .. } = recover(volume, &state, &Overlays::new())?;
         if let Some(found) = state.segments.values().find(|segment| {
             let is_replayed = matches!(segment.kind, SegmentKind::Log(log) if LogKind::APPENDED.contains(&log))
                 && segment.last_lsn >= state.replay_from;

@@ -4,32 +4,30 @@
 //! It has no tails and gives out no LSN. An L0 is compacted once all of it is committed, as everywhere: what a change of the
 //! primary may cut from the logs is in L0s, which are thrown away with the region and made again by a replay.
 
-use super::open::{ids_from, insert, replay};
+use super::open::{Recovered, ids_from, insert, recover};
 use super::{AppendError, Region};
 use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
-use crate::log::{End, Replayed};
+use crate::log::{Ends, Overlays, Replayed};
 use crate::volume::{Owner, Volume};
 use leeward_format::manifest::RegionState;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordKind};
-use leeward_format::{Lsn, MAX_BUILDER, SegmentId, ServerId};
-use std::collections::HashMap;
+use leeward_format::{MAX_BUILDER, SegmentId, ServerId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// Opens the copy `state` up to `last`, on the backup of `builder`. Answers where the records of each log segment end that it
-    /// has taken.
+    /// Opens the copy `state` on the backup of `builder`, as far as its logs are valid. Answers where the records of each log segment
+    /// end that it has taken.
     pub(crate) fn follow(
         volume: Arc<Volume>,
         owner: Owner,
         state: RegionState,
-        last: Lsn,
         builder: ServerId,
-    ) -> Result<(Arc<Region>, HashMap<SegmentId, End>)> {
+    ) -> Result<(Arc<Region>, Ends)> {
         let ids = built_ids(&state, builder)?;
-        let (l0s, ends) = replay(&volume, &state, last)?;
-        Ok((Region::assemble(volume, owner, state, l0s, last, ids)?, ends))
+        let Recovered { l0s, prefix, ends } = recover(&volume, &state, &Overlays::new())?;
+        Ok((Region::assemble(volume, owner, state, l0s, prefix.last, ids)?, ends))
     }
 
     /// Takes whole batches of records, the next ones in LSN order, into the L0. Answers how many of the records it took: fewer than

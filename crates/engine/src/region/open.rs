@@ -1,12 +1,12 @@
 //! Recovery: from what the device holds to a region that serves.
 //!
-//! The valid prefix of both logs is replayed into L0s; everything beyond it is durably cut off both, before anything
+//! The valid prefix of both logs is replayed into L0s, in one pass; everything beyond it is durably cut off both, before anything
 //! new is written.
 
 use super::{Region, View, Writer};
 use crate::compaction::{Picker, SegmentIds};
 use crate::error::Result;
-use crate::log::{End, LogReader, LogSegment, LogSegments, Replay, Replayed, Tails};
+use crate::log::{Ends, LogReader, LogSegment, LogSegments, Overlays, Prefix, Replay, Replayed, Tails};
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::{Reads, Version};
@@ -16,26 +16,26 @@ use leeward_format::cluster::Addressing;
 use leeward_format::manifest::{Change, RegionState};
 use leeward_format::node::Entry;
 use leeward_format::range::RangeTombstone;
-use leeward_format::record::RecordKind;
-use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName};
+use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind};
+use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName, SegmentNo, Stamp};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Region {
-    /// Opens the copy `state` to serve in `term`; `last` is the end of its valid prefix.
+    /// Opens a copy to serve in `term`. `recovered` is what was made of `state`, which names the segments `added` that the volume does
+    /// not know of yet.
     pub(crate) fn open(
         volume: Arc<Volume>,
         owner: Owner,
         mut state: RegionState,
         term: Epoch,
-        last: Lsn,
+        (added, recovered): (&[(SegmentId, Arc<Segment>)], Recovered),
     ) -> Result<Arc<Region>> {
         let ids = segment_ids(term, &state);
-        let (l0s, ends) = replay(&volume, &state, last)?;
-        let known = state.clone();
-        cut(&mut state, &ends);
+        let known = volume.with_region(&owner, RegionState::clone)?;
+        cut(&mut state, &recovered.ends);
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
         // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
@@ -45,8 +45,8 @@ impl Region {
         if state.says_more_than(&known) {
             volume.sync()?;
         }
-        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], &[], durability)?;
-        Region::assemble(volume, owner, state, l0s, last, ids)
+        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], added, durability)?;
+        Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, ids)
     }
 
     /// A region that is `state`, with `l0s` made of its logs up to `last`, which are durable.
@@ -157,23 +157,69 @@ pub(super) fn open_view(
     Ok(View { version, floor: Lsn(state.replay_from.0.saturating_sub(1)), ingests: 0 })
 }
 
-/// What a replay makes: the L0s, oldest first, and where the valid records of each segment end.
-pub(super) type Recovered = (Vec<Arc<MemTable>>, HashMap<SegmentId, End>);
+/// What a replay makes.
+pub(crate) struct Recovered {
+    /// Oldest first, at least one.
+    pub(crate) l0s: Vec<Arc<MemTable>>,
+    /// What is in them.
+    pub(crate) prefix: Prefix,
+    /// Where it ends in each segment.
+    pub(crate) ends: Ends,
+}
 
-/// Replays the logs up to `last`.
-pub(super) fn replay(volume: &Volume, state: &RegionState, last: Lsn) -> Result<Recovered> {
-    let overlays = HashMap::new();
-    let mut replay = Replay::new(volume, state, &overlays, last);
+/// Replays the logs of `state`, with `overlays`, as far as they are valid.
+pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays) -> Result<Recovered> {
+    let mut replay = Replay::new(volume, state, overlays);
     let mut l0s = vec![Arc::new(MemTable::within(volume.memory()))];
+    let mut batch = Vec::new();
     while let Some(found) = replay.next()? {
-        let l0 = l0s.last().expect("there is one from the start");
-        insert(l0, &found, state.options.addressing);
-        if !l0.has_room(1, state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
-            l0.freeze();
-            l0s.push(Arc::new(MemTable::within(volume.memory())));
+        let continues = found.record.flags & FLAG_BATCH_CONTINUES != 0;
+        if continues || !batch.is_empty() {
+            batch.push(Held::of(&found));
+        } else {
+            take_in(&mut l0s, &found, volume, state);
+        }
+        if !continues {
+            batch.drain(..).for_each(|held| take_in(&mut l0s, &held.replayed(), volume, state));
         }
     }
-    Ok((l0s, replay.ends()))
+    let (prefix, ends) = replay.finish();
+    Ok(Recovered { l0s, prefix, ends })
+}
+
+/// A record of a batch that is not known to be whole.
+struct Held {
+    at: (LogKind, SegmentId, SegmentNo, u32),
+    stamp: Stamp,
+    kind: RecordKind,
+    flags: u8,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Held {
+    fn of(found: &Replayed<'_>) -> Held {
+        let Record { stamp, kind, flags, key, value } = found.record;
+        let at = (found.log, found.id, found.no, found.offset);
+        Held { at, stamp, kind, flags, key: key.to_vec(), value: value.to_vec() }
+    }
+
+    fn replayed(&self) -> Replayed<'_> {
+        let (log, id, no, offset) = self.at;
+        let Held { stamp, kind, flags, key, value, .. } = self;
+        let record = Record { stamp: *stamp, kind: *kind, flags: *flags, key, value };
+        Replayed { log, id, no, offset, record }
+    }
+}
+
+/// Takes a record into the last L0, and begins another if that is full.
+fn take_in(l0s: &mut Vec<Arc<MemTable>>, found: &Replayed<'_>, volume: &Volume, state: &RegionState) {
+    let l0 = l0s.last().expect("there is one from the start");
+    insert(l0, found, state.options.addressing);
+    if !l0.has_room(1, state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
+        l0.freeze();
+        l0s.push(Arc::new(MemTable::within(volume.memory())));
+    }
 }
 
 /// Takes a record into an L0.
@@ -196,7 +242,7 @@ pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing
 }
 
 /// Ends the log segments where the valid prefix ends, and forgets those beyond it.
-pub(crate) fn cut(state: &mut RegionState, ends: &HashMap<SegmentId, End>) {
+pub(crate) fn cut(state: &mut RegionState, ends: &Ends) {
     let replay_from = state.replay_from;
     state.segments.retain(|id, segment| {
         if let Some(end) = ends.get(id) {

@@ -1,19 +1,28 @@
-//! The primary is gone: what its mirrored tails hold, up to where both logs are dense, becomes part of the copy.
+//! The primary is gone: what its mirrored tails hold, up to where both logs are dense, becomes part of the copy, or of the region
+//! that it serves as. Either way the logs are read once, with the buffers in the place of what the volume has of those segments.
 
-use super::Replica;
-use crate::error::Result;
-use crate::log::{Replay, find_prefix};
-use crate::region::cut;
+use super::{Replica, refuse_damage};
+use crate::error::{Error, Result};
+use crate::log::{Ends, Overlays, find_prefix};
+use crate::region::{Region, cut, recover};
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
 use leeward_format::{Epoch, Lsn, SegmentId};
-use std::collections::HashMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Position of a copy that is nobody's successor.
 const NOWHERE: (Epoch, Lsn) = (Epoch(0), Lsn(0));
+
+/// A copy with what buffers add to it. Nothing of it is on the volume yet.
+struct Extended {
+    state: RegionState,
+    /// The buffers.
+    overlays: Overlays,
+    /// Segments that the volume does not know of.
+    added: Vec<(SegmentId, Arc<Segment>)>,
+}
 
 impl Replica {
     /// Persists the valid dense prefix of what mirrored `buffers` hold, of both logs, and cuts what is beyond it.
@@ -23,7 +32,7 @@ impl Replica {
     ///
     /// # Errors
     /// Those of writing; [`crate::Error::NoSpace`].
-    pub fn adopt_tails(&mut self, buffers: &[Vec<u8>]) -> Result<()> {
+    pub fn adopt_tails(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
         self.abandon();
         self.adopt(buffers)?;
         // Not before: if it fails, it may be tried again.
@@ -31,41 +40,77 @@ impl Replica {
         Ok(())
     }
 
-    fn adopt(&mut self, buffers: &[Vec<u8>]) -> Result<()> {
-        let known = self.state()?;
-        let mut state = known.clone();
-        let mut overlays = HashMap::new();
-        let mut added = Vec::new();
-        for buffer in buffers {
-            if let Some(header) = self.is_adoptable(&state, buffer) {
-                self.enter(&mut state, &header, &mut added)?;
-                overlays.insert(header.id, buffer.clone());
-            }
-        }
-        let prefix = find_prefix(&self.volume, &state, &overlays)?;
-        if let Err(error) = super::refuse_damage(&self.volume, &state, &prefix) {
-            tracing::warn!(region = %state.region, %error, "this copy is damaged");
+    fn adopt(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
+        let mut extended = self.extend(buffers)?;
+        let (prefix, ends) = find_prefix(&self.volume, &extended.state, &extended.overlays)?;
+        if let Err(error) = refuse_damage(&self.volume, &extended.state, &prefix) {
+            tracing::warn!(region = %extended.state.region, %error, "this copy is damaged");
             self.position = NOWHERE;
             return Ok(());
         }
-        let mut replay = Replay::new(&self.volume, &state, &overlays, prefix.last);
-        while replay.next()?.is_some() {}
-        let ends = replay.ends();
-        cut(&mut state, &ends);
-        let position = (state.term, prefix.last);
-        if state == known {
+        let known = self.state()?;
+        cut(&mut extended.state, &ends);
+        let position = (extended.state.term, prefix.last);
+        if extended.state == known {
             // All of it was durable: the office was handed over, or nothing came since the last start.
             self.position = position;
             return Ok(());
         }
-        for (id, buffer) in &overlays {
+        self.write(&extended.overlays, &extended.state, &ends)?;
+        self.volume.sync()?;
+        self.position = position;
+        let change = Change::Region(Box::new(extended.state));
+        self.volume.commit(&self.owner, vec![change], &extended.added, Durability::Synced)
+    }
+
+    /// Starts to serve in `term` with what mirrored `buffers` hold, as [`Replica::adopt_tails`] takes them: cuts the logs to the valid
+    /// prefix, durably, and replays them.
+    ///
+    /// # Errors
+    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed. The copy can be
+    /// opened again.
+    pub fn assume(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> Result<Arc<Region>> {
+        self.abandon();
+        let Extended { state, overlays, added } = self.extend(buffers)?;
+        if term <= state.term {
+            return Err(Error::StaleTerm { region: self.region(), term, seen: state.term });
+        }
+        let recovered = recover(&self.volume, &state, &overlays)?;
+        refuse_damage(&self.volume, &state, &recovered.prefix)?;
+        self.write(&overlays, &state, &recovered.ends)?;
+        let region = Region::open(self.volume, self.owner, state, term, (&added, recovered))?;
+        self.parent.into_iter().for_each(|parent| region.set_parent(parent));
+        Ok(region)
+    }
+
+    /// [`Replica::assume`] of a copy that nothing was mirrored to since it was opened.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn serve(self, term: Epoch) -> Result<Arc<Region>> {
+        self.assume(Vec::new(), term)
+    }
+
+    fn extend(&self, buffers: Vec<Vec<u8>>) -> Result<Extended> {
+        let (overlays, added) = (Overlays::new(), Vec::new());
+        let mut extended = Extended { state: self.state()?, overlays, added };
+        for buffer in buffers {
+            if let Some(header) = self.is_adoptable(&extended.state, &buffer) {
+                self.enter(&mut extended, &header)?;
+                extended.overlays.insert(header.id, buffer);
+            }
+        }
+        Ok(extended)
+    }
+
+    /// Writes the valid bytes of buffers to their segments.
+    fn write(&self, overlays: &Overlays, state: &RegionState, ends: &Ends) -> Result<()> {
+        for (id, buffer) in overlays {
             if let (Some(end), Some(segment)) = (ends.get(id), state.segments.get(id)) {
                 self.volume.write_buffered(segment.no, 0, &buffer[..end.bytes as usize])?;
             }
         }
-        self.volume.sync()?;
-        self.position = position;
-        self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &added, Durability::Synced)
+        Ok(())
     }
 
     /// The header of a buffer that may go on from what is here.
@@ -77,16 +122,12 @@ impl Replica {
     }
 
     /// Makes sure that the buffer's segment has a place here.
-    fn enter(
-        &self,
-        state: &mut RegionState,
-        header: &LogHeader,
-        added: &mut Vec<(SegmentId, Arc<Segment>)>,
-    ) -> Result<()> {
-        if let Entry::Vacant(vacant) = state.segments.entry(header.id) {
-            let segment = self.volume.allocate(state.region)?;
-            vacant.insert(SegmentState::new(state.region, header.id, segment.no(), SegmentKind::Log(header.log)));
-            added.push((header.id, segment));
+    fn enter(&self, extended: &mut Extended, header: &LogHeader) -> Result<()> {
+        let region = self.region();
+        if let Entry::Vacant(vacant) = extended.state.segments.entry(header.id) {
+            let segment = self.volume.allocate(region)?;
+            vacant.insert(SegmentState::new(region, header.id, segment.no(), SegmentKind::Log(header.log)));
+            extended.added.push((header.id, segment));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use super::Replica;
 use crate::error::Result;
-use crate::log::{Replayed, find_prefix, log_of};
+use crate::log::{Replayed, log_of};
 use crate::memory::{Lease, Purpose};
 use crate::region::Region;
 use crate::volume::Segment;
@@ -15,7 +15,7 @@ use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
 use leeward_platform::cpu::{Activity, at_activity};
 use leeward_platform::{Bug, planted};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Records that are taken into the L0 at a time, at most.
@@ -137,9 +137,9 @@ impl Replica {
     pub fn follow(&mut self, builder: ServerId) -> Result<()> {
         self.unfollow();
         let state = self.state()?;
-        let last = find_prefix(&self.volume, &state, &HashMap::new())?.last;
         let owner = self.volume.share(&self.owner);
-        let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), last, builder)?;
+        let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), builder)?;
+        let last = region.last_lsn();
         region.set_commit(self.committed);
         let lease = self.volume.memory().lease(Purpose::Mirrors);
         let mut follower = Follower { region, waiting: Default::default(), lease };

@@ -9,11 +9,11 @@
 use super::Replica;
 use super::found::Found;
 use crate::error::Result;
-use crate::log::{find_prefix, log_of, segment_end};
+use crate::log::{Overlays, find_prefix, log_of, segment_end};
 use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
 use leeward_format::{SegmentId, SegmentName};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A log segment that records were appended to.
 fn is_appended(segment: &SegmentState) -> bool {
@@ -59,7 +59,7 @@ impl Replica {
             // The primary does not know of it, and may give its name to another.
             return Ok(None);
         }
-        let prefix = find_prefix(&self.volume, &kept, &HashMap::new())?;
+        let (prefix, _) = find_prefix(&self.volume, &kept, &Overlays::new())?;
         let goes_on = prefix.damage.is_none() && prefix.last.next() >= base.replay_from;
         Ok(goes_on.then_some(kept))
     }

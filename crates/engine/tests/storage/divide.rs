@@ -351,8 +351,8 @@ fn a_backup_is_divided_by_reference_too() {
         }
         assert!(backup.volume.verify().damaged.is_empty(), "{context}");
         let (buffers, childs_buffers) = (backup.buffers.clone(), childs.buffers.clone());
-        backup.replica.adopt_tails(&buffers).unwrap();
-        childs.replica.adopt_tails(&childs_buffers).unwrap();
+        backup.replica.adopt_tails(buffers).unwrap();
+        childs.replica.adopt_tails(childs_buffers).unwrap();
         let pairs = [(&primary, backup.replica, &history), (&child, childs.replica, &childs_history)];
         for (primary, replica, history) in pairs {
             let promoted = serve(replica);
@@ -412,7 +412,7 @@ fn attempts_are_repeated_and_late_copies_share_what_they_have() {
         work(&child, &mut childs, &mut childs_history, &mut rng, 200);
         assert!(backup.volume.verify().damaged.is_empty(), "{context}");
         drop(backup);
-        childs.replica.adopt_tails(&childs.buffers.clone()).unwrap();
+        childs.replica.adopt_tails(childs.buffers.clone()).unwrap();
         let promoted = serve(childs.replica);
         assert_holds(&promoted, &childs_history.model(promoted.last_lsn()), &context);
         assert_names(&here, primary.volume(), &context);

@@ -42,7 +42,7 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
             None => assert_eq!(backup.volume.counters().bytes_read, read, "a backup reads nothing"),
         }
         let buffers = backup.buffers.clone();
-        backup.replica.adopt_tails(&buffers).unwrap();
+        backup.replica.adopt_tails(buffers).unwrap();
         assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
         let promoted = serve(backup.replica);
         assert_eq!(promoted.last_lsn(), primary.last_lsn());
@@ -89,7 +89,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
             }
             primary.write_tails().unwrap();
             let buffers = backup.buffers.clone();
-            backup.replica.adopt_tails(&buffers).unwrap();
+            backup.replica.adopt_tails(buffers).unwrap();
             assert_eq!(backup.replica.position().1.0, history.last(), "{context}");
             primary = serve(backup.replica);
             assert_holds(&primary, &history.model(primary.last_lsn()), &context);
@@ -169,7 +169,7 @@ pub(crate) fn torn_buffers(seeds: Range<u64>) {
             let end = at + rng.index(600);
             if rng.one_in(2) { buffers[buffer][at..end].fill(0) } else { rng.fill(&mut buffers[buffer][at..end]) }
         }
-        backup.replica.adopt_tails(&buffers).unwrap();
+        backup.replica.adopt_tails(buffers).unwrap();
         let (_, last) = backup.replica.position();
         let promoted = serve(backup.replica);
         assert_eq!(promoted.last_lsn(), last);
@@ -199,8 +199,8 @@ fn buffers_of_other_lives_are_passed_over() {
     backup.sync(&primary).unwrap();
     let before = backup.replica.position();
     assert_eq!(before, (Epoch(2), Lsn(history.last())));
-    backup.replica.adopt_tails(&stale).unwrap();
-    backup.replica.adopt_tails(&[Vec::new(), vec![7; 100], vec![0; 1 << 20]]).unwrap();
+    backup.replica.adopt_tails(stale).unwrap();
+    backup.replica.adopt_tails(vec![Vec::new(), vec![7; 100], vec![0; 1 << 20]]).unwrap();
     assert_eq!(backup.replica.position(), before);
 }
 
@@ -271,7 +271,7 @@ fn a_base_that_was_given_up_changes_nothing() {
     backup.sync(&primary).unwrap();
     let mut history = History::default();
     work(&primary, &mut backup, &mut history, &mut rng, 400);
-    backup.replica.adopt_tails(&backup.buffers.clone()).unwrap();
+    backup.replica.adopt_tails(backup.buffers.clone()).unwrap();
     let (position, have) = (backup.replica.position(), backup.replica.have());
     let used = backup.volume.usage().0;
     history.append(&primary, &mut rng).unwrap();

@@ -80,7 +80,7 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     let contents = mounted.give_up(&replica).expect("a sound disk");
     assert_eq!(contents.len(), 1);
     assert!(contents[0][..bytes.len()] == bytes && contents[0][bytes.len()..].iter().all(|byte| *byte == 0));
-    replica.adopt_tails(&contents).expect("a sound disk");
+    replica.adopt_tails(contents).expect("a sound disk");
     assert_eq!(replica.position(), (Epoch(1), Lsn(120)));
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }

@@ -143,7 +143,7 @@ impl Work {
         match self {
             Work::Join { .. } => {
                 if let Some(old) = mounted {
-                    replica.adopt_tails(&old.give_up(replica).map_err(failed)?).map_err(failed)?;
+                    replica.adopt_tails(old.give_up(replica).map_err(failed)?).map_err(failed)?;
                 }
                 replica.abandon();
                 let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());

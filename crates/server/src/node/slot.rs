@@ -181,15 +181,12 @@ impl Slot {
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Error> {
-                let mut copy = match copy {
+                let copy = match copy {
                     Some(copy) => *copy,
                     None => Replica::create(&volume, id, options)?,
                 };
-                if let Some(mounted) = mounted {
-                    copy.adopt_tails(&mounted.give_up(&copy)?)?;
-                }
-                copy.abandon();
-                copy.serve(term)
+                let buffers = mounted.map_or(Ok(Vec::new()), |mounted| mounted.give_up(&copy))?;
+                copy.assume(buffers, term)
             };
             Outcome::Assumed(open())
         });
