@@ -121,8 +121,10 @@ fn means(options: &Options) -> Result<Means, ChaosError> {
         )));
     }
     options.coordinator.refusal().map_or(Ok(()), |why| Err(ChaosError::Refused(why)))?;
+    let (clock_offsets, spare_servers) =
+        (faults::has_clock_offsets(), options.servers > table_options().replicas as usize);
     if options.alone {
-        return Ok(Means { namespaces: false, slow_disks: false, clock_offsets: faults::has_clock_offsets() });
+        return Ok(Means { namespaces: false, slow_disks: false, clock_offsets, spare_servers });
     }
     let advice = "; or --alone for the faults that need none of this";
     if !rustix::process::geteuid().is_root() {
@@ -136,7 +138,7 @@ fn means(options: &Options) -> Result<Means, ChaosError> {
         let packages = missing.join(" ");
         return Err(ChaosError::Refused(format!("tools are missing: apt-get install {packages}{advice}")));
     }
-    Ok(Means { namespaces: true, slow_disks: disk::can_be_slow(), clock_offsets: faults::has_clock_offsets() })
+    Ok(Means { namespaces: true, slow_disks: disk::can_be_slow(), clock_offsets, spare_servers })
 }
 
 /// A round that is over.

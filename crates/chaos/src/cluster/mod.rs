@@ -2,7 +2,7 @@
 //! when is decided elsewhere ([`crate::faults`]).
 //!
 //! - [`network`]: namespaces, what is cut, lost, late. - [`delay`]: a way that takes time. - [`disk`]: full and slow.
-//!   [`process`]: killed and stopped. - [`coordinator`]: embedded or ZooKeeper.
+//!   [`process`]: killed and stopped. - [`coordinator`]: embedded or ZooKeeper. - [`operator`]: what operators wish for.
 //!
 //! Belongs to one thread.
 
@@ -10,6 +10,7 @@ pub(crate) mod coordinator;
 mod delay;
 pub(crate) mod disk;
 pub(crate) mod network;
+mod operator;
 pub(crate) mod process;
 
 use crate::error::{ChaosError, fault};
@@ -78,6 +79,8 @@ pub(crate) struct Cluster {
     servers: Vec<Server>,
     pub(crate) coordinator: Coordinator,
     pub(crate) network: Network,
+    /// Servers that were drained and not taken back.
+    drained: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -108,7 +111,7 @@ impl Cluster {
             servers.push(Server { process, config, disk });
         }
         let logs = place.directory().join("logs");
-        let mut cluster = Cluster { plan, logs, servers, coordinator, network };
+        let mut cluster = Cluster { plan, logs, servers, coordinator, network, drained: Vec::new() };
         for member in 0..cluster.coordinator.members() {
             cluster.coordinator.start(member, &cluster.network)?;
         }

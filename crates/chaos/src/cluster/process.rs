@@ -6,9 +6,15 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Lines of its log that are shown when a process dies by itself.
 const SHOWN_LINES: usize = 8;
+/// How long one that was asked to end may take.
+const LEAVES_WITHIN: Duration = Duration::from_secs(20);
+/// Pause between looks.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// See the module. It is killed when it is dropped.
 #[derive(Debug)]
@@ -17,13 +23,15 @@ pub(crate) struct Process {
     log: PathBuf,
     child: Option<Child>,
     is_stopped: bool,
+    /// Since when it was asked to end.
+    leaving: Option<Instant>,
 }
 
 impl Process {
     /// One that does not run yet, and will log to a file of its name.
     pub(crate) fn new(name: String, logs: &Path) -> Process {
         let log = logs.join(&name);
-        Process { name, log, child: None, is_stopped: false }
+        Process { name, log, child: None, is_stopped: false, leaving: None }
     }
 
     /// Starts it, in a group of processes of its own, so that a Ctrl-C meets the run alone. Its standard input ends with this process.
@@ -55,7 +63,29 @@ impl Process {
             drop(child.kill());
             drop(child.wait());
         }
-        self.is_stopped = false;
+        (self.is_stopped, self.leaving) = (false, None);
+    }
+
+    /// SIGTERM: it ends when it has done what it has to do first.
+    pub(crate) fn terminate(&mut self) {
+        self.leaving = self.signal(Signal::TERM).then(Instant::now);
+    }
+
+    /// Waits for the end of one that was asked to; kills it if that takes too long.
+    pub(crate) fn end_leaving(&mut self) {
+        while let Some(since) = self.leaving {
+            if self.has_left() || since.elapsed() > LEAVES_WITHIN {
+                self.kill();
+            } else {
+                thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// It was asked to end, and did so as it should.
+    fn has_left(&mut self) -> bool {
+        let status = self.child.as_mut().and_then(|child| child.try_wait().ok()?);
+        self.leaving.is_some() && status.is_some_and(|status| status.success())
     }
 
     /// SIGSTOP.
@@ -78,8 +108,11 @@ impl Process {
 
     /// How it ended by itself, and the last that it said, if it did since this was last asked.
     pub(crate) fn death(&mut self) -> Option<String> {
+        if self.has_left() {
+            return None;
+        }
         let status = self.child.as_mut()?.try_wait().ok()??;
-        self.child = None;
+        (self.child, self.leaving) = (None, None);
         let how = match (status.signal(), status.code()) {
             (Some(signal), _) => format!("was killed by signal {signal}"),
             (None, code) => format!("ended with exit code {}", code.unwrap_or_default()),

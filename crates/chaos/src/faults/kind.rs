@@ -34,6 +34,12 @@ pub enum FaultKind {
     CoordinatorCut,
     /// A server is killed and starts again at once with a boot clock that is far ahead; its next life has the machine's again.
     Clock,
+    /// SIGTERM of a server, which hands over what it has and ends; it is started again later.
+    Restart,
+    /// Operators wish for another primary of a region, or of all.
+    HandOver,
+    /// Operators drain a server, and take it back.
+    Drain,
 }
 
 /// Two faults of one class do not strike at the same time.
@@ -43,6 +49,7 @@ pub(crate) enum Class {
     Network,
     Disk,
     Coordinator,
+    Operator,
 }
 
 /// What a machine must give.
@@ -53,11 +60,13 @@ pub(crate) enum Need {
     OwnDisks,
     SlowDisks,
     ClockOffsets,
+    /// More servers than a region has replicas.
+    SpareServer,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 14] = [
+    pub const ALL: [FaultKind; 17] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -72,6 +81,9 @@ impl FaultKind {
         FaultKind::CoordinatorStop,
         FaultKind::CoordinatorCut,
         FaultKind::Clock,
+        FaultKind::Restart,
+        FaultKind::HandOver,
+        FaultKind::Drain,
     ];
 
     /// As users write it.
@@ -124,6 +136,13 @@ impl FaultKind {
             FaultKind::Clock => {
                 ("clock", "a server restarts with another boot clock", Class::Process, Need::ClockOffsets)
             }
+            FaultKind::Restart => {
+                ("restart", "SIGTERM of a server, which hands over first", Class::Process, Need::Nothing)
+            }
+            FaultKind::HandOver => {
+                ("hand-over", "another primary is wished for, of a region or of all", Class::Operator, Need::Nothing)
+            }
+            FaultKind::Drain => ("drain", "a server is drained, and taken back", Class::Operator, Need::SpareServer),
         }
     }
 }

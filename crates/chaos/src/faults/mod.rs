@@ -23,6 +23,7 @@ pub(crate) struct Means {
     pub(crate) namespaces: bool,
     pub(crate) slow_disks: bool,
     pub(crate) clock_offsets: bool,
+    pub(crate) spare_servers: bool,
 }
 
 impl Means {
@@ -35,6 +36,7 @@ impl Means {
             Need::ClockOffsets if !self.clock_offsets => {
                 Some("no time namespaces that begin with a program (Linux 6.3, util-linux)")
             }
+            Need::SpareServer if !self.spare_servers => Some("as many servers as replicas; try --servers 4"),
             _ => None,
         }
     }
@@ -116,6 +118,15 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.start_server(server, Some(ahead))?;
             Ok(format!("server {named} starts {ahead} s ahead"))
         }
+        FaultKind::Restart => {
+            cluster.process(server).terminate();
+            Ok(format!("server {named}"))
+        }
+        FaultKind::HandOver => Ok(cluster.hand_over(target, dice.is_multiple_of(2))),
+        FaultKind::Drain => {
+            cluster.drain(server);
+            Ok(format!("server {named}"))
+        }
     }
 }
 
@@ -181,7 +192,9 @@ pub(crate) fn heal(cluster: &mut Cluster) -> Result<(), ChaosError> {
         cluster.disk(server).empty();
         cluster.disk(server).throttle(0)?;
         cluster.process(server).go_on();
+        cluster.process(server).end_leaving();
         cluster.start_server(server, None)?;
     }
+    cluster.take_back();
     Ok(())
 }

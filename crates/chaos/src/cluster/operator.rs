@@ -1,0 +1,48 @@
+//! What operators wish for while all goes on: another primary, a server drained and taken back. Whether a wish is heard depends on
+//! what else strikes; one that is not is no fault of anybody's.
+
+use super::{ANSWER_WITHIN, Cluster, NAME};
+use leeward_client::{Op, OpResult, ask_node, introduce};
+use leeward_format::ServerId;
+use leeward_format::cluster::{Intent, RegionWish};
+
+impl Cluster {
+    /// Asks one server after the other; answers whether one has done it.
+    fn wish(&self, op: Op) -> bool {
+        let ask = |address: &String| ask_node(address, NAME, op.clone(), ANSWER_WITHIN);
+        self.addresses().iter().any(|address| matches!(ask(address), Ok(OpResult::Done)))
+    }
+
+    /// Wishes for another primary of one region, or of all; answers what was wished for, for people.
+    pub(crate) fn hand_over(&self, target: usize, all: bool) -> String {
+        let maps = self.addresses().into_iter().filter_map(|address| introduce(&address, NAME, ANSWER_WITHIN).ok());
+        let Some(map) = maps.map(|node| node.map).next() else { return "nobody is there to ask".into() };
+        let groups = map.regions_of(&self.plan.table.name);
+        let mut wished = Vec::new();
+        for (at, group) in groups.iter().enumerate().filter(|(at, _)| all || at % groups.len() == target % groups.len())
+        {
+            let heirs: Vec<ServerId> = group.backups.iter().map(|member| member.server).collect();
+            let Some(heir) = heirs.get((target + at) % heirs.len().max(1)) else { continue };
+            let heard = self.wish(Op::Wish { region: group.region, wish: RegionWish::Primary(*heir) });
+            wished.push(format!("region {} to server {heir}{}", group.region, if heard { "" } else { " (not heard)" }));
+        }
+        wished.join(", ")
+    }
+
+    /// Drains a server, if it is heard; [`Cluster::take_back`] takes it back.
+    pub(crate) fn drain(&mut self, server: usize) {
+        self.drained.push(server);
+        self.wish(Op::Intend { server: id(server), intent: Some(Intent::Leave) });
+    }
+
+    /// Takes back what was drained, as far as it is heard.
+    pub(crate) fn take_back(&mut self) {
+        let mut drained = std::mem::take(&mut self.drained);
+        drained.retain(|server| !self.wish(Op::Intend { server: id(*server), intent: None }));
+        self.drained = drained;
+    }
+}
+
+fn id(server: usize) -> ServerId {
+    ServerId(server as u32 + 1)
+}
