@@ -1,5 +1,6 @@
 //! The command line, as clap reads it and as `--help` tells it.
 
+use crate::config::ConfigArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
@@ -79,6 +80,8 @@ pub(crate) enum Command {
     Move(MoveArgs),
     /// Have a server hand over and leave all it has
     Drain(DrainArgs),
+    /// Check a node's settings and print them, or explain them
+    Config(ConfigArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it
@@ -172,11 +175,12 @@ pub(crate) struct DevArgs {
 #[command(after_help = "\
 Examples:
   leeward serve --config node.toml
+  leeward config --explain > node.toml
   leeward serve --set server_id=2 --set data_dir=/srv/leeward --coordinator zk://zk1,zk2,zk3/leeward
   leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
-A node needs a coordinator: `leeward dev` hosts one, ZooKeeper is one (docs/zookeeper.md). Settings of --set win over those of the file. The names and what
-they may be are in docs/configuration.md; an unknown name or a value out of its range is refused.")]
+A node needs a coordinator: `leeward dev` hosts one, ZooKeeper is one (docs/zookeeper.md). Settings of --set win over those of the file. `leeward
+config --explain` says what there is and what it may be; an unknown name or a value out of its range is refused.")]
 pub(crate) struct ServeArgs {
     /// TOML file with the node's settings
     #[arg(long, value_name = "FILE")]
@@ -555,7 +559,8 @@ pub(crate) struct VerifyArgs {
     pub(crate) connect: Connect,
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+/// `NAME=VALUE`.
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.trim().into(), value.trim().into())),
         _ => Err("expected NAME=VALUE, such as memory_budget=134217728".into()),

@@ -41,6 +41,7 @@ Commands:
   ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
   move    Move a region's copy, or its primary's office, to another server
   drain   Have a server hand over and leave all it has
+  config  Check a node's settings and print them, or explain them
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum
@@ -80,6 +81,7 @@ fn every_page_has_an_example() {
         "table create",
         "table list",
         "table describe",
+        "config",
         "accept-loss",
         "inspect",
         "verify",
@@ -111,6 +113,7 @@ fn the_command_lines_of_the_readme_are_understood() {
         "leeward bench idle --dev 3 --seconds 30",
         "leeward bench routes --regions 10000 --key-bytes 20",
         "leeward serve --config node.toml --set server_id=2",
+        "leeward config --explain lease_ms",
         "leeward scan --reverse --limit 10",
         "leeward table create orders --preset tebis",
         "leeward get --table orders 4711",

@@ -11,6 +11,7 @@
 mod args;
 mod bench;
 mod claim;
+mod config;
 mod data;
 mod dev;
 mod ingest;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::ingest(&args),
         Command::Move(args) => moves::move_copy(&args),
         Command::Drain(args) => moves::drain(&args),
+        Command::Config(args) => config::run(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {

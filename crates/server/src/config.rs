@@ -13,18 +13,16 @@
 //! # Ok::<(), leeward_server::config::ConfigError>(())
 //! ```
 
+use crate::settings;
 use leeward_cluster::zookeeper::{Credentials, Ensemble};
 use leeward_fabric::Provider;
 use leeward_format::MAX_SEGMENT_BYTES;
-use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
-use leeward_format::superblock::MIN_SEGMENT_BYTES;
 use leeward_platform::Nanos;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt::{self, Display};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -38,6 +36,12 @@ pub enum FabricKind {
     Shm,
     /// libfabric, by one of its providers: network cards, and what stands in for them.
     Libfabric(Provider),
+}
+
+impl Serialize for FabricKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl<'de> Deserialize<'de> for FabricKind {
@@ -80,12 +84,27 @@ pub enum RingsOn {
     Off,
 }
 
+impl Serialize for RingsOn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl<'de> Deserialize<'de> for RingsOn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RingsOn, D::Error> {
         let text = String::deserialize(deserializer)?;
         match text.as_str() {
             "off" => Ok(RingsOn::Off),
             fabric => fabric.parse().map(RingsOn::Fabric).map_err(|error| D::Error::custom(format!("{error}; or off"))),
+        }
+    }
+}
+
+impl Display for RingsOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RingsOn::Fabric(fabric) => fabric.fmt(f),
+            RingsOn::Off => f.write_str("off"),
         }
     }
 }
@@ -97,6 +116,12 @@ pub enum CoordinatorAt {
     Embedded(SocketAddr),
     /// A path of an ensemble of ZooKeeper.
     ZooKeeper(Ensemble),
+}
+
+impl Serialize for CoordinatorAt {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl<'de> Deserialize<'de> for CoordinatorAt {
@@ -130,7 +155,7 @@ impl Display for CoordinatorAt {
 }
 
 /// Settings of one node. Every field can be given in the file by its name.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
     /// Number of the server, unique in the cluster: 1 to 10,000.
@@ -341,6 +366,24 @@ impl NodeConfig {
         Ok(config)
     }
 
+    /// The settings as the text of a file, those that follow from others too.
+    pub fn to_toml(&self) -> String {
+        let listens = [&self.resp_listen(), &self.native_listen(), &self.admin_listen(), &self.fabric_listen()];
+        let [resp_listen, native_listen, admin_listen, fabric_listen] = listens.map(|address| Some(address.clone()));
+        let data_dir = Some(self.data_dir());
+        let ring_spin_us = Some(self.ring_spin().0 / 1000);
+        let whole = NodeConfig {
+            data_dir,
+            resp_listen,
+            native_listen,
+            admin_listen,
+            fabric_listen,
+            ring_spin_us,
+            ..self.clone()
+        };
+        toml::to_string(&whole).expect("settings are numbers and texts")
+    }
+
     /// Checks every value against its range, for a configuration that was put together in code.
     ///
     /// # Errors
@@ -349,34 +392,39 @@ impl NodeConfig {
         self.check("configuration")
     }
 
+    /// Those that have a range.
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let mut numbers = vec![
+            ("server_id", self.server_id.into()),
+            ("memory_budget", self.memory_budget),
+            ("segment_bytes", self.segment_bytes),
+            ("ring_bytes", self.ring_bytes),
+            ("job_threads", self.job_threads.into()),
+            ("max_connections", self.max_connections.into()),
+            ("client_stall_seconds", self.client_stall_seconds),
+            ("client_output_bytes", self.client_output_bytes),
+            ("flush_interval_ms", self.flush_interval_ms),
+            ("catch_up_mib_per_second", self.catch_up_mib_per_second.into()),
+            ("session_timeout_ms", self.session_timeout_ms),
+            ("lease_ms", self.lease_ms),
+            ("expected_servers", self.expected_servers.into()),
+        ];
+        numbers.extend(self.capacity_bytes.map(|capacity| ("capacity_bytes", capacity)));
+        numbers.extend(self.ring_spin_us.map(|spin| ("ring_spin_us", spin)));
+        numbers
+    }
+
     fn check(&self, origin: &str) -> Result<(), ConfigError> {
-        const MIB: u64 = 1 << 20;
         let check = Check { origin };
-        check.range("server_id", self.server_id, 1..=10_000)?;
-        if let Some(capacity) = self.capacity_bytes {
-            check.range("capacity_bytes", capacity, 64 * MIB..=1 << 50)?;
+        for (name, value) in self.numbers() {
+            check.number(name, value)?;
         }
-        check.range("memory_budget", self.memory_budget, 16 * MIB..=1 << 40)?;
         if !self.segment_bytes.is_power_of_two() {
             return Err(check.refused("segment_bytes", self.segment_bytes, "a power of two".into()));
         }
-        check.range("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES as u64..=MAX_SEGMENT_BYTES as u64)?;
-        check.range("ring_bytes", self.ring_bytes, MIN_RING_BYTES as u64..=MAX_RING_BYTES as u64)?;
         if !self.ring_bytes.is_multiple_of(64) {
             return Err(check.refused("ring_bytes", self.ring_bytes, "a multiple of 64".into()));
         }
-        if let Some(spin) = self.ring_spin_us {
-            check.range("ring_spin_us", spin, 0..=100_000)?;
-        }
-        check.range("job_threads", self.job_threads, 1..=64)?;
-        check.range("max_connections", self.max_connections, 1..=100_000)?;
-        check.range("client_stall_seconds", self.client_stall_seconds, 1..=86_400)?;
-        check.range("client_output_bytes", self.client_output_bytes, MIB..=4096 * MIB)?;
-        check.range("flush_interval_ms", self.flush_interval_ms, 10..=60_000)?;
-        check.range("catch_up_mib_per_second", self.catch_up_mib_per_second, 0..=1_000_000)?;
-        check.range("session_timeout_ms", self.session_timeout_ms, 200..=60_000)?;
-        check.range("lease_ms", self.lease_ms, 100..=60_000)?;
-        check.range("expected_servers", self.expected_servers, 1..=1000)?;
         if let (Some(file), CoordinatorAt::Embedded(_)) = (&self.zookeeper_auth_file, &self.coordinator) {
             let allowed =
                 "left out where the coordinator is not ZooKeeper: set coordinator to zk://host,.../path".into();
@@ -506,12 +554,9 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn range<T: PartialOrd + Display>(
-        &self,
-        name: &'static str,
-        value: T,
-        range: RangeInclusive<T>,
-    ) -> Result<(), ConfigError> {
+    fn number(&self, name: &'static str, value: u64) -> Result<(), ConfigError> {
+        let setting = settings::find(name).expect("every setting is explained");
+        let range = setting.allowed.range().expect("a number has a range");
         if range.contains(&value) {
             return Ok(());
         }

@@ -109,17 +109,6 @@ fn the_advertised_address_has_the_bound_port() {
 }
 
 #[test]
-fn every_setting_is_documented() {
-    let page = include_str!("../../../docs/configuration.md");
-    let refused = refusal("nonsense = 1");
-    let names: Vec<&str> = refused.split('`').skip(3).step_by(2).collect();
-    assert!(names.len() > 15, "{refused}");
-    for name in names {
-        assert!(page.contains(&format!("`{name}`")), "docs/configuration.md lacks {name}");
-    }
-}
-
-#[test]
 fn an_ensemble_and_its_credentials_are_read() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("auth");

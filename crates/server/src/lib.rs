@@ -29,6 +29,7 @@ pub mod node;
 pub mod resp;
 pub mod rings;
 pub mod runtime;
+pub mod settings;
 
 pub use config::NodeConfig;
 pub use runtime::{Server, StartError, start};

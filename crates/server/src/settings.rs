@@ -1,0 +1,243 @@
+//! Every setting of a node, explained: what [`crate::NodeConfig`] checks numbers by, what `leeward config --explain` prints, and what
+//! docs/configuration.md says. No threads.
+
+use leeward_format::MAX_SEGMENT_BYTES;
+use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
+use leeward_format::superblock::MIN_SEGMENT_BYTES;
+use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
+
+/// One setting. Texts are Markdown.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// What it is if it is not given.
+    pub default: &'static str,
+    /// What it may be.
+    pub allowed: Allowed,
+    /// What it is.
+    pub explanation: &'static str,
+}
+
+/// What a setting may be.
+#[derive(Debug)]
+pub enum Allowed {
+    /// A number.
+    Number(RangeInclusive<u64>),
+    /// A number of bytes, and what else is asked of it.
+    Bytes(RangeInclusive<u64>, &'static str),
+    /// Something else.
+    Text(&'static str),
+}
+
+impl Allowed {
+    /// The numbers that it may be, if it is one.
+    pub fn range(&self) -> Option<&RangeInclusive<u64>> {
+        match self {
+            Allowed::Number(range) | Allowed::Bytes(range, _) => Some(range),
+            Allowed::Text(_) => None,
+        }
+    }
+}
+
+impl Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Allowed::Number(range) => write!(f, "{} to {}", grouped(*range.start()), grouped(*range.end())),
+            Allowed::Bytes(range, more) => write!(f, "{} to {}{more}", size(*range.start()), size(*range.end())),
+            Allowed::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// With a comma before each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits"));
+    groups.collect::<Vec<_>>().join(",")
+}
+
+/// A size in the largest unit that divides it.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let unit = (bytes.trailing_zeros() / 10).min(5);
+    format!("{} {}", bytes >> (10 * unit), UNITS[unit as usize])
+}
+
+/// The setting with a name.
+pub fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
+
+const fn number(
+    name: &'static str,
+    default: &'static str,
+    range: RangeInclusive<u64>,
+    explanation: &'static str,
+) -> Setting {
+    Setting { name, default, allowed: Allowed::Number(range), explanation }
+}
+
+const fn bytes(
+    name: &'static str,
+    default: &'static str,
+    (range, more): (RangeInclusive<u64>, &'static str),
+    explanation: &'static str,
+) -> Setting {
+    Setting { name, default, allowed: Allowed::Bytes(range, more), explanation }
+}
+
+const fn text(name: &'static str, default: &'static str, allowed: &'static str, explanation: &'static str) -> Setting {
+    Setting { name, default, allowed: Allowed::Text(allowed), explanation }
+}
+
+/// All of them, as the page has them in order.
+pub const SETTINGS: &[Setting] = &[
+    number("server_id", "1", 1..=10_000, "number of the server, unique in the cluster"),
+    text("data_dir", "`leeward-data/node-<id>`", "a directory", "where its volume is; one process at a time"),
+    text(
+        "coordinator",
+        "`127.0.0.1:7779`",
+        "an address, or `zk://host[:port],host[:port],.../path`",
+        "where the embedded coordinator listens, or the cluster's path at [ZooKeeper](zookeeper.md); \
+         `--coordinator` on the command line",
+    ),
+    text(
+        "zookeeper_auth_file",
+        "none",
+        "a file",
+        "one line, `user:password`: [only he](zookeeper.md#who-may-read-and-change-it) then has access to what \
+         Leeward writes at ZooKeeper. Never on the command line, which everybody can read",
+    ),
+    number(
+        "expected_servers",
+        "3",
+        1..=1_000,
+        "with this many live servers a master assigns regions at once; with fewer it waits two seconds first",
+    ),
+    text("resp_listen", "`127.0.0.1:<7378 + server_id>`", "an IP address and a port", "address for Redis clients"),
+    text("native_listen", "`127.0.0.1:<7478 + server_id>`", "an IP address and a port", "address for native clients"),
+    text(
+        "admin_listen",
+        "`127.0.0.1:<7578 + server_id>`",
+        "an IP address and a port",
+        "address for operators: `/`, `/status`, `/metrics`, `/livez`, `/readyz`",
+    ),
+    text(
+        "fabric_listen",
+        "`127.0.0.1:<7678 + server_id>`",
+        "an IP address and a port, or a socket",
+        "address for the other nodes; with `fabric = \"shm\"` a socket's path, or `@name`",
+    ),
+    text(
+        "fabric",
+        "`tcp`",
+        "`tcp`, `shm`, `libfabric`, `libfabric:verbs`, `libfabric:efa`, `libfabric:tcp`, `libfabric:shm`",
+        "how nodes reach each other's memory, all nodes alike; `shm` and `libfabric:shm` only between processes of \
+         one host (the latter from libfabric 1.17 on, and never two nodes in one process: it crashes there); \
+         [libfabric](operations.md#libfabric) must be installed, and without a provider's name takes the first of \
+         EFA, verbs and its own TCP that there is",
+    ),
+    text(
+        "advertise_host",
+        "the address listened on",
+        "a host name or IP address, without a port",
+        "under which clients and other nodes reach this node: it is what the node tells them. Needed where it \
+         listens on `0.0.0.0` or `[::]`, which nobody can connect to",
+    ),
+    text(
+        "insecure_listen",
+        "`false`",
+        "`true`, `false`",
+        "listen on addresses that are not loopback, although there are no users yet and anybody who reaches them \
+         can read and write everything",
+    ),
+    text(
+        "rings",
+        "`shm`",
+        "`shm`, `tcp`, `libfabric`, `libfabric:` with a provider, `off`",
+        "the fabric that native clients may have rings on: `shm` for those on this host, the others for those \
+         anywhere; with [libfabric](operations.md#libfabric) clients need it installed as well",
+    ),
+    bytes(
+        "ring_bytes",
+        "256 KiB",
+        (MIN_RING_BYTES as u64..=MAX_RING_BYTES as u64, ", a multiple of 64"),
+        "most bytes of one client's request ring. All together have an eighth of `memory_budget`",
+    ),
+    number(
+        "ring_spin_us",
+        "100 with four cores or more, else 0",
+        0..=100_000,
+        "how long the node looks for requests in rings after the last one before it sleeps, in microseconds. With \
+         0 clients wake it for each",
+    ),
+    bytes(
+        "capacity_bytes",
+        "as far as the device lets it",
+        (64 << 20..=1 << 50, ""),
+        "size that the volume may reach; when it is full, writes are refused and reads go on",
+    ),
+    bytes(
+        "memory_budget",
+        "128 MiB",
+        (16 << 20..=1 << 40, ""),
+        "memory for [what its regions hold](operations.md#memory): L0s, buffers, windows of logs, and with what \
+         those leave the cache. 64 KiB for each region at least",
+    ),
+    bytes(
+        "segment_bytes",
+        "2 MiB",
+        (MIN_SEGMENT_BYTES as u64..=MAX_SEGMENT_BYTES as u64, ", a power of two"),
+        "segment size of a new volume; a volume keeps its own. The same on all nodes",
+    ),
+    number("job_threads", "2", 1..=64, "threads for compactions, flushes and reads from the device"),
+    number("max_connections", "10,000", 1..=100_000, "client connections of both protocols together"),
+    bytes(
+        "client_output_bytes",
+        "256 MiB",
+        (1 << 20..=4 << 30, ""),
+        "replies that one client may leave unread; beyond, it is disconnected",
+    ),
+    number(
+        "client_stall_seconds",
+        "60",
+        1..=86_400,
+        "how long a client may take no byte of its replies before it is disconnected",
+    ),
+    number(
+        "catch_up_mib_per_second",
+        "128",
+        0..=1_000_000,
+        "MiB a second that this node reads and sends to build learners of the regions that it serves; 0: as many \
+         as it can. A member that counts, for which writes wait, is brought in sync as fast as it can be. \
+         `leeward_replication_catch_up_sent` of `leeward_replication_catch_up_segments`, and the status page, say \
+         how far it is",
+    ),
+    number(
+        "flush_interval_ms",
+        "1,000",
+        10..=60_000,
+        "how long written bytes may stay in the page cache before they are made durable: what a power loss of all \
+         replicas at once can cost. `kill -9` costs nothing",
+    ),
+    number(
+        "session_timeout_ms",
+        "1,000",
+        200..=60_000,
+        "silence after which the coordinator declares the node dead; [ZooKeeper](zookeeper.md#timeouts) grants 2 \
+         to 20 times its `tickTime`, which by default is 4 s at least",
+    ),
+    number(
+        "lease_ms",
+        "600",
+        100..=60_000,
+        "how long a backup's promise to its primary lasts: for so long after a primary was cut off nobody else \
+         serves. The same on all nodes",
+    ),
+];
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
