@@ -79,20 +79,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.network.mute(server)?;
             Ok(format!("server {named}"))
         }
-        FaultKind::Delay => {
-            let delay = Duration::from_millis(20 + dice % 231);
-            for other in others(servers, server) {
-                cluster.network.delay(server, other, FABRIC, delay)?;
-            }
-            Ok(format!("{delay:?} each way, between server {named} and the others"))
-        }
-        FaultKind::Loss => {
-            let per_mille = 20 + (dice % 281) as u32;
-            for other in others(servers, server) {
-                cluster.network.lose(server, other, per_mille)?;
-            }
-            Ok(format!("{per_mille} of 1000 packets, between server {named} and the others"))
-        }
+        FaultKind::Delay | FaultKind::Loss => impair(cluster, server, fault),
         FaultKind::SlowDisk => {
             let bytes_per_second = (64 << 10) << (dice % 5);
             cluster.disk(server).throttle(bytes_per_second)?;
@@ -144,6 +131,23 @@ fn strike_coordinator(cluster: &mut Cluster, fault: Fault) -> String {
 
 fn others(servers: usize, server: usize) -> impl Iterator<Item = usize> {
     (0..servers).filter(move |other| *other != server)
+}
+
+/// What goes between a server and the others is late, or lost.
+fn impair(cluster: &mut Cluster, server: usize, fault: Fault) -> Result<String, ChaosError> {
+    let others = others(cluster.servers(), server);
+    if fault.kind == FaultKind::Delay {
+        let delay = Duration::from_millis(20 + fault.dice % 231);
+        for other in others {
+            cluster.network.delay(server, other, FABRIC, delay)?;
+        }
+        return Ok(format!("{delay:?} each way, between server {} and the others", server + 1));
+    }
+    let per_mille = 20 + (fault.dice % 281) as u32;
+    for other in others {
+        cluster.network.lose(server, other, per_mille)?;
+    }
+    Ok(format!("{per_mille} of 1000 packets, between server {} and the others", server + 1))
 }
 
 /// Both ways: a minority from the rest, and in two cases of three from the coordinator.
