@@ -2,6 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::moves::{DrainArgs, MoveArgs};
+use crate::restart::RestartArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Move(MoveArgs),
     /// Have a server hand over and leave all it has
     Drain(DrainArgs),
+    /// Restart servers one after the other, without a failed request
+    Restart(RestartArgs),
     /// Check a node's settings and print them, or explain them
     Config(ConfigArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on

@@ -41,6 +41,7 @@ Commands:
   ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
   move    Move a region's copy, or its primary's office, to another server
   drain   Have a server hand over and leave all it has
+  restart  Restart servers one after the other, without a failed request
   config  Check a node's settings and print them, or explain them
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
@@ -81,6 +82,7 @@ fn every_page_has_an_example() {
         "table create",
         "table list",
         "table describe",
+        "restart",
         "config",
         "accept-loss",
         "inspect",

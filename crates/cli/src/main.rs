@@ -20,6 +20,7 @@ mod moves;
 mod ports;
 mod replicas;
 mod replication;
+mod restart;
 mod routes;
 mod serve;
 mod signals;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::ingest(&args),
         Command::Move(args) => moves::move_copy(&args),
         Command::Drain(args) => moves::drain(&args),
+        Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),

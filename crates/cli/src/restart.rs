@@ -1,0 +1,157 @@
+//! `leeward restart`: one server after the other ends, by a command of the operator's, and is waited for, so that no request
+//! fails meanwhile.
+//!
+//! A server that is asked to end (SIGTERM) hands over what it is the primary of and leaves its groups by itself. What is added here is
+//! the order, and that the next one is only asked once every group has all of its members again.
+
+use crate::args::Connect;
+use crate::{Outcome, data};
+use clap::Args;
+use leeward_bench::{NodeStatus, fetch_status};
+use leeward_client::{Client, RegionMap};
+use leeward_format::ServerId;
+use leeward_format::cluster::ServerInfo;
+use std::error::Error;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "restart_tests.rs"]
+mod tests;
+
+/// How often the map is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long an admin port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The command is run by sh for one server after the other, the master last. It must end the server with SIGTERM and see that it
+is started again; it finds LEEWARD_SERVER (its number), LEEWARD_HOST (where its admin port is) and LEEWARD_PID (its process there)
+in its environment. A server that gets SIGTERM hands over what it is the primary of, which is a pause of some milliseconds, and
+leaves its groups, so no request fails. The next server's turn comes when this one is back and every region has all of its
+members. If that takes too long, or the command fails, the others are left alone.
+
+Examples:
+  leeward restart --command 'ssh $LEEWARD_HOST systemctl restart leeward'
+  leeward restart --server 2,3 --command 'ssh $LEEWARD_HOST systemctl restart leeward'
+  leeward restart --command 'kill $LEEWARD_PID'        of a `leeward dev --restart`")]
+pub(crate) struct RestartArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// What ends and starts a server
+    #[arg(long, value_name = "COMMAND")]
+    command: String,
+    /// Only these servers
+    #[arg(long = "server", value_name = "SERVERS", value_delimiter = ',')]
+    servers: Vec<u32>,
+    /// Go on although a table's writes will wait while one of its members is away
+    #[arg(long)]
+    with_pauses: bool,
+    /// Seconds that a server, and its regions, may take until they are back
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    patience: u64,
+}
+
+pub(crate) fn run(args: &RestartArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let map = client.region_map()?;
+    if let Some(why) = pauses(&map).filter(|_| !args.with_pauses) {
+        return Err(format!("{why}; --with-pauses goes on all the same").into());
+    }
+    if let Some(lack) = lack(&map) {
+        return Err(format!("{lack}: no server is restarted before that is mended; `leeward status` shows more").into());
+    }
+    let servers = order(&map, &args.servers, master(&map))?;
+    for (done, info) in servers.iter().enumerate() {
+        let begun = Instant::now();
+        eprintln!("server {} ({} of {})", info.member.server, done + 1, servers.len());
+        restart(args, &client, info).map_err(|error| {
+            let left: Vec<String> = servers[done..].iter().map(|info| info.member.server.to_string()).collect();
+            format!("server {}: {error}; to go on: --server {}", info.member.server, left.join(","))
+        })?;
+        println!("server {}: restarted, and all regions are whole after {:.1} s", info.member.server, seconds(begun));
+    }
+    Ok(true)
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+/// The server that is the master, as it says itself.
+fn master(map: &RegionMap) -> Option<ServerId> {
+    let is_master = |status: NodeStatus| status.is_master == Some(true);
+    let mut servers = map.servers.iter();
+    let found = servers.find(|info| fetch_status(&info.admin_address, PATIENCE).is_ok_and(is_master));
+    found.map(|info| info.member.server)
+}
+
+/// The servers in the order in which they are restarted: those that are wanted, or all, the master last.
+fn order(map: &RegionMap, wanted: &[u32], master: Option<ServerId>) -> Result<Vec<ServerInfo>, String> {
+    let is_known = |server: &&u32| map.servers.iter().any(|info| info.member.server.0 == **server);
+    if let Some(unknown) = wanted.iter().find(|server| !is_known(server)) {
+        return Err(format!("there is no server {unknown}"));
+    }
+    let is_wanted = |info: &&ServerInfo| wanted.is_empty() || wanted.contains(&info.member.server.0);
+    let mut servers: Vec<ServerInfo> = map.servers.iter().filter(is_wanted).cloned().collect();
+    servers.sort_by_key(|info| (Some(info.member.server) == master, info.member.server));
+    Ok(servers)
+}
+
+/// Why writes would wait while a server is away, if they would.
+fn pauses(map: &RegionMap) -> Option<String> {
+    let waits = map.tables.iter().find(|table| table.replicas <= table.min_in_sync.max(1))?;
+    let needed = waits.min_in_sync.max(1);
+    Some(format!(
+        "table {}: its regions have {} replicas and need {needed}: while one is away their writes would wait",
+        waits.name, waits.replicas
+    ))
+}
+
+/// What keeps a region from having all of its members, if anything.
+fn lack(map: &RegionMap) -> Option<String> {
+    map.regions.iter().find_map(|group| {
+        let replicas = map.table(&group.table).map_or(1, |table| table.replicas as usize);
+        let here = group.in_sync().filter(|member| map.member(member.server) == Some(*member)).count();
+        let lacks = || format!("region {} of table {} has {here} of {replicas} members", group.region, group.table);
+        (group.primary.is_none() || here < replicas).then(lacks)
+    })
+}
+
+fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(), Box<dyn Error>> {
+    let pid = fetch_status(&info.admin_address, PATIENCE).ok().and_then(|status| status.pid);
+    let host = info.admin_address.rsplit_once(':').map_or("", |(host, _)| host);
+    let status = Command::new("sh")
+        .args(["-c", &args.command])
+        .env("LEEWARD_SERVER", info.member.server.to_string())
+        .env("LEEWARD_HOST", host)
+        .env("LEEWARD_PID", pid.map(|pid| pid.to_string()).unwrap_or_default())
+        .status()
+        .map_err(|error| format!("sh cannot be run: {error}"))?;
+    if !status.success() {
+        return Err(format!("the command failed ({status})").into());
+    }
+    let deadline = Instant::now() + Duration::from_secs(args.patience);
+    let mut said = String::new();
+    loop {
+        let lack = match client.region_map() {
+            Ok(map) => match map.member(info.member.server) {
+                Some(member) if member != info.member => lack(&map),
+                Some(_) => Some("it has not ended yet".into()),
+                None => Some("it is not back yet".into()),
+            },
+            Err(error) => Some(error.to_string()),
+        };
+        let Some(lack) = lack else { return Ok(()) };
+        if Instant::now() > deadline {
+            return Err(format!("not back after {} s: {lack}", args.patience).into());
+        }
+        if lack != said {
+            eprintln!("  {lack}");
+            said = lack;
+        }
+        thread::sleep(LOOK);
+    }
+}
