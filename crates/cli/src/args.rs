@@ -2,6 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::moves::{DrainArgs, MoveArgs};
+use crate::regions::RegionsArgs;
 use crate::restart::RestartArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Checkpoint(CheckpointArgs),
     /// Put sorted pairs of a file, or of a store, into a table or an embedded store
     Ingest(IngestArgs),
+    /// Show regions, who has them, and how far they are
+    Regions(RegionsArgs),
     /// Move a region's copy, or its primary's office, to another server
     Move(MoveArgs),
     /// Have a server hand over and leave all it has

@@ -39,6 +39,7 @@ Commands:
   table   Make tables, and show those there are
   checkpoint  Copy regions to stores of their own, while they are served
   ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
+  regions  Show regions, who has them, and how far they are
   move    Move a region's copy, or its primary's office, to another server
   drain   Have a server hand over and leave all it has
   restart  Restart servers one after the other, without a failed request
@@ -82,6 +83,7 @@ fn every_page_has_an_example() {
         "table create",
         "table list",
         "table describe",
+        "regions",
         "restart",
         "config",
         "accept-loss",

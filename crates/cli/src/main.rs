@@ -18,6 +18,7 @@ mod ingest;
 mod inspect;
 mod moves;
 mod ports;
+mod regions;
 mod replicas;
 mod replication;
 mod restart;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Table(args) => table::run(&args.command),
         Command::Checkpoint(args) => ingest::checkpoint(&args),
         Command::Ingest(args) => ingest::ingest(&args),
+        Command::Regions(args) => regions::run(&args),
         Command::Move(args) => moves::move_copy(&args),
         Command::Drain(args) => moves::drain(&args),
         Command::Restart(args) => restart::run(&args),

@@ -20,7 +20,7 @@ use std::time::Duration;
 mod tests;
 
 /// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything, as `--json` prints it.
 #[derive(Serialize)]
@@ -32,8 +32,8 @@ struct Everything<'a> {
 }
 
 /// The nodes that answer at their native addresses, by their admin addresses, and the newest map that one of them has.
-struct Found {
-    map: RegionMap,
+pub(crate) struct Found {
+    pub(crate) map: RegionMap,
     admin: BTreeMap<String, u32>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
 }
 
 /// Asks every native address at once.
-fn find(addresses: &[String]) -> Result<Found, ClientError> {
+pub(crate) fn find(addresses: &[String]) -> Result<Found, ClientError> {
     let asked = at_once(addresses.to_vec(), |address| {
         introduce(&address, "leeward-status", PATIENCE).map_err(|error| format!("{address}: {error}"))
     });
@@ -109,7 +109,7 @@ fn find(addresses: &[String]) -> Result<Found, ClientError> {
 }
 
 /// `ask` for each of `all`, each on a thread of its own: one that does not answer must not hold up the others.
-fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
+pub(crate) fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
     let ask = &ask;
     thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || ask(one))).collect();
@@ -187,7 +187,8 @@ fn node_table(mut rows: Vec<NodeRow>) -> String {
     table(&head, rows.into_iter().map(|row| row.cells).collect())
 }
 
-fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
+/// A line a region, and what some of them wait for.
+pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     let of_primary = |group: &GroupConfig| {
         let primary = group.primary?.server;
         let node = nodes.iter().find(|node| ServerId(node.server) == primary)?;

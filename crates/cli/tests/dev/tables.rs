@@ -51,6 +51,10 @@ fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     let described = dev.leeward(&["table", "describe", "orders"]);
     assert!(described.contains("256 KiB") && described.contains("first") && described.contains('n'), "{described}");
     assert!(dev.leeward(&["status"]).contains("orders"));
+    let (all, of_orders) = (dev.leeward(&["regions"]), dev.leeward(&["regions", "--table", "orders"]));
+    let lines = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
+    assert_eq!((lines(&all, " serving "), lines(&of_orders, " serving ")), (7, 3), "{all}{of_orders}");
+    assert!(fails(&dev, &["regions", "--table", "nothing"]).contains("`leeward table list`"));
     let bench = ["bench", "ycsb", "--table", "orders", "--workload", "load,a", "--records", "300", "--ops", "300"];
     dev.leeward(&[&bench[..], &["--verify"]].concat());
     assert_eq!(dev.leeward(&["scan", "--keys"]), "apple\n", "the benchmark was in its table");
