@@ -19,7 +19,6 @@ use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
 use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
-use leeward_format::RegionId;
 use leeward_format::cluster::TableOptions;
 use leeward_server::NodeConfig;
 use leeward_server::config::{ConfigError, CoordinatorAt};
@@ -156,7 +155,7 @@ impl Cluster {
             return Err(DevError::OtherNodes { directory: plan.directory, found });
         }
         let host = claim(&plan)?;
-        let bootstrap = bootstrap_op(&plan.table, RegionId(1), &plan.splits);
+        let bootstrap = bootstrap_op(&plan.table, &plan.splits);
         let made = match (&host, ensemble) {
             (Some(host), _) => host.apply(bootstrap),
             (None, ensemble) => {

@@ -1,4 +1,4 @@
-//! `leeward table`: makes tables and tells of those there are.
+//! `leeward table`: makes and changes tables, and tells of those there are.
 
 use crate::args::{
     AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text,
@@ -15,8 +15,9 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a new table's regions may take until they are served.
-const SERVED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a new table's regions may take until they are served, and how much more each of them.
+const DONE_WITHIN: Duration = Duration::from_secs(30);
+const EACH_WITHIN: Duration = Duration::from_millis(30);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a node may take to tell what it knows.
@@ -37,8 +38,9 @@ fn create(args: &CreateTableArgs) -> Outcome {
     let replicas = map.table(DEFAULT_TABLE).map_or(TableOptions::default().replicas, |table| table.replicas);
     let table = args.new_table(replicas);
     table.check()?;
+    let regions = table.starts().len();
     client.create_table(table)?;
-    let map = wait_until_served(&client, args.name())?;
+    let map = wait_until_served(&client, args.name(), regions)?;
     println!("table {} is made and served: {} regions", args.name(), map.regions_of(args.name()).len());
     Ok(true)
 }
@@ -52,10 +54,15 @@ fn alter(args: &AlterTableArgs) -> Outcome {
     Ok(true)
 }
 
+/// Until when something of so many regions must be done.
+fn deadline(regions: usize) -> Instant {
+    Instant::now() + DONE_WITHIN + EACH_WITHIN * u32::try_from(regions).unwrap_or(u32::MAX)
+}
+
 /// Waits until every region of a table answers, and has the members in sync that writes need, and until every live node
 /// that can be reached knows the table.
-fn wait_until_served(client: &Client, name: &str) -> Result<RegionMap, Box<dyn std::error::Error>> {
-    let deadline = Instant::now() + SERVED_WITHIN;
+fn wait_until_served(client: &Client, name: &str, regions: usize) -> Result<RegionMap, Box<dyn std::error::Error>> {
+    let deadline = deadline(regions);
     loop {
         let map = client.region_map()?;
         if is_served(client, &map, name)? {
@@ -63,8 +70,7 @@ fn wait_until_served(client: &Client, name: &str) -> Result<RegionMap, Box<dyn s
         }
         if Instant::now() > deadline {
             return Err(format!(
-                "table {name} is made, but after {SERVED_WITHIN:?} it is not served; see `leeward table describe {name}` \
-                 and `leeward status`"
+                "table {name} is made, but not served in time; see `leeward table describe {name}` and `leeward status`"
             )
             .into());
         }

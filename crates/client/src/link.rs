@@ -323,7 +323,8 @@ fn op_bytes(op: &Op) -> usize {
         Op::Scan { start, end, .. } | Op::DeleteRange { start, end } | Op::Approximate { start, end } => {
             start.len() + end.as_ref().map_or(0, |end| end.len())
         }
-        Op::CreateTable { table } => table.splits.iter().map(|key| key.len()).sum(),
+        // Each with its length, and a number.
+        Op::CreateTable { table } => table.splits.iter().map(|key| key.len() + 7).sum(),
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,

@@ -11,18 +11,18 @@
 //! [`Agent::take_ops`] to the coordinator.
 
 use crate::awaited::{Awaited, awaited};
-use crate::docket::{Decided, Docket};
-use crate::master::{Assign, Policy};
+use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 mod alteration;
 mod asked;
 mod creation;
 mod departure;
+mod ruling;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
 use creation::Creation;
@@ -236,9 +236,7 @@ impl Agent {
     /// # Errors
     /// The region does not wait for that server; says what it waits for.
     pub fn accept_loss(&mut self, now: Nanos, region: RegionId, server: ServerId) -> Result<ProposalId, String> {
-        if !self.view.is_synced() {
-            return Err("the coordinator cannot be reached: nothing can be changed now".into());
-        }
+        self.can_change()?;
         let Some(old) = self.view.region(region).cloned() else { return Err(format!("there is no region {region}")) };
         let awaited = self.awaited(&old);
         let lost: Vec<Member> = awaited.iter().map(|one| one.member).filter(|member| member.server == server).collect();
@@ -258,6 +256,14 @@ impl Agent {
         }
         tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
         Ok(self.carry(now, old, new))
+    }
+
+    /// Whether an operator's wish can be carried out now.
+    fn can_change(&self) -> Result<(), String> {
+        match self.view.is_synced() {
+            true => Ok(()),
+            false => Err("the coordinator cannot be reached: nothing can be changed now".into()),
+        }
     }
 
     fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
@@ -502,63 +508,6 @@ impl Agent {
     fn judge(&mut self, proposal: &Proposal) {
         let made = self.view.region(proposal.new.region) == Some(&proposal.new);
         self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
-    }
-
-    /// Decides as master, if this server is.
-    fn rule(&mut self, now: Nanos) {
-        if !self.is_master() {
-            self.master_since = None;
-            self.docket = Docket::default();
-            self.told.clear();
-            self.restarting.clear();
-            return;
-        }
-        let since = *self.master_since.get_or_insert_with(|| {
-            tracing::info!(server = self.me.member.server.0, "this server is the master now");
-            now
-        });
-        let enough = self.view.servers().count() >= self.options.expected_servers as usize;
-        let assign = match now.since(since) >= self.options.assign_grace {
-            _ if enough => Assign::Any,
-            true => Assign::Fresh,
-            false => Assign::No,
-        };
-        let policy = Policy { assign, keeps: self.keeps_places(now) };
-        let (asked, paused) = (&self.asked, &self.paused);
-        let is_free = |region| {
-            let path = ClusterPath::Region(region);
-            !asked.has(&path) && !paused.contains_key(&path)
-        };
-        let Decided { next, looked_at } = self.docket.decide(&self.view, policy, is_free);
-        for config in next {
-            tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
-                primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
-                "the master proposes a configuration");
-            let op = self.replace(&config);
-            self.submit(ClusterPath::Region(config.region), op, Purpose::Plain);
-        }
-        self.tell_of_waiting(looked_at);
-    }
-
-    /// Tells the operator which of these regions wait for whom, if that has changed.
-    fn tell_of_waiting(&mut self, looked_at: BTreeSet<RegionId>) {
-        for region in looked_at {
-            let awaited = self.view.region(region).map(|config| self.awaited(config)).unwrap_or_default();
-            if awaited.is_empty() {
-                self.told.remove(&region);
-                continue;
-            }
-            if self.told.get(&region) == Some(&awaited) {
-                continue;
-            }
-            for one in &awaited {
-                match one.found {
-                    Some(_) => tracing::error!("{}", one.explain(region)),
-                    None => tracing::warn!("{}", one.explain(region)),
-                }
-            }
-            self.told.insert(region, awaited);
-        }
     }
 
     /// The compare-and-set that makes `config` from what the view holds.

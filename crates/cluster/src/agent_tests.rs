@@ -1,7 +1,7 @@
 //! One agent, told by hand what the coordinator says.
 
 use super::*;
-use crate::{SessionId, bootstrap_op};
+use crate::SessionId;
 use leeward_format::cluster::{Intent, TableOptions};
 use leeward_format::coordinator::Change;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
@@ -63,6 +63,14 @@ impl Fixture {
         self.tell(CoordinatorEvent::Synced { version: self.version });
     }
 
+    pub(super) fn me(&self) -> Member {
+        self.agent.me.member
+    }
+
+    pub(super) fn pass_a_second(&mut self) {
+        self.pass(Nanos::from_secs(1));
+    }
+
     fn pass(&mut self, time: Nanos) {
         self.now += time;
         self.agent.tick(self.now);
@@ -97,16 +105,13 @@ impl Fixture {
 }
 
 fn config(epoch: u32, primary: Option<Member>, backups: &[Member], learners: &[Member]) -> GroupConfig {
-    let CoordinatorOp::All(ops) = bootstrap_op(&TableOptions::default(), RegionId(1), &[]) else { unreachable!() };
-    let CoordinatorOp::Create { value, .. } = &ops[1] else { unreachable!() };
-    let empty: GroupConfig = leeward_format::cluster::decode_value("region", value).unwrap();
     GroupConfig {
         epoch: Epoch(epoch),
         term: Epoch(epoch),
         primary,
         backups: backups.to_vec(),
         learners: learners.to_vec(),
-        ..empty
+        ..GroupConfig::unassigned(RegionId(1), "default")
     }
 }
 

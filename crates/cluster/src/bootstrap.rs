@@ -1,34 +1,72 @@
-//! A new table and its regions, made in one step: the first content of a new cluster, or more of it later. Pure.
+//! A new table and its regions, as operations of the coordinator: the first content of a new cluster, or more of it later. Pure.
 
 use bytes::Bytes;
 use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, RegionNumbers, TableOptions, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
+use leeward_format::table::NewTable;
 
-/// The operation that makes `table` with one region more than there are `splits`: each split is the first key of a
-/// region. Regions are numbered from `first` and wait for the master to assign them.
+/// Most bytes of the operations that are put to a coordinator at once: ZooKeeper takes 1 MiB by default.
+const MAX_CHUNK_BYTES: usize = 512 << 10;
+/// What an operation takes besides [`CoordinatorOp::bytes`], at most: ZooKeeper is told where the cluster's paths are, and who may do
+/// what there.
+const OVERHEAD_BYTES: usize = 256;
+
+/// The operation that makes the first table of a cluster, with one region more than there are `splits`: each split is the first key
+/// of a region. Regions are numbered from 1 and wait for the master to assign them.
 ///
-/// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the table was
-/// made before, or that a region has one of the numbers; to whoever starts a cluster it is no failure.
+/// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the cluster has content
+/// already; to whoever starts a cluster it is no failure.
 ///
 /// # Panics
 /// The splits are not strictly ascending, or one is the empty key.
-pub fn bootstrap_op(table: &TableOptions, first: RegionId, splits: &[Bytes]) -> CoordinatorOp {
-    let starts: Vec<Bytes> = std::iter::once(Bytes::new()).chain(splits.iter().cloned()).collect();
-    assert!(starts.is_sorted_by(|left, right| left < right), "splits must ascend from a key that is not empty");
-    let mut ops = vec![create(ClusterPath::Table(table.name.clone()), encode_value(table))];
-    for (index, start) in starts.iter().enumerate() {
-        let region = RegionId(first.0 + u32::try_from(index).expect("regions are counted in 32 bits"));
-        let config = GroupConfig {
-            start: start.clone(),
-            end: starts.get(index + 1).cloned(),
-            ..GroupConfig::unassigned(region, table.name.clone())
-        };
-        ops.push(create(ClusterPath::Region(region), encode_value(&config)));
-    }
-    CoordinatorOp::All(ops)
+pub fn bootstrap_op(table: &TableOptions, splits: &[Bytes]) -> CoordinatorOp {
+    let table = NewTable::new(table.clone(), splits.to_vec());
+    let regions: Vec<RegionId> = (1..).take(splits.len() + 1).map(RegionId).collect();
+    let mut numbers = RegionNumbers::default();
+    numbers.give(regions.iter().copied());
+    let give = create(ClusterPath::Numbers, encode_value(&numbers), false);
+    CoordinatorOp::All(table_ops(&table, &regions, give))
 }
 
-fn create(path: ClusterPath, value: Bytes) -> CoordinatorOp {
-    CoordinatorOp::Create { path: path.to_string(), value, ephemeral: false }
+/// The operations that make a table at once: its path, its regions, and `give`, which gives them their numbers. Changes may be told
+/// one by one, so none comes before one that says what it is good for.
+///
+/// # Panics
+/// As [`bootstrap_op`].
+pub(crate) fn table_ops(table: &NewTable, numbers: &[RegionId], give: CoordinatorOp) -> Vec<CoordinatorOp> {
+    let path = create(ClusterPath::Table(table.options.name.clone()), encode_value(&table.options), false);
+    std::iter::once(path).chain(region_ops(table, numbers)).chain([give]).collect()
+}
+
+/// The operations that make the regions of a table, with these numbers in the order of keys.
+///
+/// # Panics
+/// As [`bootstrap_op`].
+pub(crate) fn region_ops(table: &NewTable, numbers: &[RegionId]) -> Vec<CoordinatorOp> {
+    let starts = table.starts();
+    assert!(starts.is_sorted_by(|left, right| left < right), "splits must ascend from a key that is not empty");
+    let config = |(index, region): (usize, &RegionId)| {
+        let config = GroupConfig {
+            start: starts[index].clone(),
+            end: starts.get(index + 1).cloned(),
+            ..GroupConfig::unassigned(*region, table.options.name.clone())
+        };
+        create(ClusterPath::Region(*region), encode_value(&config), false)
+    };
+    numbers.iter().enumerate().map(config).collect()
+}
+
+pub(crate) fn create(path: ClusterPath, value: Bytes, ephemeral: bool) -> CoordinatorOp {
+    CoordinatorOp::Create { path: path.to_string(), value, ephemeral }
+}
+
+/// How many of these operations, the first ones, are put to a coordinator at once.
+pub(crate) fn chunk(ops: &[CoordinatorOp]) -> usize {
+    let mut room = MAX_CHUNK_BYTES;
+    let fits = |op: &&CoordinatorOp| {
+        let left = room.checked_sub(op.bytes() + OVERHEAD_BYTES);
+        left.inspect(|left| room = *left).is_some()
+    };
+    ops.iter().take_while(fits).count().max(1)
 }

@@ -19,7 +19,7 @@ fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> V
     let mut tree = Tree::new();
     let splits: Vec<Bytes> = (1..regions).map(|number| Bytes::from(format!("{number:04}"))).collect();
     let table = TableOptions { replicas, ..TableOptions::default() };
-    tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits)).unwrap();
+    tree.apply(None, &bootstrap_op(&table, &splits)).unwrap();
     let mut view = View::default();
     view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
     for change in tree.changes() {

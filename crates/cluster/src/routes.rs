@@ -193,7 +193,8 @@ impl Routes {
                     Some(region) => regions.push(region),
                     None => gone.push(*id),
                 },
-                ClusterPath::Server(_) | ClusterPath::Master | ClusterPath::Intent(_) => {}
+                ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => {}
+                ClusterPath::Numbers | ClusterPath::Making(_) => {}
             }
         }
         if is_whole {

@@ -8,7 +8,9 @@
 //! Pure; one thread at a time.
 
 use crate::{CoordinatorEvent, Routes};
-use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, ServerInfo, TableOptions, decode_value};
+use leeward_format::cluster::{
+    ClusterPath, GroupConfig, Intent, Member, RegionNumbers, ServerInfo, TableOptions, decode_value,
+};
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
 use leeward_format::{DecodeError, RegionId, ServerId};
@@ -28,7 +30,7 @@ pub struct View {
 pub struct Changed {
     /// Regions.
     pub regions: BTreeSet<RegionId>,
-    /// Tables.
+    /// Tables, or whether one is being made.
     pub tables: BTreeSet<String>,
     /// Some server, what is to become of one, or the master; or the mirror follows the coordinator again.
     pub servers: bool,
@@ -50,21 +52,24 @@ impl Changed {
     fn add_path(&mut self, path: ClusterPath) {
         match path {
             ClusterPath::Region(id) => drop(self.regions.insert(id)),
-            ClusterPath::Table(name) => drop(self.tables.insert(name)),
+            ClusterPath::Table(name) | ClusterPath::Making(name) => drop(self.tables.insert(name)),
             ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => self.servers = true,
+            ClusterPath::Numbers => {}
         }
     }
 
     /// What differs between two contents.
     fn between(old: &Content, new: &Content) -> Changed {
         let is_other = old.master != new.master || old.intents != new.intents;
+        let made =
+            old.making.keys().chain(new.making.keys()).filter(|name| old.making.get(*name) != new.making.get(*name));
         let (old, new) = (&old.routes, &new.routes);
         let (tables, others) = (old.versioned_tables(), new.versioned_tables());
         let regions = old.regions().chain(new.regions()).map(|config| config.region);
         let names = tables.keys().chain(others.keys());
         Changed {
             regions: regions.filter(|id| old.versioned(*id) != new.versioned(*id)).collect(),
-            tables: names.filter(|name| tables.get(*name) != others.get(*name)).cloned().collect(),
+            tables: names.filter(|name| tables.get(*name) != others.get(*name)).chain(made).cloned().collect(),
             servers: old.versioned_servers() != new.versioned_servers() || is_other,
         }
     }
@@ -75,6 +80,8 @@ struct Content {
     routes: Routes,
     intents: BTreeMap<ServerId, (u64, Intent)>,
     master: Option<(u64, Member)>,
+    numbers: Option<(u64, RegionNumbers)>,
+    making: BTreeMap<String, (u64, Member)>,
 }
 
 impl View {
@@ -169,6 +176,19 @@ impl View {
     pub fn master(&self) -> Option<Member> {
         self.current.master.map(|(_, member)| member)
     }
+    /// Which numbers were given to regions.
+    pub fn numbers(&self) -> RegionNumbers {
+        self.current.numbers.as_ref().map(|(_, numbers)| numbers.clone()).unwrap_or_default()
+    }
+    /// Who makes the table of this name, if that takes several operations.
+    pub fn maker(&self, table: &str) -> Option<Member> {
+        self.current.making.get(table).map(|(_, member)| *member)
+    }
+    /// Tables that are being made, and by whom.
+    pub fn making(&self) -> impl Iterator<Item = (&str, Member)> + '_ {
+        self.current.making.iter().map(|(table, (_, member))| (&table[..], *member))
+    }
+
     /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
         match path {
@@ -176,6 +196,8 @@ impl View {
             ClusterPath::Server(id) => self.routes().versioned_servers().get(id).map(|(version, _)| *version),
             ClusterPath::Intent(id) => self.current.intents.get(id).map(|(version, _)| *version),
             ClusterPath::Master => self.current.master.map(|(version, _)| version),
+            ClusterPath::Numbers => self.current.numbers.as_ref().map(|(version, _)| *version),
+            ClusterPath::Making(name) => self.current.making.get(name).map(|(version, _)| *version),
             ClusterPath::Table(name) => self.routes().versioned_tables().get(name).map(|(version, _)| *version),
         }
     }
@@ -221,6 +243,10 @@ impl Content {
                 self.intents.insert(id, (version, decode_value("intent", value)?));
             }
             ClusterPath::Master => self.master = Some((version, decode_value("master", value)?)),
+            ClusterPath::Numbers => self.numbers = Some((version, decode_value("numbers of regions", value)?)),
+            ClusterPath::Making(name) => {
+                self.making.insert(name, (version, decode_value("maker of a table", value)?));
+            }
         }
         Ok(())
     }
@@ -232,6 +258,8 @@ impl Content {
             ClusterPath::Server(id) => self.routes.remove_server(id),
             ClusterPath::Intent(id) => drop(self.intents.remove(&id)),
             ClusterPath::Master => self.master = None,
+            ClusterPath::Numbers => self.numbers = None,
+            ClusterPath::Making(name) => drop(self.making.remove(&name)),
         }
     }
 }

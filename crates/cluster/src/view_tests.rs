@@ -31,8 +31,8 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
     let mut tree = Tree::new();
     let splits = [Bytes::from("g"), Bytes::from("p")];
     let table = TableOptions::default();
-    tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits)).unwrap();
-    let again = tree.apply(None, &bootstrap_op(&table, RegionId(1), &splits[..1]));
+    tree.apply(None, &bootstrap_op(&table, &splits)).unwrap();
+    let again = tree.apply(None, &bootstrap_op(&table, &splits[..1]));
     assert!(matches!(again, Err(crate::CoordinatorError::Exists { .. })), "a cluster is made once: {again:?}");
 
     let mut view = View::default();
@@ -60,7 +60,7 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
 fn what_a_new_connection_shows_to_be_different_has_changed() {
     let mut tree = Tree::new();
     let table = TableOptions::default();
-    tree.apply(None, &bootstrap_op(&table, RegionId(1), &[Bytes::from("g"), Bytes::from("p")])).unwrap();
+    tree.apply(None, &bootstrap_op(&table, &[Bytes::from("g"), Bytes::from("p")])).unwrap();
     let mut view = View::default();
     let connect = |view: &mut View, tree: &Tree| {
         view.handle(&UP);

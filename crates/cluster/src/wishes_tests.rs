@@ -12,7 +12,7 @@ const REGION: RegionId = RegionId(1);
 fn view() -> View {
     let mut tree = Tree::new();
     let table = TableOptions { replicas: 2, ..TableOptions::default() };
-    tree.apply(None, &bootstrap_op(&table, REGION, &[])).unwrap();
+    tree.apply(None, &bootstrap_op(&table, &[])).unwrap();
     let mut view = View::default();
     view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
     view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));

@@ -70,7 +70,7 @@ impl Cluster {
     fn new(seed: u64, servers: u32) -> Cluster {
         let mut tree = Tree::new();
         let splits: Vec<Bytes> = (1..REGIONS).map(|number| Bytes::from(format!("{number:04}"))).collect();
-        let op = bootstrap_op(&TableOptions::default(), RegionId(1), &splits);
+        let op = bootstrap_op(&TableOptions::default(), &splits);
         let applied = tree.apply(None, &op).unwrap();
         let mut cluster = Cluster {
             seed,
@@ -557,6 +557,6 @@ fn a_quiet_cluster_is_assigned_once_and_then_left_alone() {
     let before = cluster.tree.version();
     cluster.run(5_000, false);
     assert_eq!(cluster.tree.version(), before);
-    let error = cluster.tree.apply(None, &bootstrap_op(&TableOptions::default(), RegionId(1), &[]));
+    let error = cluster.tree.apply(None, &bootstrap_op(&TableOptions::default(), &[]));
     assert!(matches!(error, Err(CoordinatorError::Exists { .. })));
 }

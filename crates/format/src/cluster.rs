@@ -5,6 +5,8 @@
 //! /leeward/region/<id>     GroupConfig                        compare-and-set only
 //! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
 //! /leeward/intent/<id>     Intent                             a server that should be a member of no group
+//! /leeward/regions         RegionNumbers                      numbers that were given to regions
+//! /leeward/making/<name>   Member          ephemeral          who makes a table that takes several operations
 //! /leeward/master          Member          ephemeral          whoever created it is the master
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
@@ -18,15 +20,19 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+mod numbers;
 mod wishes;
+pub use numbers::RegionNumbers;
 pub use wishes::{Intent, RegionWish, Wishes};
 
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
+const NUMBERS_PATH: &str = "/leeward/regions";
 const TABLE_PREFIX: &str = "/leeward/table/";
 const REGION_PREFIX: &str = "/leeward/region/";
 const SERVER_PREFIX: &str = "/leeward/server/";
 const INTENT_PREFIX: &str = "/leeward/intent/";
+const MAKING_PREFIX: &str = "/leeward/making/";
 
 /// A path of the coordinator, by what it means.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +47,10 @@ pub enum ClusterPath {
     Intent(ServerId),
     /// The master.
     Master,
+    /// Which numbers were given to regions.
+    Numbers,
+    /// Who makes the table of this name.
+    Making(String),
 }
 
 impl ClusterPath {
@@ -50,8 +60,12 @@ impl ClusterPath {
         let number = |rest: &str| rest.parse::<u32>().ok().filter(|number| number.to_string() == rest);
         if path == MASTER_PATH {
             Some(ClusterPath::Master)
+        } else if path == NUMBERS_PATH {
+            Some(ClusterPath::Numbers)
         } else if let Some(name) = path.strip_prefix(TABLE_PREFIX) {
             Some(ClusterPath::Table(name.to_owned()))
+        } else if let Some(name) = path.strip_prefix(MAKING_PREFIX) {
+            Some(ClusterPath::Making(name.to_owned()))
         } else if let Some(rest) = path.strip_prefix(REGION_PREFIX) {
             number(rest).map(|id| ClusterPath::Region(RegionId(id)))
         } else if let Some(rest) = path.strip_prefix(INTENT_PREFIX) {
@@ -70,6 +84,8 @@ impl fmt::Display for ClusterPath {
             ClusterPath::Server(id) => write!(f, "{SERVER_PREFIX}{id}"),
             ClusterPath::Intent(id) => write!(f, "{INTENT_PREFIX}{id}"),
             ClusterPath::Master => f.write_str(MASTER_PATH),
+            ClusterPath::Numbers => f.write_str(NUMBERS_PATH),
+            ClusterPath::Making(name) => write!(f, "{MAKING_PREFIX}{name}"),
         }
     }
 }

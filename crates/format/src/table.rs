@@ -2,11 +2,12 @@
 //!
 //! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
 
-use crate::MAX_KEY_BYTES;
 use crate::cluster::{Acknowledge, BackupMode, Posting, TableOptions};
 use crate::packed::Codec;
+use crate::{MAX_KEY_BYTES, RegionId};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Deref, RangeInclusive};
 use std::str::FromStr;
@@ -17,7 +18,7 @@ pub const DEFAULT_TABLE: &str = "default";
 /// Longest name, in bytes.
 pub const MAX_TABLE_NAME_BYTES: usize = 64;
 /// Most regions that a table can be made with.
-pub const MAX_NEW_REGIONS: usize = 1024;
+pub const MAX_NEW_REGIONS: usize = 16 * 1024;
 /// What a table's `l0_bytes` may be.
 pub const L0_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 /// What a table's `growth_factor` may be.
@@ -113,9 +114,17 @@ pub struct NewTable {
     pub options: TableOptions,
     /// First keys of its regions after the first, ascending.
     pub splits: Vec<Bytes>,
+    /// The numbers that its regions had, in the order of keys, where servers have copies and the coordinator lost its data; otherwise
+    /// none: new ones are given.
+    pub numbers: Vec<RegionId>,
 }
 
 impl NewTable {
+    /// One that was not there before.
+    pub fn new(options: TableOptions, splits: Vec<Bytes>) -> NewTable {
+        NewTable { options, splits, numbers: Vec::new() }
+    }
+
     /// First keys of all regions.
     pub fn starts(&self) -> Vec<Bytes> {
         std::iter::once(Bytes::new()).chain(self.splits.iter().cloned()).collect()
@@ -137,7 +146,13 @@ impl NewTable {
                  {MAX_KEY_BYTES} bytes"
             ));
         }
-        Ok(())
+        let regions = self.splits.len() + 1;
+        let different = self.numbers.iter().filter(|number| (1..u32::MAX).contains(&number.0)).collect::<BTreeSet<_>>();
+        match different.len() {
+            0 if self.numbers.is_empty() => Ok(()),
+            numbers if numbers == regions && self.numbers.len() == regions => Ok(()),
+            numbers => Err(format!("{numbers} different numbers for {regions} regions: each has one, which is not 0")),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ fn a_decoded_name_is_checked() {
 
 fn table(change: impl FnOnce(&mut NewTable)) -> Result<(), String> {
     let options = TableOptions { name: "orders".into(), ..TableOptions::default() };
-    let mut table = NewTable { options, splits: vec!["g".into(), "p".into()] };
+    let mut table = NewTable::new(options, vec!["g".into(), "p".into()]);
     change(&mut table);
     table.check()
 }
@@ -41,7 +41,11 @@ fn a_new_table_is_checked() {
     refused(|table| table.splits = vec!["g".into(), "g".into()], "must ascend");
     refused(|table| table.splits = vec![Bytes::new()], "must ascend");
     refused(|table| table.splits = vec![vec![b'x'; MAX_KEY_BYTES + 1].into()], "4096 bytes");
-    refused(|table| table.splits = (0..1024).map(|n| format!("{n:06}").into()).collect(), "at most 1024");
+    refused(|table| table.splits = (0..16_384).map(|n| format!("{n:06}").into()).collect(), "at most 16384");
+    refused(|table| table.numbers = vec![RegionId(1)], "1 different numbers for 3 regions");
+    refused(|table| table.numbers = [1, 2, 2].map(RegionId).into(), "2 different numbers for 3 regions");
+    refused(|table| table.numbers = [0, 1, 2].map(RegionId).into(), "which is not 0");
+    assert_eq!(table(|table| table.numbers = [7, 2, 9].map(RegionId).into()), Ok(()));
     refused(|table| table.options.replicas = 0, "replicas is 0: it must be from 1 to 32");
     refused(|table| table.options.min_in_sync = 4, "min_in_sync is 4: it must be from 1 to 3");
     refused(|table| table.options.min_in_sync = 0, "min_in_sync is 0");

@@ -89,7 +89,7 @@ fn requests() {
         Op::Scan { start: key.clone(), end: None, reverse: false, limit: 300, keys_only: true },
         Op::Count { region: RegionId(7) },
         Op::AcceptLoss { region: RegionId(7), server: ServerId(2) },
-        Op::CreateTable { table: Box::new(NewTable { options: options(), splits: vec![Bytes::from_static(b"m")] }) },
+        Op::CreateTable { table: Box::new(NewTable::new(options(), vec![Bytes::from_static(b"m")])) },
         Op::GetPair { key: key.clone(), want_value: true },
         Op::Expire {
             key: key.clone(),

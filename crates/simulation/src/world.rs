@@ -135,7 +135,7 @@ impl World {
         let character = Character::choose(&mut rng);
         let nodes = character.nodes;
         let mut host = Host::new(nodes, seed);
-        let tables = bootstrap_op(&character.table, RegionId(1), &character.splits);
+        let tables = bootstrap_op(&character.table, &character.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
         let split = character.splits.first().cloned();
         World {

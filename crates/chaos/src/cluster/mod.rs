@@ -177,7 +177,7 @@ impl Cluster {
         if node.map.table(&self.plan.table.name).is_some() {
             return true;
         }
-        let table = Box::new(NewTable { options: self.plan.table.clone(), splits: workload::splits() });
+        let table = Box::new(NewTable::new(self.plan.table.clone(), workload::splits()));
         matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
+use leeward_format::RegionId;
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -80,11 +81,14 @@ pub(crate) struct CreateTableArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
     min_in_sync: Option<u32>,
     /// Number of regions, each with the same part of all keys by their first bytes [default: 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with = "split_at")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16_384), conflicts_with = "split_at")]
     regions: Option<u32>,
     /// First keys of the regions after the first, ascending
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     split_at: Vec<String>,
+    /// The coordinator lost its data: the regions, in the order of keys, are those with these numbers, of which servers have copies
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
+    recover: Vec<u32>,
     // Last, because its heading would be that of the options after it, too.
     #[command(flatten)]
     table: TableArgs,
@@ -112,7 +116,7 @@ impl CreateTableArgs {
             Some(regions) => even_splits(regions),
             None => self.split_at.iter().map(|key| key.clone().into()).collect(),
         };
-        NewTable { options, splits }
+        NewTable { options, splits, numbers: self.recover.iter().copied().map(RegionId).collect() }
     }
 }
 

@@ -23,6 +23,18 @@ fn alter(args: &str) -> Option<TableChange> {
 }
 
 #[test]
+fn a_table_is_recovered_by_the_numbers_of_its_regions() {
+    assert!(create("orders --regions 2").numbers.is_empty());
+    let recovered = create("orders --split-at g,p --recover 4,9,5");
+    assert_eq!(recovered.numbers, [4, 9, 5].map(RegionId));
+    assert_eq!(recovered.check(), Ok(()));
+    for numbers in ["4,9", "4,9,4", "0,1,2"] {
+        let wrong = create(&format!("orders --split-at g,p --recover {numbers}"));
+        assert!(wrong.check().is_err_and(|why| why.contains("for 3 regions")), "{numbers}");
+    }
+}
+
+#[test]
 fn options_win_over_the_preset() {
     let plain = create("orders");
     assert_eq!(plain.options, TableOptions { name: "orders".into(), ..TableOptions::default() });

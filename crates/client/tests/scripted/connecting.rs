@@ -57,7 +57,7 @@ fn whoever_makes_the_first_table_needs_no_region() {
     let _node = FakeNode::serve(listener, map(1, &[], &[&address]), succeed);
     let options = ClientOptions { needs_regions: false, ..options(LONG) };
     let client = Client::connect(&[&address], options).expect("the node answers");
-    client.create_table(NewTable { options: TableOptions::default(), splits: Vec::new() }).expect("it is asked for");
+    client.create_table(NewTable::new(TableOptions::default(), Vec::new())).expect("it is asked for");
 }
 
 #[test]

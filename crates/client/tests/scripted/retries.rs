@@ -290,13 +290,13 @@ fn each_request_names_one_table_and_an_unknown_one_is_asked_for_anyway() {
     let sizes: Vec<usize> = node.requests()[3..].iter().map(|(_, size)| *size).collect();
     assert_eq!(sizes, [2, 1, 1], "a request holds operations on one table");
     let options = TableOptions { name: "orders".into(), ..TableOptions::default() };
-    client.create_table(NewTable { options, splits: Vec::new() }).expect("the node does it");
+    client.create_table(NewTable::new(options, Vec::new())).expect("the node does it");
 }
 
 #[test]
 fn a_creation_whose_outcome_is_unknown_is_not_repeated() {
     let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
-    let table = NewTable { options: TableOptions::default(), splits: Vec::new() };
+    let table = NewTable::new(TableOptions::default(), Vec::new());
     let error = client.create_table(table).expect_err("nobody knows");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error}");
     assert_eq!(node.ops().len(), 1);

@@ -1,19 +1,32 @@
-//! Makes tables: an operator's wish becomes one operation of the coordinator, which creates the table's path and those of
-//! all its regions, or nothing.
+//! Makes tables: an operator's wish becomes an operation of the coordinator, which creates all of a table's regions and its path,
+//! or, where that is too much for one, several.
+//!
+//! ```text
+//! one:      table, regions, numbers
+//! several:  making, numbers    regions, making    regions, making ...    regions, table, no more making
+//! ```
+//! Changes of one operation may be told one by one, in this order: so nobody takes regions for left over, or copies for those of
+//! regions that are no more; and who sees that numbers were taken sees by whom.
 //!
 //! Invariants:
-//! - At most one creation of this agent is outstanding, so that two of its own never ask for the same region numbers.
-//! - Whoever takes the numbers first wins; the other asks again with the next free ones. A region's number is never used
-//!   twice, because regions are never removed.
+//! - Of several operations the last makes the table's path: regions without one are nobody's. Whoever makes a table step by step holds
+//!   its [`Making`](ClusterPath::Making) path, which vanishes with his session, and each step compares it. So when a table comes about,
+//!   all of its regions are there, and none beside: what an earlier attempt has left, or a table that was dropped, is removed first.
+//! - A region's number is given once: see [`RegionNumbers`](leeward_format::cluster::RegionNumbers). Whoever takes numbers first
+//!   wins; the other asks again with the next free ones. Numbers of copies that servers have are passed over, unless they are asked
+//!   for: they may be of a table that the coordinator does not know any more.
+//! - At most one creation of this agent is under way.
 //! - After a lost connection the view tells whether the table is there; one with the same options and regions is taken for
 //!   the one that was asked for.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
-use crate::bootstrap::bootstrap_op;
+use crate::CoordinatorOp;
+use crate::bootstrap::{chunk, create, region_ops, table_ops};
 use leeward_format::RegionId;
-use leeward_format::cluster::ClusterPath;
+use leeward_format::cluster::{ClusterPath, encode_value};
 use leeward_format::table::NewTable;
 use leeward_platform::Nanos;
+use std::collections::BTreeSet;
 
 /// Attempts after which something must be in the way that the view cannot show, such as a value that makes no sense.
 const MOST_ATTEMPTS: u32 = 16;
@@ -25,12 +38,25 @@ pub(super) struct Creation {
     table: NewTable,
     /// Attempts that the coordinator answered with no.
     failed: u32,
-    /// Lowest number for its first region: numbers below were taken.
-    not_below: u32,
+    /// Numbers of its regions, once they are taken and the table is made step by step.
+    claim: Option<Vec<RegionId>>,
+    /// What is asked for.
+    step: Step,
     /// The answer to an attempt was lost: it may have been made, or may still be.
     is_doubtful: bool,
     /// Why the coordinator will not have it.
     pub(super) refusal: Option<String>,
+}
+
+/// What one operation does for a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// It makes the table, or the last of it.
+    Last,
+    /// It takes these numbers, and the right to make the table.
+    Claim(Vec<RegionId>),
+    /// It removes what is in the way, or makes some of the regions.
+    Between,
 }
 
 impl Agent {
@@ -40,61 +66,170 @@ impl Agent {
     /// # Errors
     /// There is such a table, what is asked for cannot be, or the coordinator cannot be reached.
     pub fn create_table(&mut self, now: Nanos, table: NewTable) -> Result<ProposalId, String> {
-        if !self.view.is_synced() {
-            return Err("the coordinator cannot be reached: nothing can be changed now".into());
-        }
+        self.can_change()?;
         table.check()?;
         if self.view.table(&table.options.name).is_some() {
             return Err(exists(&table));
         }
+        if let Some(region) = table.numbers.iter().find(|region| self.view.region(**region).is_some()) {
+            return Err(format!("there is a region {region} already"));
+        }
         let id = self.new_proposal();
-        let creation = Creation { id, table, failed: 0, not_below: 1, is_doubtful: false, refusal: None };
-        self.creations.push_back(creation);
+        let (failed, claim, step) = (0, None, Step::Last);
+        self.creations.push_back(Creation { id, table, failed, claim, step, is_doubtful: false, refusal: None });
         self.advance(now);
         Ok(id)
     }
 
-    /// Sends the next creation, if none is under way.
+    /// Sends the next operation of the next creation, if none is under way.
     pub(super) fn carry_creations(&mut self) {
+        self.let_go_of_makings();
         let is_under_way =
             |agent: &Agent| agent.asked.purposes().any(|purpose| matches!(purpose, Purpose::Creation(_)));
         while !is_under_way(self)
             && let Some(mut creation) = self.creations.pop_front()
         {
-            let path = ClusterPath::Table(creation.table.options.name.clone());
-            if self.view.table(&creation.table.options.name).is_some() {
+            let name = &creation.table.options.name;
+            let path = ClusterPath::Table(name.clone());
+            if self.view.table(name).is_some() {
                 self.judge_creation(creation);
                 continue;
             }
-            if !self.is_free(&path) {
+            let is_anothers = self.view.maker(name).is_some_and(|maker| maker != self.me.member);
+            if !self.is_free(&path) || is_anothers {
                 return self.creations.push_front(creation);
             }
-            let highest = self.view.regions().map(|config| config.region.0).max().unwrap_or(0);
-            let first = creation.not_below.max(highest.saturating_add(1));
-            if first.checked_add(creation.table.splits.len() as u32).is_none() {
-                self.outcomes.push((creation.id, Outcome::Refused("there are no region numbers left".into())));
-                continue;
+            match self.next_step(&creation) {
+                Ok((step, op)) => {
+                    creation.step = step;
+                    self.submit(path, op, Purpose::Creation(Box::new(creation)));
+                }
+                Err(reason) => self.outcomes.push((creation.id, Outcome::Refused(reason))),
             }
-            creation.not_below = first;
-            let op = bootstrap_op(&creation.table.options, RegionId(first), &creation.table.splits);
-            self.submit(path, op, Purpose::Creation(Box::new(creation)));
         }
+    }
+
+    /// What is to be asked for next.
+    fn next_step(&self, creation: &Creation) -> Result<(Step, CoordinatorOp), String> {
+        let (table, name) = (&creation.table, &creation.table.options.name);
+        let making = ClusterPath::Making(name.clone());
+        let holds = self.view.version_of(&making);
+        let mine = encode_value(&self.me.member);
+        let hold = match holds {
+            Some(version) => CoordinatorOp::Set { path: making.to_string(), value: mine.clone(), version },
+            None => create(making.clone(), mine, true),
+        };
+        let claimed = creation.claim.as_ref().filter(|_| holds.is_some());
+        let in_the_way = self.in_the_way(name, claimed);
+        let Some(numbers) = claimed else {
+            let numbers = match &table.numbers[..] {
+                [] => self.next_numbers(table.splits.len() as u32 + 1)?,
+                known => known.to_vec(),
+            };
+            let all = table_ops(table, &numbers, self.give(&numbers));
+            if chunk(&all) == all.len() && in_the_way.is_empty() && holds.is_none() {
+                return Ok((Step::Last, CoordinatorOp::All(all)));
+            }
+            // Numbers of regions that are to be recovered are given when those are there. Until then they are only compared, so that
+            // whoever makes the table at once knows of this one, or comes before it.
+            let give = self.give(if table.numbers.is_empty() { &numbers } else { &[] });
+            return Ok((Step::Claim(numbers), CoordinatorOp::All(vec![hold, give])));
+        };
+        let is_missing = |op: &CoordinatorOp| match op {
+            CoordinatorOp::Create { path, .. } => {
+                ClusterPath::parse(path).is_some_and(|path| self.view.version_of(&path).is_none())
+            }
+            _ => false,
+        };
+        let is_clear = in_the_way.is_empty();
+        let mut ops = if is_clear { region_ops(table, numbers) } else { in_the_way };
+        ops.retain(|op| !is_clear || is_missing(op));
+        let now = chunk(&ops).min(ops.len());
+        let is_last = is_clear && now == ops.len();
+        ops.truncate(now);
+        if is_last {
+            let make = create(ClusterPath::Table(name.clone()), encode_value(&table.options), false);
+            ops.extend([make, CoordinatorOp::Delete { path: making.to_string(), version: holds }]);
+            if !table.numbers.is_empty() {
+                ops.push(self.give(numbers));
+            }
+            return Ok((Step::Last, CoordinatorOp::All(ops)));
+        }
+        ops.push(hold);
+        Ok((Step::Between, CoordinatorOp::All(ops)))
+    }
+
+    /// Operations that remove what is there under the name of a table that is not there, but for the regions that were made for it
+    /// by now.
+    fn in_the_way(&self, name: &str, made: Option<&Vec<RegionId>>) -> Vec<CoordinatorOp> {
+        let made: BTreeSet<RegionId> = made.into_iter().flatten().copied().collect();
+        let others = self.view.regions().filter(|config| config.table == name && !made.contains(&config.region));
+        others.map(|config| self.remove(config.region)).collect()
+    }
+
+    /// The operation that removes a region as the view holds it.
+    pub(super) fn remove(&self, region: RegionId) -> CoordinatorOp {
+        let path = ClusterPath::Region(region);
+        CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) }
+    }
+
+    /// Numbers for so many new regions: the next that were not given, and of which no live server has a copy.
+    pub(super) fn next_numbers(&self, regions: u32) -> Result<Vec<RegionId>, String> {
+        let copies = self.view.servers().flat_map(|info| &info.copies).map(|copy| copy.region);
+        let known = copies.chain(self.view.regions().map(|config| config.region)).max();
+        let none_left = || "there are no region numbers left".to_owned();
+        let next = self.view.numbers().next().ok_or_else(none_left)?.0;
+        let first = next.max(known.map_or(0, |region| region.0.saturating_add(1)));
+        let after = first.checked_add(regions).ok_or_else(none_left)?;
+        Ok((first..after).map(RegionId).collect())
+    }
+
+    /// The operation that gives these numbers, if nobody has given any since.
+    pub(super) fn give(&self, numbers: &[RegionId]) -> CoordinatorOp {
+        let (mut given, path) = (self.view.numbers(), ClusterPath::Numbers);
+        given.give(numbers.iter().copied());
+        let value = encode_value(&given);
+        match self.view.version_of(&path) {
+            Some(version) => CoordinatorOp::Set { path: path.to_string(), value, version },
+            None => create(path, value, false),
+        }
+    }
+
+    /// Gives up the right to make tables that this server makes no more.
+    fn let_go_of_makings(&mut self) {
+        let me = self.me.member;
+        let wanted = |agent: &Agent, name: &str| {
+            let is_it = |creation: &Creation| creation.table.options.name == name;
+            let asked = agent.asked.purposes();
+            agent.creations.iter().any(is_it)
+                || asked.into_iter().any(|purpose| matches!(purpose, Purpose::Creation(creation) if is_it(creation)))
+        };
+        let mine = self.view.making().filter(|(name, maker)| *maker == me && !wanted(self, name));
+        let mine: Vec<ClusterPath> = mine.map(|(name, _)| ClusterPath::Making(name.to_owned())).collect();
+        mine.into_iter().for_each(|path| self.let_go(path, Some(me)));
     }
 
     /// A creation was answered, and the view holds whatever the answer is about; or its answer was lost.
     pub(super) fn settle_creation(&mut self, mut creation: Creation, answer: Option<Answer>) {
-        match answer {
-            Some(Answer { done: true, .. }) => {
+        match (answer, std::mem::replace(&mut creation.step, Step::Last)) {
+            (Some(Answer { done: true, .. }), Step::Last) => {
                 tracing::info!(table = creation.table.options.name, "a table was made");
                 self.outcomes.push((creation.id, Outcome::Accepted));
             }
-            Some(Answer { done: false, .. }) => {
+            (Some(Answer { done: true, .. }), step) => {
+                if let Step::Claim(numbers) = step {
+                    creation.claim = Some(numbers);
+                }
+                self.creations.push_front(creation);
+            }
+            (Some(Answer { done: false, .. }), _) => {
                 creation.failed += 1;
-                creation.not_below = creation.not_below.saturating_add(1);
+                creation.claim = None;
                 self.judge_creation(creation);
             }
-            None => {
+            (None, _) => {
                 creation.is_doubtful = true;
+                creation.claim = None;
                 self.creations.push_front(creation);
             }
         }
@@ -120,10 +255,8 @@ impl Agent {
     /// Whether the view holds a table exactly as `table` says.
     fn is_there(&self, table: &NewTable) -> bool {
         let name = &table.options.name;
-        let regions = self.view.regions().filter(|config| config.table == *name);
-        let mut starts: Vec<bytes::Bytes> = regions.map(|config| config.start.clone()).collect();
-        starts.sort();
-        self.view.table(name) == Some(&table.options) && starts == table.starts()
+        let starts = self.view.routes().regions_of(name).map(|config| config.start.clone());
+        self.view.table(name) == Some(&table.options) && starts.collect::<Vec<_>>() == table.starts()
     }
 }
 

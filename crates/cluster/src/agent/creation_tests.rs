@@ -2,16 +2,17 @@
 
 use super::super::tests::{Fixture, primary};
 use super::*;
+use crate::bootstrap::create as create_path;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
-use leeward_format::cluster::{TableOptions, encode_value};
+use leeward_format::cluster::{RegionNumbers, TableOptions, encode_value};
 use leeward_format::routing::Routing;
 
 fn orders() -> NewTable {
-    NewTable { options: TableOptions { name: "orders".into(), ..TableOptions::default() }, splits: vec!["m".into()] }
+    NewTable::new(TableOptions { name: "orders".into(), ..TableOptions::default() }, vec!["m".into()])
 }
 
 fn named(name: &str) -> NewTable {
-    NewTable { options: TableOptions { name: name.into(), ..TableOptions::default() }, splits: Vec::new() }
+    NewTable::new(TableOptions { name: name.into(), ..TableOptions::default() }, Vec::new())
 }
 
 fn create(fixture: &mut Fixture, table: NewTable) -> ProposalId {
@@ -20,13 +21,37 @@ fn create(fixture: &mut Fixture, table: NewTable) -> ProposalId {
     id
 }
 
-fn paths(op: &CoordinatorOp) -> Vec<&str> {
+/// What an operation does: `+` makes a path, `=` changes one, `-` removes one.
+fn steps(op: &CoordinatorOp) -> Vec<String> {
     let CoordinatorOp::All(ops) = op else { panic!("{op:?}") };
-    let path = |op| match op {
-        &CoordinatorOp::Create { ref path, ephemeral: false, .. } => path.as_str(),
-        other => panic!("{other:?}"),
+    let step = |op: &CoordinatorOp| match op {
+        CoordinatorOp::Create { path, ephemeral, .. } => {
+            assert_eq!(*ephemeral, path.starts_with("/leeward/making/"), "{path}");
+            format!("+{path}")
+        }
+        CoordinatorOp::Set { path, .. } => format!("={path}"),
+        CoordinatorOp::Delete { path, version } => {
+            assert!(version.is_some(), "{path}");
+            format!("-{path}")
+        }
+        CoordinatorOp::All(_) => unreachable!("they do not nest"),
     };
-    ops.iter().map(path).collect()
+    ops.iter().map(|op| step(op).replace("/leeward/", "")).collect()
+}
+
+/// The operation that makes a table whose regions have numbers from `first` on, as somebody else asks for it.
+fn made_by_another(fixture: &Fixture, table: &NewTable, first: u32) -> CoordinatorOp {
+    let regions: Vec<RegionId> = (first..).take(table.splits.len() + 1).map(RegionId).collect();
+    let mut numbers = fixture.agent.view().numbers();
+    numbers.give(regions.iter().copied());
+    let give = create_path(ClusterPath::Numbers, encode_value(&numbers), false);
+    CoordinatorOp::All(table_ops(table, &regions, give))
+}
+
+/// A table of more regions than one operation makes, and how many regions it has.
+fn many() -> NewTable {
+    let splits = (0..6_000_u32).map(|number| format!("{number:0100}").into()).collect();
+    NewTable::new(TableOptions { name: "many".into(), ..TableOptions::default() }, splits)
 }
 
 fn exists_now(fixture: &mut Fixture, id: u64) {
@@ -38,7 +63,7 @@ fn exists_now(fixture: &mut Fixture, id: u64) {
 fn a_table_is_made_with_the_next_region_numbers_and_routes() {
     let (mut fixture, _) = primary();
     let id = create(&mut fixture, orders());
-    assert_eq!(paths(&fixture.asked[0].1), ["/leeward/table/orders", "/leeward/region/2", "/leeward/region/3"]);
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/2", "+region/3", "+regions"]);
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
     let routes = fixture.agent.view().routes();
@@ -66,10 +91,11 @@ fn a_creation_that_takes_the_region_numbers_first_is_no_failure() {
     let (mut fixture, _) = primary();
     let id = create(&mut fixture, orders());
     let (op, _) = fixture.ask();
-    fixture.apply(bootstrap_op(&named("other").options, RegionId(2), &[]));
+    let other = made_by_another(&fixture, &named("other"), 2);
+    fixture.apply(other);
     exists_now(&mut fixture, op);
     assert!(fixture.outcomes().is_empty());
-    assert_eq!(paths(&fixture.asked[0].1), ["/leeward/table/orders", "/leeward/region/3", "/leeward/region/4"]);
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/3", "+region/4", "=regions"]);
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
 }
@@ -80,7 +106,8 @@ fn of_two_tables_of_one_name_one_is_made() {
     let id = create(&mut fixture, orders());
     let (op, _) = fixture.ask();
     // Even one with the same options: it was somebody else's wish.
-    fixture.apply(bootstrap_op(&orders().options, RegionId(2), &orders().splits));
+    let other = made_by_another(&fixture, &orders(), 2);
+    fixture.apply(other);
     exists_now(&mut fixture, op);
     assert_eq!(fixture.outcomes(), [(id, Outcome::Refused("there is a table orders already".into()))]);
     assert!(fixture.asked.is_empty());
@@ -93,7 +120,7 @@ fn creations_of_one_node_go_one_after_the_other() {
     let second = create(&mut fixture, named("second"));
     assert_eq!(fixture.asked.len(), 1, "the second waits");
     fixture.grant();
-    assert_eq!(paths(&fixture.asked[0].1), ["/leeward/table/second", "/leeward/region/4"]);
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/second", "+region/4", "=regions"]);
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(first, Outcome::Accepted), (second, Outcome::Accepted)]);
 }
@@ -108,9 +135,7 @@ fn after_a_lost_connection_the_tree_tells_what_became_of_a_table() {
         fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
         assert!(fixture.outcomes().is_empty() && fixture.asked.is_empty());
         let mut tree = vec![("/leeward/region/1".to_owned(), encode_value(&config))];
-        let CoordinatorOp::All(ops) = bootstrap_op(&orders().options, RegionId(2), &orders().splits) else {
-            unreachable!("several paths")
-        };
+        let CoordinatorOp::All(ops) = made_by_another(&fixture, &orders(), 2) else { unreachable!("several paths") };
         for op in ops.into_iter().filter(|_| made) {
             let CoordinatorOp::Create { path, value, .. } = op else { unreachable!("it only creates") };
             tree.push((path, value));
@@ -123,7 +148,7 @@ fn after_a_lost_connection_the_tree_tells_what_became_of_a_table() {
             assert!(fixture.outcomes().is_empty());
             let creation = fixture.asked.iter().position(|(_, op)| matches!(op, CoordinatorOp::All(_)));
             let creation = fixture.asked.remove(creation.expect("it is asked for again"));
-            assert_eq!(paths(&creation.1)[1], "/leeward/region/2");
+            assert_eq!(steps(&creation.1)[1], "+region/2");
         }
     }
 }
@@ -147,4 +172,130 @@ fn a_refusal_is_told_and_endless_contention_ends() {
     }
     assert!(matches!(&fixture.outcomes()[..], [(of, Outcome::Refused(_))] if *of == id));
     assert!(fixture.asked.is_empty());
+}
+
+/// Grants whatever is asked for until there is an outcome; answers the steps of each operation.
+fn grant_all(fixture: &mut Fixture) -> (Vec<Vec<String>>, Outcome) {
+    let mut all = Vec::new();
+    loop {
+        all.push(steps(&fixture.asked[0].1));
+        fixture.grant();
+        if let Some((_, outcome)) = fixture.outcomes().pop() {
+            return (all, outcome);
+        }
+    }
+}
+
+#[test]
+fn a_large_table_is_made_in_steps_and_its_path_comes_last() {
+    let (mut fixture, _) = primary();
+    create(&mut fixture, many());
+    let (all, outcome) = grant_all(&mut fixture);
+    assert_eq!(outcome, Outcome::Accepted);
+    assert_eq!(all[0], ["+making/many", "+regions"]);
+    let regions: Vec<&String> = all.iter().flatten().filter(|step| step.starts_with("+region/")).collect();
+    assert_eq!(regions.len(), 6_001);
+    let (last, between) = all[1..].split_last().unwrap();
+    assert!(!between.is_empty() && between.iter().all(|steps| steps.last().unwrap() == "=making/many"));
+    assert_eq!(last[last.len() - 2..], ["+table/many", "-making/many"]);
+    assert_eq!(fixture.agent.view().routes().regions_of("many").count(), 6_001);
+    assert!(fixture.asked.is_empty() && fixture.agent.view().making().next().is_none());
+}
+
+#[test]
+fn what_is_in_the_way_of_a_table_is_removed_first() {
+    let (mut fixture, _) = primary();
+    let left = made_by_another(&fixture, &orders(), 2);
+    fixture.apply(left);
+    fixture.change("/leeward/table/orders", None);
+    create(&mut fixture, orders());
+    let (all, outcome) = grant_all(&mut fixture);
+    assert_eq!(outcome, Outcome::Accepted);
+    let expected = [
+        vec!["+making/orders", "=regions"],
+        vec!["-region/2", "-region/3", "=making/orders"],
+        vec!["+region/4", "+region/5", "+table/orders", "-making/orders"],
+    ];
+    assert_eq!(all, expected);
+}
+
+#[test]
+fn who_lost_the_right_to_make_a_table_begins_anew() {
+    let (mut fixture, _) = primary();
+    let id = create(&mut fixture, many());
+    fixture.grant();
+    fixture.grant();
+    // Its session ended, and the next step finds that it does not hold the path any more.
+    let (op, _) = fixture.ask();
+    fixture.change("/leeward/making/many", None);
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Missing) });
+    assert!(fixture.asked.is_empty() && fixture.outcomes().is_empty());
+    fixture.pass_a_second();
+    // Another makes it now.
+    let other = encode_value(&leeward_format::cluster::Member { server: leeward_format::ServerId(2), ..fixture.me() });
+    let (op, asked) = fixture.ask();
+    assert_eq!(steps(&asked), ["+making/many", "=regions"]);
+    fixture.change("/leeward/making/many", Some(other));
+    exists_now(&mut fixture, op);
+    fixture.pass_a_second();
+    assert!(fixture.asked.is_empty() && fixture.outcomes().is_empty(), "it waits for the other");
+    fixture.change("/leeward/making/many", None);
+    let (all, outcome) = grant_all(&mut fixture);
+    assert_eq!(outcome, Outcome::Accepted, "{id:?}");
+    assert_eq!(all[0], ["+making/many", "=regions"]);
+    assert!(all[1][0].starts_with("-region/"), "what it had made by then is in the way");
+    assert_eq!(fixture.agent.view().regions().filter(|config| config.table == "many").count(), 6_001);
+}
+
+#[test]
+fn a_right_that_is_of_no_use_any_more_is_given_up() {
+    let (mut fixture, _) = primary();
+    let me = encode_value(&fixture.me());
+    fixture.change("/leeward/making/orders", Some(me));
+    let (_, op) = fixture.ask();
+    assert!(matches!(op, CoordinatorOp::Delete { path, .. } if path == "/leeward/making/orders"));
+}
+
+#[test]
+fn numbers_of_copies_are_passed_over_or_asked_for() {
+    let (mut fixture, _) = primary();
+    let copies = vec![leeward_format::cluster::CopyFound {
+        region: RegionId(40),
+        term: leeward_format::Epoch(3),
+        lsn: leeward_format::Lsn(9),
+    }];
+    let info = fixture.agent.view().server(leeward_format::ServerId(2)).unwrap().clone();
+    let info = leeward_format::cluster::ServerInfo { copies, ..info };
+    fixture.change("/leeward/server/2", Some(encode_value(&info)));
+    create(&mut fixture, named("new"));
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/new", "+region/41", "+regions"]);
+    fixture.grant();
+    let numbers = fixture.agent.view().numbers();
+    assert!(numbers.has(RegionId(41)) && !numbers.has(RegionId(40)), "what was passed over was not given");
+    let recovered = NewTable { numbers: vec![RegionId(40), RegionId(7)], ..orders() };
+    create(&mut fixture, recovered.clone());
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/40", "+region/7", "=regions"]);
+    fixture.grant();
+    let again = NewTable { options: TableOptions { name: "again".into(), ..TableOptions::default() }, ..recovered };
+    let refused = fixture.agent.create_table(fixture.now, again).unwrap_err();
+    assert_eq!(refused, "there is a region 40 already");
+}
+
+#[test]
+fn numbers_of_regions_that_are_recovered_are_given_last() {
+    let (mut fixture, _) = primary();
+    let numbers: Vec<RegionId> = (101..=6_101).rev().map(RegionId).collect();
+    create(&mut fixture, NewTable { numbers, ..many() });
+    let CoordinatorOp::All(claim) = &fixture.asked[0].1 else { unreachable!("it is made in steps") };
+    let empty = RegionNumbers::default();
+    assert!(
+        matches!(&claim[1], CoordinatorOp::Create { value, .. } if *value == encode_value(&empty)),
+        "only compared"
+    );
+    let (all, outcome) = grant_all(&mut fixture);
+    assert_eq!(outcome, Outcome::Accepted);
+    assert_eq!(all[0], ["+making/many", "+regions"]);
+    let last = all.last().unwrap();
+    assert_eq!(last[last.len() - 3..], ["+table/many", "-making/many", "=regions"]);
+    assert!(fixture.agent.view().numbers().has(RegionId(6_101)));
 }

@@ -1,9 +1,9 @@
 //! What is asked of ZooKeeper for an operation, and what its refusals mean.
 
 use super::*;
-use crate::bootstrap_op;
+use crate::bootstrap::{chunk, region_ops};
 use leeward_format::cluster::TableOptions;
-use leeward_format::table::MAX_NEW_REGIONS;
+use leeward_format::table::{MAX_NEW_REGIONS, NewTable};
 use leeward_format::zookeeper::Stat;
 use leeward_format::{MAX_KEY_BYTES, RegionId};
 
@@ -87,19 +87,22 @@ fn nothing_is_made_beneath_a_value() {
     assert_eq!(steps(&mirror, delete("/unknown")), ["delete /r/unknown None"], "it may have been made meanwhile");
 }
 
-/// As `docs/zookeeper.md` tells operators.
 #[test]
-fn a_table_of_most_regions_is_made_at_once_unless_their_first_keys_are_long() {
-    let table = |regions: u32, key_bytes: usize| {
-        let options = TableOptions::default();
-        let splits: Vec<Bytes> = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
-        place(Access::Creator).plan(&known(), &bootstrap_op(&options, RegionId(1), &splits))
-    };
-    let most = MAX_NEW_REGIONS as u32;
-    assert!(table(most, 400).is_ok() && table(most / 8, MAX_KEY_BYTES - 256).is_ok());
-    for (regions, key_bytes) in [(most, 480), (most / 8, MAX_KEY_BYTES)] {
-        let Err(CoordinatorError::Refused(why)) = table(regions, key_bytes) else { panic!("{regions}: it is planned") };
-        assert!(why.contains("ZooKeeper takes at most 1048575 at once"), "{why}");
+fn what_makes_a_large_table_is_parted_so_that_each_part_fits() {
+    let place = Place { root: format!("/{}", "r".repeat(200)), access: Access::Creator };
+    for (regions, key_bytes) in [(MAX_NEW_REGIONS, 8), (MAX_NEW_REGIONS / 8, MAX_KEY_BYTES)] {
+        let splits = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
+        let table = NewTable::new(TableOptions::default(), splits);
+        let numbers: Vec<RegionId> = (1..).take(regions).map(RegionId).collect();
+        let all = region_ops(&table, &numbers);
+        let (mut rest, mut parts) = (&all[..], 0);
+        while !rest.is_empty() {
+            let (part, others) = rest.split_at(chunk(rest));
+            let part = part.iter().cloned().chain([set("/d/x", 20)]).collect();
+            place.plan(&known(), &CoordinatorOp::All(part)).expect("ZooKeeper takes it");
+            (rest, parts) = (others, parts + 1);
+        }
+        assert!(parts > 5, "{regions}: {parts}");
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use leeward_cluster::{Agent, ClusterOptions, CoordinatorError, CoordinatorEvent, CoordinatorOp, View, bootstrap_op};
 use leeward_format::cluster::{Member, ServerInfo, TableOptions};
 use leeward_format::coordinator::MAX_NODE_BYTES;
-use leeward_format::{Incarnation, RegionId, ServerId, VolumeId};
+use leeward_format::{Incarnation, ServerId, VolumeId};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -361,7 +361,7 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
 /// Three agents: they register, elect, assign, and move on when one dies.
 fn agents_elect_and_assign(stage: &dyn Stage) {
     let probe = stage.probe();
-    probe.submit(bootstrap_op(&TableOptions::default(), RegionId(1), &["m".into()])).unwrap();
+    probe.submit(bootstrap_op(&TableOptions::default(), &["m".into()])).unwrap();
     let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();
     run(&mut runners, |view| {
         view.regions().count() == 2

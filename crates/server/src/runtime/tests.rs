@@ -35,7 +35,7 @@ impl Cluster {
         let host =
             Host::start(HostOptions { directory: dir.path().join("coordinator"), listen }).expect("a coordinator");
         let table = TableOptions { replicas: nodes, min_in_sync: nodes.min(2), ..TableOptions::default() };
-        host.apply(bootstrap_op(&table, RegionId(1), &["m".into()])).expect("a table");
+        host.apply(bootstrap_op(&table, &["m".into()])).expect("a table");
         let mut cluster = Cluster { host: Some(host), servers: Vec::new(), dir };
         for id in 1..=nodes {
             let server = start(&cluster.config(id, nodes)).expect("a node");

@@ -43,7 +43,7 @@ fn select(cluster: &Cluster) -> Client {
 
 fn create(cluster: &Cluster, options: TableOptions) {
     let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes: 64 << 10, ..options };
-    let table = Box::new(NewTable { options, splits: Vec::new() });
+    let table = Box::new(NewTable::new(options, Vec::new()));
     let made = identity::wish(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
     assert_eq!(made, OpResult::Done);
 }

@@ -9,7 +9,7 @@ fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -
     let replicas = 3;
     let options = TableOptions { name: name.into(), replicas, min_in_sync: 2, ..TableOptions::default() };
     let splits = splits.iter().map(|key| (*key).into()).collect();
-    let table = Box::new(NewTable { options, splits });
+    let table = Box::new(NewTable::new(options, splits));
     wish(&cluster.servers[node].info().native_address, &Op::CreateTable { table })
 }
 

@@ -1,0 +1,68 @@
+//! What an agent does while its server is the master.
+
+use super::{Agent, Purpose};
+use crate::docket::{Decided, Docket};
+use crate::master::{Assign, Policy};
+use leeward_format::RegionId;
+use leeward_format::cluster::ClusterPath;
+use leeward_platform::Nanos;
+use std::collections::BTreeSet;
+
+impl Agent {
+    /// Decides as master, if this server is.
+    pub(super) fn rule(&mut self, now: Nanos) {
+        if !self.is_master() {
+            self.master_since = None;
+            self.docket = Docket::default();
+            self.told.clear();
+            self.restarting.clear();
+            return;
+        }
+        let since = *self.master_since.get_or_insert_with(|| {
+            tracing::info!(server = self.me.member.server.0, "this server is the master now");
+            now
+        });
+        let enough = self.view.servers().count() >= self.options.expected_servers as usize;
+        let assign = match now.since(since) >= self.options.assign_grace {
+            _ if enough => Assign::Any,
+            true => Assign::Fresh,
+            false => Assign::No,
+        };
+        let policy = Policy { assign, keeps: self.keeps_places(now) };
+        let (asked, paused) = (&self.asked, &self.paused);
+        let is_free = |region| {
+            let path = ClusterPath::Region(region);
+            !asked.has(&path) && !paused.contains_key(&path)
+        };
+        let Decided { next, looked_at } = self.docket.decide(&self.view, policy, is_free);
+        for config in next {
+            tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
+                primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
+                "the master proposes a configuration");
+            let op = self.replace(&config);
+            self.submit(ClusterPath::Region(config.region), op, Purpose::Plain);
+        }
+        self.tell_of_waiting(looked_at);
+    }
+
+    /// Tells the operator which of these regions wait for whom, if that has changed.
+    fn tell_of_waiting(&mut self, looked_at: BTreeSet<RegionId>) {
+        for region in looked_at {
+            let awaited = self.view.region(region).map(|config| self.awaited(config)).unwrap_or_default();
+            if awaited.is_empty() {
+                self.told.remove(&region);
+                continue;
+            }
+            if self.told.get(&region) == Some(&awaited) {
+                continue;
+            }
+            for one in &awaited {
+                match one.found {
+                    Some(_) => tracing::error!("{}", one.explain(region)),
+                    None => tracing::warn!("{}", one.explain(region)),
+                }
+            }
+            self.told.insert(region, awaited);
+        }
+    }
+}

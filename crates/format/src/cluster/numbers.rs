@@ -1,0 +1,69 @@
+//! Numbers of regions. A number is given once, in the life of a coordinator's tree: what a server has of a region whose number was
+//! given, and that is configured no more, nobody needs.
+//!
+//! A tree that was lost and filled anew does not know which numbers were given before; it gives others, and says of none that it
+//! gave them. So nothing of what was there before is taken for given up.
+
+use crate::RegionId;
+use serde::{Deserialize, Serialize};
+
+/// Which numbers were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionNumbers {
+    /// From the first number up to, not including, the second; ascending, with gaps in between.
+    given: Vec<(u32, u32)>,
+}
+
+impl RegionNumbers {
+    /// The lowest number above all that were given; `None`: there is none left.
+    pub fn next(&self) -> Option<RegionId> {
+        let next = self.given.last().map_or(1, |(_, up_to)| *up_to);
+        (next < u32::MAX).then_some(RegionId(next))
+    }
+
+    /// Whether this number was given.
+    pub fn has(&self, region: RegionId) -> bool {
+        self.given.iter().any(|(from, up_to)| (*from..*up_to).contains(&region.0))
+    }
+
+    /// These are given as well. The highest of all numbers is none.
+    pub fn give(&mut self, regions: impl IntoIterator<Item = RegionId>) {
+        self.given.extend(regions.into_iter().map(|region| (region.0, region.0.saturating_add(1))));
+        self.given.sort_unstable();
+        let mut whole: Vec<(u32, u32)> = Vec::new();
+        for (from, up_to) in self.given.drain(..) {
+            match whole.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(up_to),
+                _ => whole.push((from, up_to)),
+            }
+        }
+        self.given = whole;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::encode_value;
+
+    fn given(numbers: &[u32]) -> RegionNumbers {
+        let mut all = RegionNumbers::default();
+        all.give(numbers.iter().map(|number| RegionId(*number)));
+        all
+    }
+
+    #[test]
+    fn a_number_is_given_once_and_gaps_stay() {
+        assert_eq!(RegionNumbers::default().next(), Some(RegionId(1)));
+        let mut numbers = given(&[1, 2, 3]);
+        assert_eq!((numbers.next(), &encode_value(&numbers)[..]), (Some(RegionId(4)), &[1, 1, 4][..]));
+        numbers.give([9, 8, 3].map(RegionId));
+        assert_eq!(numbers.next(), Some(RegionId(10)));
+        let has: Vec<u32> = (0..12).filter(|number| numbers.has(RegionId(*number))).collect();
+        assert_eq!(has, [1, 2, 3, 8, 9]);
+        numbers.give((4..8).map(RegionId));
+        assert_eq!(numbers, given(&[5, 4, 3, 2, 1, 9, 8, 7, 6]), "what comes together is one");
+        assert_eq!(given(&[u32::MAX - 1]).next(), None);
+        assert_eq!(given(&[u32::MAX]).next(), None);
+    }
+}
