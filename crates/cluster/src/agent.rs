@@ -18,6 +18,7 @@ use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
+mod agreement;
 mod alteration;
 mod asked;
 mod creation;
@@ -86,6 +87,13 @@ pub enum Absence {
     Refused(String),
     /// It has given up its offices: see [`Agent::withdraw`].
     Withdrawn,
+    /// The cluster speaks another version of the protocol: another version of Leeward made it.
+    OtherProtocol {
+        /// The cluster's.
+        found: u8,
+        /// This program's.
+        own: u8,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -260,9 +268,10 @@ impl Agent {
 
     /// Whether an operator's wish can be carried out now.
     fn can_change(&self) -> Result<(), String> {
-        match self.view.is_synced() {
-            true => Ok(()),
-            false => Err("the coordinator cannot be reached: nothing can be changed now".into()),
+        match self.disagrees() {
+            _ if !self.view.is_synced() => Err("the coordinator cannot be reached: nothing can be changed now".into()),
+            Some(absence) => Err(format!("this node is not part of the cluster: {absence:?}")),
+            None => Ok(()),
         }
     }
 
@@ -309,6 +318,7 @@ impl Agent {
             }
             _ if self.is_withdrawn => Some(Absence::Withdrawn),
             _ if !self.view.is_synced() => Some(Absence::NoSession),
+            _ if self.disagrees().is_some() => self.disagrees(),
             Some(info) if info.member == me => None,
             _ => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
         }
@@ -397,6 +407,9 @@ impl Agent {
         let rested: Vec<ClusterPath> =
             self.paused.extract_if(.., |_, until| *until <= now).map(|(path, _)| path).collect();
         rested.iter().for_each(|path| self.look_again(path));
+        if !self.agree() {
+            return;
+        }
         self.register();
         self.tell_departure();
         self.campaign();

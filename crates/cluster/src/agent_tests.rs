@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::SessionId;
-use leeward_format::cluster::{Intent, TableOptions};
+use leeward_format::cluster::{Intent, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 
 fn member(server: u32, incarnation: u64) -> Member {
@@ -25,6 +26,7 @@ const ME: u32 = 1;
 const SERVER: &str = "/leeward/server/1";
 const MASTER: &str = "/leeward/master";
 const REGION: &str = "/leeward/region/1";
+const PROTOCOL: &str = "/leeward/protocol";
 
 /// An agent in its second life and the coordinator's side of it.
 pub(super) struct Fixture {
@@ -37,11 +39,15 @@ pub(super) struct Fixture {
 impl Fixture {
     /// Connected, and told `tree` as what there is.
     fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
-        let options = ClusterOptions { expected_servers: 2, ..ClusterOptions::default() };
-        let agent = Agent::new(info(member(ME, 2)), options);
-        let mut fixture = Fixture { agent, now: Nanos::from_secs(5), version: 0, asked: Vec::new() };
+        let mut fixture = Fixture::unconnected();
         fixture.connect(tree);
         fixture
+    }
+
+    pub(super) fn unconnected() -> Fixture {
+        let options = ClusterOptions { expected_servers: 2, ..ClusterOptions::default() };
+        let agent = Agent::new(info(member(ME, 2)), options);
+        Fixture { agent, now: Nanos::from_secs(5), version: 0, asked: Vec::new() }
     }
 
     pub(super) fn tell(&mut self, event: CoordinatorEvent) {
@@ -54,7 +60,13 @@ impl Fixture {
         self.tell(CoordinatorEvent::Changed(vec![Change { path: path.into(), version: self.version, value }]));
     }
 
+    /// Connected to a cluster that speaks the same, and told `tree` as what else there is.
     pub(super) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
+        let protocol = [(PROTOCOL, Some(encode_value(&PROTOCOL_VERSION)))];
+        self.tell_tree(&tree.iter().chain(&protocol).cloned().collect::<Vec<_>>());
+    }
+
+    pub(super) fn tell_tree(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
         self.tell(CoordinatorEvent::Up { session: SessionId(1) });
         for (path, value) in tree {
             self.change(path, value.clone());
@@ -277,7 +289,7 @@ fn a_proposal_that_wins_is_accepted_once_the_view_holds_it() {
     let (op_id, op) = fixture.ask();
     assert_eq!(op, CoordinatorOp::Set { path: REGION.into(), value: encode_value(&new), version: 6 });
     // Even if the answer overtook the change, the outcome would not.
-    fixture.tell(CoordinatorEvent::Reply { id: op_id, result: Ok(7) });
+    fixture.tell(CoordinatorEvent::Reply { id: op_id, result: Ok(fixture.version + 1) });
     assert!(fixture.outcomes().is_empty());
     fixture.change(REGION, Some(encode_value(&new)));
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);

@@ -194,7 +194,7 @@ impl Routes {
                     None => gone.push(*id),
                 },
                 ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => {}
-                ClusterPath::Numbers | ClusterPath::Making(_) => {}
+                ClusterPath::Numbers | ClusterPath::Protocol | ClusterPath::Making(_) => {}
             }
         }
         if is_whole {

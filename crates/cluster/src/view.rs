@@ -54,13 +54,14 @@ impl Changed {
             ClusterPath::Region(id) => drop(self.regions.insert(id)),
             ClusterPath::Table(name) | ClusterPath::Making(name) => drop(self.tables.insert(name)),
             ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => self.servers = true,
+            ClusterPath::Protocol => self.servers = true,
             ClusterPath::Numbers => {}
         }
     }
 
     /// What differs between two contents.
     fn between(old: &Content, new: &Content) -> Changed {
-        let is_other = old.master != new.master || old.intents != new.intents;
+        let is_other = old.master != new.master || old.intents != new.intents || old.protocol != new.protocol;
         let made =
             old.making.keys().chain(new.making.keys()).filter(|name| old.making.get(*name) != new.making.get(*name));
         let (old, new) = (&old.routes, &new.routes);
@@ -81,6 +82,7 @@ struct Content {
     intents: BTreeMap<ServerId, (u64, Intent)>,
     master: Option<(u64, Member)>,
     numbers: Option<(u64, RegionNumbers)>,
+    protocol: Option<(u64, u8)>,
     making: BTreeMap<String, (u64, Member)>,
 }
 
@@ -176,6 +178,10 @@ impl View {
     pub fn master(&self) -> Option<Member> {
         self.current.master.map(|(_, member)| member)
     }
+    /// Version of the protocol that the cluster speaks; `None` before the first server has come.
+    pub fn protocol(&self) -> Option<u8> {
+        self.current.protocol.map(|(_, protocol)| protocol)
+    }
     /// Which numbers were given to regions.
     pub fn numbers(&self) -> RegionNumbers {
         self.current.numbers.as_ref().map(|(_, numbers)| numbers.clone()).unwrap_or_default()
@@ -197,6 +203,7 @@ impl View {
             ClusterPath::Intent(id) => self.current.intents.get(id).map(|(version, _)| *version),
             ClusterPath::Master => self.current.master.map(|(version, _)| version),
             ClusterPath::Numbers => self.current.numbers.as_ref().map(|(version, _)| *version),
+            ClusterPath::Protocol => self.current.protocol.map(|(version, _)| version),
             ClusterPath::Making(name) => self.current.making.get(name).map(|(version, _)| *version),
             ClusterPath::Table(name) => self.routes().versioned_tables().get(name).map(|(version, _)| *version),
         }
@@ -244,6 +251,7 @@ impl Content {
             }
             ClusterPath::Master => self.master = Some((version, decode_value("master", value)?)),
             ClusterPath::Numbers => self.numbers = Some((version, decode_value("numbers of regions", value)?)),
+            ClusterPath::Protocol => self.protocol = Some((version, decode_value("version of the protocol", value)?)),
             ClusterPath::Making(name) => {
                 self.making.insert(name, (version, decode_value("maker of a table", value)?));
             }
@@ -259,6 +267,7 @@ impl Content {
             ClusterPath::Intent(id) => drop(self.intents.remove(&id)),
             ClusterPath::Master => self.master = None,
             ClusterPath::Numbers => self.numbers = None,
+            ClusterPath::Protocol => self.protocol = None,
             ClusterPath::Making(name) => drop(self.making.remove(&name)),
         }
     }

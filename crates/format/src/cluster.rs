@@ -28,6 +28,7 @@ pub use wishes::{Intent, RegionWish, Wishes};
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
 const NUMBERS_PATH: &str = "/leeward/regions";
+const PROTOCOL_PATH: &str = "/leeward/protocol";
 const TABLE_PREFIX: &str = "/leeward/table/";
 const REGION_PREFIX: &str = "/leeward/region/";
 const SERVER_PREFIX: &str = "/leeward/server/";
@@ -49,6 +50,8 @@ pub enum ClusterPath {
     Master,
     /// Which numbers were given to regions.
     Numbers,
+    /// [Version](crate::frame::PROTOCOL_VERSION) of the values of all other paths.
+    Protocol,
     /// Who makes the table of this name.
     Making(String),
 }
@@ -62,6 +65,8 @@ impl ClusterPath {
             Some(ClusterPath::Master)
         } else if path == NUMBERS_PATH {
             Some(ClusterPath::Numbers)
+        } else if path == PROTOCOL_PATH {
+            Some(ClusterPath::Protocol)
         } else if let Some(name) = path.strip_prefix(TABLE_PREFIX) {
             Some(ClusterPath::Table(name.to_owned()))
         } else if let Some(name) = path.strip_prefix(MAKING_PREFIX) {
@@ -85,6 +90,7 @@ impl fmt::Display for ClusterPath {
             ClusterPath::Intent(id) => write!(f, "{INTENT_PREFIX}{id}"),
             ClusterPath::Master => f.write_str(MASTER_PATH),
             ClusterPath::Numbers => f.write_str(NUMBERS_PATH),
+            ClusterPath::Protocol => f.write_str(PROTOCOL_PATH),
             ClusterPath::Making(name) => write!(f, "{MAKING_PREFIX}{name}"),
         }
     }

@@ -15,8 +15,11 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of the header before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
-/// Version written into every frame; others are refused.
+/// Version of frames that are kept: edits of manifests, the coordinator's log. Others are refused.
 pub const FRAME_VERSION: u8 = 1;
+/// Version of all that processes say to each other, and of what they keep at the coordinator. A change of any message, or of the value
+/// of any path, raises it. Who finds another one goes no further, and says so.
+pub const PROTOCOL_VERSION: u8 = 1;
 
 /// What a frame holds. A stream of one kind never accepts another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,27 @@ pub enum FrameKind {
     CoordinatorReply = 6,
     /// One persisted change of the embedded coordinator.
     CoordinatorLog = 7,
+}
+
+impl FrameKind {
+    /// Version of frames of this kind.
+    pub const fn version(self) -> u8 {
+        match self {
+            FrameKind::ManifestEdit | FrameKind::CoordinatorLog => FRAME_VERSION,
+            FrameKind::Control
+            | FrameKind::Request
+            | FrameKind::Reply
+            | FrameKind::CoordinatorRequest
+            | FrameKind::CoordinatorReply => PROTOCOL_VERSION,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            FrameKind::ManifestEdit | FrameKind::CoordinatorLog => "frame",
+            _ => "message",
+        }
+    }
 }
 
 /// Why bytes are not what they should be. The bytes come from a disk or a peer, so this is a fault, never a bug.
@@ -95,7 +119,7 @@ pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut (impl BufM
     postcard::serialize_with_flavor(body, Appending(&mut *out)).expect("serialising into memory cannot fail");
     let frame = &mut out.as_mut()[start..];
     let body_bytes = u32::try_from(frame.len() - FRAME_HEADER_BYTES).expect("a frame is under 4 GiB");
-    frame[4] = FRAME_VERSION;
+    frame[4] = kind.version();
     frame[5] = kind as u8;
     frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
     let crc = crc32c::crc32c(&frame[4..]);
@@ -133,8 +157,8 @@ pub fn frame_bytes(kind: FrameKind, bytes: &[u8], limit: usize) -> Result<Option
     if bytes.len() < FRAME_HEADER_BYTES {
         return Ok(None);
     }
-    if bytes[4] != FRAME_VERSION {
-        return Err(DecodeError::Version { what: "frame", found: bytes[4].into(), known: FRAME_VERSION.into() });
+    if bytes[4] != kind.version() {
+        return Err(DecodeError::Version { what: kind.name(), found: bytes[4].into(), known: kind.version().into() });
     }
     if bytes[6..8] != [0, 0] {
         return Err(DecodeError::invalid("frame", "reserved bytes are not 0"));

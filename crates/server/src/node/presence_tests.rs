@@ -76,5 +76,7 @@ fn every_reason_says_what_it_means() {
     assert!(say(&Absence::NoSession).contains("no session with the coordinator for 11 min"));
     assert!(say(&Absence::Registering).contains("has not taken this node's registration"));
     assert!(say(&Absence::Refused("full".into())).contains("refuses this node for 11 min: full"));
+    let other = say(&Absence::OtherProtocol { found: 3, own: 2 });
+    assert!(other.contains("speaks version 3 of the protocol, this program version 2: run the version"));
     assert!(say(&Absence::Withdrawn).contains("restart it"));
 }

@@ -1,0 +1,30 @@
+//! The first server says what is spoken, and who speaks otherwise stays away.
+
+use super::super::tests::Fixture;
+use super::*;
+use crate::CoordinatorOp;
+
+const PATH: &str = "/leeward/protocol";
+
+#[test]
+fn the_first_server_writes_down_what_it_speaks_and_then_registers() {
+    let mut fixture = Fixture::unconnected();
+    fixture.tell_tree(&[]);
+    let (_, op) = fixture.ask();
+    assert!(matches!(&op, CoordinatorOp::Create { path, ephemeral: false, .. } if path == PATH), "{op:?}");
+    assert!(fixture.asked.is_empty(), "it registers when that is written down");
+    fixture.change(PATH, Some(encode_value(&PROTOCOL_VERSION)));
+    let (_, op) = fixture.ask();
+    assert!(matches!(&op, CoordinatorOp::Create { path, .. } if path == "/leeward/server/1"), "{op:?}");
+}
+
+#[test]
+fn a_server_that_speaks_another_version_asks_for_nothing_and_says_why() {
+    let mut fixture = Fixture::unconnected();
+    fixture.tell_tree(&[(PATH, Some(encode_value(&(PROTOCOL_VERSION + 1))))]);
+    fixture.pass_a_second();
+    assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
+    let other = Absence::OtherProtocol { found: PROTOCOL_VERSION + 1, own: PROTOCOL_VERSION };
+    assert_eq!(fixture.agent.absence(), Some(other));
+    assert!(fixture.agent.can_change().is_err());
+}
