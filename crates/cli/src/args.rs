@@ -24,7 +24,9 @@ pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use pauses::PausesArgs;
 pub(crate) use replication::{CellArgs, ReplicationArgs};
-pub(crate) use table::{AlterTableArgs, CreateTableArgs, DescribeTableArgs, Preset, TableCommand, TableCommands};
+pub(crate) use table::{
+    AlterTableArgs, CreateTableArgs, DescribeTableArgs, DropTableArgs, Preset, TableCommand, TableCommands,
+};
 
 #[cfg(test)]
 #[path = "args_tests.rs"]
@@ -72,7 +74,7 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     /// Estimate how many keys and bytes a range has
     Count(CountArgs),
-    /// Make tables, and show those there are
+    /// Make, change and drop tables, and show those there are
     Table(TableCommands),
     /// Copy regions to stores of their own, while they are served
     Checkpoint(CheckpointArgs),

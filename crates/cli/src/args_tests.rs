@@ -36,7 +36,7 @@ Commands:
   del     Remove a key
   scan    Print keys and values in order
   count   Estimate how many keys and bytes a range has
-  table   Make tables, and show those there are
+  table   Make, change and drop tables, and show those there are
   checkpoint  Copy regions to stores of their own, while they are served
   ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
   regions  Show regions, who has them, and how far they are
@@ -81,6 +81,7 @@ fn every_page_has_an_example() {
         "scan",
         "count",
         "table create",
+        "table drop",
         "table list",
         "table describe",
         "regions",

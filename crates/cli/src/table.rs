@@ -1,7 +1,8 @@
-//! `leeward table`: makes and changes tables, and tells of those there are.
+//! `leeward table`: makes, changes and drops tables, and tells of those there are.
 
 use crate::args::{
-    AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, TableCommand, compression_text, placement_text,
+    AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, DropTableArgs, TableCommand, compression_text,
+    placement_text,
 };
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
@@ -15,7 +16,8 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a new table's regions may take until they are served, and how much more each of them.
+/// How long a new table's regions may take until they are served, or those of one that was dropped until they are removed; and how
+/// much more each of them.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
 const EACH_WITHIN: Duration = Duration::from_millis(30);
 /// How often that is looked at.
@@ -27,6 +29,7 @@ pub(crate) fn run(command: &TableCommand) -> Outcome {
     match command {
         TableCommand::Create(args) => create(args),
         TableCommand::Alter(args) => alter(args),
+        TableCommand::Drop(args) => drop_table(args),
         TableCommand::List(args) => list(&args.connect),
         TableCommand::Describe(args) => describe(args),
     }
@@ -51,6 +54,26 @@ fn alter(args: &AlterTableArgs) -> Outcome {
     };
     data::connect(&args.connect)?.alter_table(change)?;
     println!("table {} is changed; its regions follow: see `leeward table describe {}`", args.name, args.name);
+    Ok(true)
+}
+
+fn drop_table(args: &DropTableArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let name = &args.name;
+    let left = |map: &RegionMap| map.regions_of(name).len();
+    let regions = left(&client.region_map()?);
+    client.drop_table(name.clone())?;
+    let deadline = deadline(regions);
+    loop {
+        match left(&client.region_map()?) {
+            0 => break,
+            left if Instant::now() > deadline => {
+                return Err(format!("table {name} is dropped, but {left} of its regions are not removed yet").into());
+            }
+            _ => thread::sleep(LOOK),
+        }
+    }
+    println!("table {name} is dropped: {regions} regions");
     Ok(true)
 }
 

@@ -209,6 +209,18 @@ impl Client {
         }
     }
 
+    /// Drops a table: from then on there is none, and what it held is gone for good. Its regions are removed after that.
+    ///
+    /// # Errors
+    /// There is no such table, it is the default one, or the cluster does not answer in time; after `OpError::Unknown` it may have been
+    /// dropped.
+    pub fn drop_table(&self, table: TableName) -> Result<(), ClientError> {
+        match self.one(Op::DropTable { table })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
     /// Changes options of a table while it serves. Its regions follow a moment later; where members must be built anew, one after
     /// the other.
     ///

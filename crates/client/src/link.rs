@@ -328,7 +328,7 @@ fn op_bytes(op: &Op) -> usize {
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
-        Op::Wish { .. } | Op::Intend { .. } => 0,
+        Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
         Op::Digests { .. } | Op::SegmentContent { .. } => 0,
     }
 }

@@ -16,16 +16,18 @@ use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod agreement;
 mod alteration;
 mod asked;
+mod claims;
 mod creation;
 mod departure;
 mod ruling;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
+use claims::Claims;
 use creation::Creation;
 
 /// How a master goes about its work.
@@ -113,6 +115,10 @@ enum Purpose {
     Creation(Box<Creation>),
     /// An operator's change of a table.
     Alteration(Box<Alteration>),
+    /// What this server says that it has.
+    Disclaimer(BTreeSet<RegionId>),
+    /// A master removes what is left of tables.
+    Clearing,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +148,9 @@ pub struct Agent {
     master_since: Option<Nanos>,
     /// What this server, as the master, has yet to look at.
     docket: Docket,
+    /// Regions that are left of tables, as this master knows.
+    leftovers: BTreeSet<RegionId>,
+    claims: Claims,
     is_withdrawn: bool,
     /// Its process is about to end.
     is_departing: bool,
@@ -172,6 +181,8 @@ impl Agent {
             next_proposal: 1,
             master_since: None,
             docket: Docket::default(),
+            leftovers: BTreeSet::new(),
+            claims: Claims::default(),
             is_withdrawn: false,
             is_departing: false,
             restarting: BTreeMap::new(),
@@ -357,7 +368,7 @@ impl Agent {
                 match purpose {
                     Purpose::Creation(creation) => creation.refusal = Some(reason),
                     Purpose::Alteration(alteration) => alteration.refusal = Some(reason),
-                    Purpose::Plain | Purpose::Proposal(_) => {}
+                    Purpose::Plain | Purpose::Proposal(_) | Purpose::Disclaimer(_) | Purpose::Clearing => {}
                 }
                 Some(Answer { done: false, version: 0 })
             }
@@ -388,7 +399,8 @@ impl Agent {
             Purpose::Proposal(proposal) => proposal,
             Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
             Purpose::Alteration(alteration) => return self.settle_alteration(*alteration, outstanding.answer),
-            Purpose::Plain => return,
+            Purpose::Disclaimer(regions) => return self.settle_disclaimer(regions, outstanding.answer),
+            Purpose::Plain | Purpose::Clearing => return,
         };
         match outstanding.answer {
             Some(Answer { done: true, .. }) => self.outcomes.push((proposal.id, Outcome::Accepted)),
@@ -413,6 +425,7 @@ impl Agent {
         self.register();
         self.tell_departure();
         self.campaign();
+        self.carry_claims();
         self.carry_proposals();
         self.carry_creations();
         self.carry_alterations();

@@ -410,3 +410,51 @@ fn a_drained_server_that_restarts_stays_drained() {
     fixture.grant();
     assert!(fixture.agent.is_registered() && fixture.asked.is_empty());
 }
+
+#[test]
+fn a_master_removes_what_is_left_of_tables_and_nothing_else() {
+    let (mut fixture, _) = primary();
+    let leftover = |number: u32, table: &str| {
+        let config =
+            GroupConfig { start: format!("{number}").into(), ..GroupConfig::unassigned(RegionId(number), table) };
+        (format!("/leeward/region/{number}"), Some(encode_value(&config)))
+    };
+    fixture.change("/leeward/making/new", Some(encode_value(&member(2, 1))));
+    for (path, value) in [leftover(2, "old"), leftover(3, "new"), leftover(4, "old")] {
+        fixture.change(&path, value);
+    }
+    assert!(fixture.asked.is_empty(), "it is not the master");
+    let removed = |op: &CoordinatorOp| match op {
+        CoordinatorOp::All(ops) => ops
+            .iter()
+            .map(|op| match op {
+                CoordinatorOp::Delete { path, version: Some(_) } => path.replace("/leeward/region/", ""),
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    fixture.change(MASTER, Some(encode_value(&member(ME, 2))));
+    let (id, op) = fixture.ask();
+    assert_eq!(removed(&op), ["2", "4"]);
+    // One of them has changed meanwhile: it looks again.
+    let (path, value) = leftover(4, "old");
+    fixture.change(&path, value);
+    let version = fixture.version;
+    fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Stale { version }) });
+    assert_eq!(removed(&fixture.asked[0].1), ["2", "4"]);
+    fixture.grant();
+    assert!(fixture.asked.is_empty());
+    // Nothing is left of a table that cannot be read.
+    fixture.change("/leeward/table/new", Some(bytes::Bytes::new()));
+    fixture.change("/leeward/making/new", None);
+    assert!(fixture.asked.is_empty());
+    fixture.change("/leeward/making/new", Some(encode_value(&member(2, 1))));
+    fixture.change("/leeward/table/new", None);
+    assert!(fixture.asked.is_empty());
+    // Whoever made the other table is gone, and it is not there.
+    fixture.change("/leeward/making/new", None);
+    assert_eq!(removed(&fixture.asked[0].1), ["3"]);
+    fixture.grant();
+    assert!(fixture.agent.view().regions().all(|config| config.region == RegionId(1)) && fixture.asked.is_empty());
+}

@@ -14,6 +14,7 @@ use leeward_format::cluster::{
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
 use leeward_format::{DecodeError, RegionId, ServerId};
+use leeward_platform::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The mirror.
@@ -84,6 +85,8 @@ struct Content {
     numbers: Option<(u64, RegionNumbers)>,
     protocol: Option<(u64, u8)>,
     making: BTreeMap<String, (u64, Member)>,
+    /// Paths whose values make no sense here: perhaps another version's.
+    unread: BTreeSet<ClusterPath>,
 }
 
 impl View {
@@ -195,6 +198,43 @@ impl View {
         self.current.making.iter().map(|(table, (_, member))| (&table[..], *member))
     }
 
+    /// Whether the path has no value. What cannot be read is shown as if it were not there, but nothing follows from that.
+    pub fn lacks(&self, path: &ClusterPath) -> bool {
+        self.version_of(path).is_none() && !self.current.unread.contains(path)
+    }
+
+    /// Whether a region is one of a table that is not there and is not being made: what is left of one that was dropped, or of one
+    /// that was never made to its end. Nobody needs it.
+    pub fn is_leftover(&self, region: RegionId) -> bool {
+        let lacks_table = |table: &String| {
+            self.lacks(&ClusterPath::Table(table.clone())) && self.lacks(&ClusterPath::Making(table.clone()))
+        };
+        self.region(region).is_some_and(|config| lacks_table(&config.table))
+    }
+
+    /// Whether the region was there and is no more. That a region is not there says nothing: whoever lost the coordinator's data, and
+    /// began anew, knows of none.
+    pub fn is_gone(&self, region: RegionId) -> bool {
+        let is_given = |(_, numbers): &(u64, RegionNumbers)| numbers.has(region);
+        self.synced && self.lacks(&ClusterPath::Region(region)) && self.current.numbers.as_ref().is_some_and(is_given)
+    }
+
+    /// Whether the configuration of a region names `server`, in whatever life.
+    pub fn names(&self, region: RegionId, server: ServerId) -> bool {
+        let config = self.region(region).filter(|_| !planted(Bug::DestroyNamed));
+        config.is_some_and(|config| config.members().any(|member| member.server == server))
+    }
+
+    /// Whether the group of a region has as many members in sync as its table wants, and does not name `server`, so that what that one
+    /// has of it is not needed.
+    pub fn is_surplus(&self, region: RegionId, server: ServerId) -> bool {
+        let Some(config) = self.region(region).filter(|_| self.synced) else { return false };
+        let Some(table) = self.table(&config.table) else { return false };
+        let is_whole = config.in_sync().count() >= table.replicas as usize;
+        let is_settled = config.former.is_empty() && config.must_hear == 0;
+        is_whole && is_settled && !self.names(region, server)
+    }
+
     /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
         match path {
@@ -218,7 +258,10 @@ impl Content {
         if let Err(error) = self.put(path.clone(), change) {
             // Left out, as if it were not there: one damaged value must not take the process down.
             tracing::error!(path = change.path, version = change.version, %error, "the coordinator holds a value that makes no sense");
-            self.remove(path, change.version);
+            self.remove(path.clone(), change.version);
+            self.unread.insert(path);
+        } else {
+            self.unread.remove(&path);
         }
     }
 

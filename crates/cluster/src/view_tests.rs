@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::cluster::encode_value;
+use leeward_format::cluster::{Former, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::routing::Routing;
 use leeward_format::{Epoch, Incarnation, VolumeId};
@@ -124,4 +124,81 @@ fn values_that_make_no_sense_are_left_out() {
     assert!(
         matches!(op, CoordinatorOp::Delete { path, .. } if ClusterPath::parse(&path) == Some(ClusterPath::Region(RegionId(7))))
     );
+}
+
+/// A view of a whole group of two regions, of which server 9 is no member.
+fn whole() -> View {
+    let mut view = View::default();
+    view.handle(&UP);
+    let table = TableOptions { replicas: 2, ..TableOptions::default() };
+    let mut tree = Tree::new();
+    tree.apply(None, &bootstrap_op(&table, &[Bytes::from("m")])).unwrap();
+    view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
+    view.handle(&CoordinatorEvent::Synced { version: tree.version() });
+    put_group(&mut view, |_| {});
+    view
+}
+
+/// Region 1 has another configuration.
+fn put_group(view: &mut View, change: impl FnOnce(&mut GroupConfig)) {
+    let mut config = GroupConfig {
+        primary: Some(info(1, 5).member),
+        backups: vec![info(2, 5).member],
+        ..GroupConfig::unassigned(RegionId(1), "default")
+    };
+    change(&mut config);
+    let version = view.version() + 1;
+    view.handle(&changed("/leeward/region/1", version, Some(encode_value(&config))));
+}
+
+#[test]
+fn a_copy_is_surplus_only_where_a_settled_group_is_whole_without_it() {
+    let mut view = whole();
+    let is_surplus = |view: &View, server| view.is_surplus(RegionId(1), ServerId(server));
+    assert!(is_surplus(&view, 9) && !is_surplus(&view, 1) && !is_surplus(&view, 2));
+    assert!(!view.is_surplus(RegionId(2), ServerId(9)), "nobody has that yet");
+    assert!(!view.is_surplus(RegionId(7), ServerId(9)), "nobody knows of that");
+    let other_life = info(9, 4).member;
+    let needed: [fn(&mut GroupConfig, Member); 5] = [
+        |config, _| config.backups.clear(),
+        |config, other| config.learners.push(other),
+        |config, other| config.backups.push(other),
+        |config, other| config.former.push(Former { member: other, term: Epoch(1) }),
+        |config, _| config.must_hear = 2,
+    ];
+    for (number, change) in needed.into_iter().enumerate() {
+        put_group(&mut view, |config| change(config, other_life));
+        assert!(!is_surplus(&view, 9), "case {number}");
+        put_group(&mut view, |_| {});
+        assert!(is_surplus(&view, 9));
+    }
+    let version = view.version() + 1;
+    view.handle(&changed("/leeward/table/default", version, Some(Bytes::new())));
+    assert!(!is_surplus(&view, 9), "how many it wants cannot be read");
+    let table = TableOptions { replicas: 3, ..TableOptions::default() };
+    view.handle(&changed("/leeward/table/default", version + 1, Some(encode_value(&table))));
+    assert!(!is_surplus(&view, 9), "it wants one more");
+    let table = TableOptions { replicas: 1, ..table };
+    view.handle(&changed("/leeward/table/default", version + 2, Some(encode_value(&table))));
+    assert!(is_surplus(&view, 9));
+    view.handle(&CoordinatorEvent::Down);
+    assert!(!is_surplus(&view, 9), "who knows what it is now");
+}
+
+#[test]
+fn a_region_is_gone_only_if_its_number_was_given() {
+    let mut view = whole();
+    let gone = |view: &View| (0..5).filter(|region| view.is_gone(RegionId(*region))).collect::<Vec<u32>>();
+    assert!(gone(&view).is_empty());
+    let version = view.version();
+    view.handle(&changed("/leeward/region/2", version + 1, Some(Bytes::new())));
+    assert!(gone(&view).is_empty() && view.region(RegionId(2)).is_none(), "it is there, whatever it says");
+    view.handle(&changed("/leeward/region/2", version + 2, None));
+    assert_eq!(gone(&view), [2]);
+    view.handle(&CoordinatorEvent::Down);
+    assert!(gone(&view).is_empty(), "it may be there again by now");
+    // A coordinator that has lost its data.
+    view.handle(&UP);
+    view.handle(&CoordinatorEvent::Synced { version: 0 });
+    assert!(view.regions().next().is_none() && gone(&view).is_empty());
 }

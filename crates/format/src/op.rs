@@ -7,7 +7,7 @@
 use crate::cluster::{Intent, RegionWish};
 use crate::manifest::SegmentKind;
 use crate::routing::Routing;
-use crate::table::{NewTable, TableChange};
+use crate::table::{NewTable, TableChange, TableName};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -314,6 +314,12 @@ pub enum Op {
         /// What is to become of it; `None`: it may stay.
         intent: Option<Intent>,
     },
+    /// An operator's: there is to be no such table any more. Any node carries it out. Answers [`OpResult::Done`] once there is none,
+    /// before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default one.
+    DropTable {
+        /// The table.
+        table: TableName,
+    },
 }
 
 impl Op {
@@ -326,6 +332,7 @@ impl Op {
             Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
             Op::Wish { .. } | Op::Intend { .. } => true,
+            Op::DropTable { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
         }
     }
@@ -342,12 +349,12 @@ impl Op {
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
-            Op::Wish { .. } | Op::Intend { .. } => None,
+            Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => None,
         }
     }
     /// An operator's wish that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
-        let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. });
+        let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::DropTable { .. });
         is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that

@@ -38,11 +38,13 @@ pub enum Bug {
     VoidEverything,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
+    /// What a member has of a group that is whole is destroyed.
+    DestroyNamed,
 }
 
 impl Bug {
     /// Those that the simulation finds. No region is divided there, so [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 16] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -58,6 +60,7 @@ impl Bug {
         Bug::ServeUnheard,
         Bug::HandOverUndrained,
         Bug::VoidEverything,
+        Bug::DestroyNamed,
     ];
 }
 

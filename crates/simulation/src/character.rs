@@ -225,9 +225,9 @@ impl Character {
 
     /// Timing of its nodes. In every other seed a member may break its promises as long as it may owe an answer, so that primaries
     /// die while some members lack what others have; and tails are saved often, so that backups that build their index do it of
-    /// what they have just got. Not drawn.
+    /// what they have just got. What nobody needs is destroyed soon, since a run is short. Not drawn.
     pub(crate) fn timing(&self) -> NodeTiming {
-        let mut timing = NodeTiming::default();
+        let mut timing = NodeTiming { surplus_after: Nanos::from_millis(100), ..NodeTiming::default() };
         if self.is_patient() {
             timing.replication.promise_patience = timing.replication.answer_patience;
             timing.flush_interval = Nanos::from_millis(20);

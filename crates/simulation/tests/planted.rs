@@ -54,4 +54,5 @@ planted! {
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
     an_office_is_given_up_while_it_is_served: HandOverUndrained,
     every_promise_is_void_once_another_primary_is_appointed: VoidEverything,
+    what_members_have_is_destroyed: DestroyNamed,
 }

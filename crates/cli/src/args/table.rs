@@ -19,6 +19,8 @@ pub(crate) enum TableCommand {
     Create(Box<CreateTableArgs>),
     /// Change how a table is replicated, while it serves
     Alter(AlterTableArgs),
+    /// Drop a table with all that it holds, and wait until its regions are removed
+    Drop(DropTableArgs),
     /// Show all tables
     List(ListTablesArgs),
     /// Show the options and regions of a table, and about what they hold
@@ -118,6 +120,18 @@ impl CreateTableArgs {
         };
         NewTable { options, splits, numbers: self.recover.iter().copied().map(RegionId).collect() }
     }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  leeward table drop orders
+What the table holds is gone for good. The table `default` cannot be dropped.")]
+pub(crate) struct DropTableArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+    /// Its name
+    pub(crate) name: TableName,
 }
 
 /// First keys that part all keys into `regions` by their first two bytes.

@@ -188,7 +188,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
         Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,
-        Op::RepairSegment { .. } | Op::Wish { .. } | Op::Intend { .. } => OpResult::Done,
+        Op::RepairSegment { .. } | Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => OpResult::Done,
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },
     }

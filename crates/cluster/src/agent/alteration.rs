@@ -1,5 +1,5 @@
 //! Carries out an operator's wish that is one operation on one path: other options of a table, another primary or place for a
-//! region, a server that is to leave.
+//! region, a server that is to leave, a table that is to be no more.
 //!
 //! Invariant: a wish says what is to be, so carrying it out twice does no harm: after a lost connection, or when somebody else was
 //! faster, it is asked for again, until the view shows what was wished for.
@@ -8,7 +8,7 @@ use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::wishes::{may_leave, wished};
 use crate::{CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, Intent, RegionWish, encode_value};
-use leeward_format::table::{TableChange, unknown_table};
+use leeward_format::table::{DEFAULT_TABLE, TableChange, TableName, unknown_table};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 
@@ -24,6 +24,8 @@ enum Wish {
     Region(RegionId, RegionWish),
     /// What is to become of a server; `None`: nothing.
     Intent(ServerId, Option<Intent>),
+    /// There is to be no such table: the one whose options were made at this version.
+    Drop(TableName, u64),
 }
 
 impl Wish {
@@ -32,6 +34,7 @@ impl Wish {
             Wish::Table(change) => ClusterPath::Table(change.name.to_string()),
             Wish::Region(region, _) => ClusterPath::Region(*region),
             Wish::Intent(server, _) => ClusterPath::Intent(*server),
+            Wish::Drop(name, _) => ClusterPath::Table(name.to_string()),
         }
     }
 
@@ -61,6 +64,12 @@ impl Wish {
                 })
             }
             Wish::Intent(_, None) => Some(CoordinatorOp::Delete { path: text, version }),
+            Wish::Drop(name, meant) if version.is_some_and(|version| version != *meant) => {
+                return Err(format!(
+                    "table {name} was changed meanwhile: look at it, and drop it again if it is meant"
+                ));
+            }
+            Wish::Drop(..) => version.map(|_| CoordinatorOp::Delete { path: text, version }),
         })
     }
 }
@@ -104,10 +113,22 @@ impl Agent {
         self.wish(now, Wish::Intent(server, intent))
     }
 
-    fn wish(&mut self, now: Nanos, wish: Wish) -> Result<ProposalId, String> {
-        if !self.view.is_synced() {
-            return Err("the coordinator cannot be reached: nothing can be changed now".into());
+    /// Drops a table, for the operator: it is no more as soon as that is answered, and its regions are removed after that. Its
+    /// [`Outcome`] is never [`Outcome::Rejected`].
+    ///
+    /// # Errors
+    /// There is no such table, it is the default one, or the coordinator cannot be reached.
+    pub fn drop_table(&mut self, now: Nanos, name: &TableName) -> Result<ProposalId, String> {
+        if **name == *DEFAULT_TABLE {
+            return Err(format!("table {name} cannot be dropped: operations that name no table go there"));
         }
+        self.can_change()?;
+        let version = self.view.version_of(&ClusterPath::Table(name.to_string()));
+        self.wish(now, Wish::Drop(name.clone(), version.ok_or_else(|| unknown_table(name))?))
+    }
+
+    fn wish(&mut self, now: Nanos, wish: Wish) -> Result<ProposalId, String> {
+        self.can_change()?;
         wish.next(&self.view)?;
         let id = self.new_proposal();
         self.alterations.push_back(Alteration { id, wish, failed: 0, refusal: None });

@@ -96,3 +96,59 @@ fn what_cannot_be_is_refused() {
     let reason = fixture.agent.alter_table(fixture.now, build_index()).unwrap_err();
     assert!(reason.contains("cannot be reached"), "{reason}");
 }
+
+fn name(text: &str) -> TableName {
+    text.parse().expect("a name")
+}
+
+/// A table beside the default one.
+fn with_orders() -> Fixture {
+    let (mut fixture, _) = primary();
+    let orders = TableOptions { name: "orders".into(), ..TableOptions::default() };
+    fixture.change("/leeward/table/orders", Some(encode_value(&orders)));
+    fixture
+}
+
+fn drop_orders(fixture: &mut Fixture) -> ProposalId {
+    let id = fixture.agent.drop_table(fixture.now, &name("orders")).expect("it may be tried");
+    fixture.asked.extend(fixture.agent.take_ops());
+    id
+}
+
+#[test]
+fn a_table_is_dropped_as_it_was_when_that_was_asked_for() {
+    let mut fixture = with_orders();
+    let id = drop_orders(&mut fixture);
+    let is_drop = |op: &CoordinatorOp, at: u64| matches!(op, CoordinatorOp::Delete { path, version } if path == "/leeward/table/orders" && *version == Some(at));
+    let version = fixture.version;
+    assert!(is_drop(&fixture.asked[0].1, version));
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    let refused = fixture.agent.drop_table(fixture.now, &name("orders")).unwrap_err();
+    assert!(refused.starts_with("there is no table orders"), "{refused}");
+    let refused = fixture.agent.drop_table(fixture.now, &TableName::default()).unwrap_err();
+    assert!(refused.contains("cannot be dropped"), "{refused}");
+}
+
+#[test]
+fn a_table_that_is_another_by_now_is_not_dropped() {
+    for is_answered in [true, false] {
+        let mut fixture = with_orders();
+        let id = drop_orders(&mut fixture);
+        let (op, _) = fixture.ask();
+        let other = TableOptions { name: "orders".into(), l0_bytes: 1 << 20, ..TableOptions::default() };
+        if is_answered {
+            fixture.change("/leeward/table/orders", Some(encode_value(&other)));
+            let version = fixture.version;
+            fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
+        } else {
+            // It was dropped, and made again, while nobody was listening.
+            fixture.tell(CoordinatorEvent::Down);
+            fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
+            fixture.connect(&[("/leeward/table/orders", Some(encode_value(&other)))]);
+        }
+        let outcomes = fixture.outcomes();
+        let [(of, Outcome::Refused(why))] = &outcomes[..] else { panic!("{outcomes:?}") };
+        assert!(*of == id && why.contains("changed meanwhile"), "{why}");
+    }
+}

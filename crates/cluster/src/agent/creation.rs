@@ -71,6 +71,7 @@ impl Agent {
         if self.view.table(&table.options.name).is_some() {
             return Err(exists(&table));
         }
+        self.must_lack(&table)?;
         if let Some(region) = table.numbers.iter().find(|region| self.view.region(**region).is_some()) {
             return Err(format!("there is a region {region} already"));
         }
@@ -112,6 +113,7 @@ impl Agent {
     /// What is to be asked for next.
     fn next_step(&self, creation: &Creation) -> Result<(Step, CoordinatorOp), String> {
         let (table, name) = (&creation.table, &creation.table.options.name);
+        self.must_lack(table)?;
         let making = ClusterPath::Making(name.clone());
         let holds = self.view.version_of(&making);
         let mine = encode_value(&self.me.member);
@@ -157,6 +159,15 @@ impl Agent {
         }
         ops.push(hold);
         Ok((Step::Between, CoordinatorOp::All(ops)))
+    }
+
+    /// Refuses a table whose regions could be there although it is not shown: they would be taken for left over.
+    fn must_lack(&self, table: &NewTable) -> Result<(), String> {
+        let name = &table.options.name;
+        match self.view.lacks(&ClusterPath::Table(name.clone())) {
+            true => Ok(()),
+            false => Err(format!("the coordinator has a table {name} that this version of Leeward cannot read")),
+        }
     }
 
     /// Operations that remove what is there under the name of a table that is not there, but for the regions that were made for it

@@ -163,7 +163,7 @@ fn a_refusal_is_told_and_endless_contention_ends() {
     assert_eq!(fixture.outcomes(), [(id, Outcome::Refused("the coordinator is full".into()))]);
 
     // Something is there that the view cannot show.
-    fixture.change("/leeward/table/second", Some(bytes::Bytes::new()));
+    fixture.change("/leeward/regions", Some(bytes::Bytes::new()));
     let id = create(&mut fixture, named("second"));
     for _ in 0..MOST_ATTEMPTS {
         assert!(fixture.outcomes().is_empty());
@@ -172,6 +172,23 @@ fn a_refusal_is_told_and_endless_contention_ends() {
     }
     assert!(matches!(&fixture.outcomes()[..], [(of, Outcome::Refused(_))] if *of == id));
     assert!(fixture.asked.is_empty());
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_not_made_again() {
+    let (mut fixture, _) = primary();
+    let left = made_by_another(&fixture, &orders(), 2);
+    fixture.apply(left);
+    fixture.change("/leeward/table/orders", Some(bytes::Bytes::new()));
+    let refused = fixture.agent.create_table(fixture.now, orders()).unwrap_err();
+    assert!(refused.contains("cannot read"), "{refused}");
+    // Nor if it comes to be unreadable before the next step.
+    let id = create(&mut fixture, many());
+    fixture.change("/leeward/table/many", Some(bytes::Bytes::new()));
+    fixture.grant();
+    assert!(
+        matches!(&fixture.outcomes()[..], [(of, Outcome::Refused(why))] if *of == id && why.contains("cannot read"))
+    );
 }
 
 /// Grants whatever is asked for until there is an outcome; answers the steps of each operation.

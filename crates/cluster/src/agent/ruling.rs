@@ -1,6 +1,8 @@
 //! What an agent does while its server is the master.
 
 use super::{Agent, Purpose};
+use crate::CoordinatorOp;
+use crate::bootstrap::chunk;
 use crate::docket::{Decided, Docket};
 use crate::master::{Assign, Policy};
 use leeward_format::RegionId;
@@ -14,6 +16,7 @@ impl Agent {
         if !self.is_master() {
             self.master_since = None;
             self.docket = Docket::default();
+            self.leftovers.clear();
             self.told.clear();
             self.restarting.clear();
             return;
@@ -42,7 +45,28 @@ impl Agent {
             let op = self.replace(&config);
             self.submit(ClusterPath::Region(config.region), op, Purpose::Plain);
         }
+        self.clear_away(&looked_at);
         self.tell_of_waiting(looked_at);
+    }
+
+    /// Removes what is left of tables that were dropped, or never made to their end, as much of it at once as a coordinator takes;
+    /// some of it is among what was just looked at.
+    fn clear_away(&mut self, looked_at: &BTreeSet<RegionId>) {
+        for region in looked_at {
+            match self.view.is_leftover(*region) {
+                true => self.leftovers.insert(*region),
+                false => self.leftovers.remove(region),
+            };
+        }
+        let Some(first) = self.leftovers.first().copied() else { return };
+        let path = ClusterPath::Region(first);
+        if !self.is_free(&path) || self.asked.purposes().any(|purpose| matches!(purpose, Purpose::Clearing)) {
+            return;
+        }
+        let mut ops: Vec<CoordinatorOp> = self.leftovers.iter().map(|region| self.remove(*region)).collect();
+        ops.truncate(chunk(&ops));
+        tracing::info!(regions = ops.len(), first = first.0, "the master removes what is left of tables");
+        self.submit(path, CoordinatorOp::All(ops), Purpose::Clearing);
     }
 
     /// Tells the operator which of these regions wait for whom, if that has changed.

@@ -3,10 +3,13 @@
 use crate::probe::{Actor, LONG, Probe, Sink, State, sink};
 use crate::proxy::Proxy;
 use bytes::Bytes;
-use leeward_cluster::{Agent, ClusterOptions, CoordinatorError, CoordinatorEvent, CoordinatorOp, View, bootstrap_op};
-use leeward_format::cluster::{Member, ServerInfo, TableOptions};
+use leeward_cluster::{
+    Agent, ClusterOptions, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outcome, View, bootstrap_op,
+};
+use leeward_format::cluster::{GroupConfig, Member, ServerInfo, TableOptions};
 use leeward_format::coordinator::MAX_NODE_BYTES;
-use leeward_format::{Incarnation, ServerId, VolumeId};
+use leeward_format::table::{NewTable, TableName};
+use leeward_format::{Incarnation, MAX_KEY_BYTES, ServerId, VolumeId};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,7 +48,7 @@ pub(crate) trait Stage {
 pub(crate) type Case = (&'static str, fn(&dyn Stage));
 
 /// All of them.
-pub(crate) const CASES: [Case; 11] = [
+pub(crate) const CASES: [Case; 12] = [
     ("answers say what became of it", answers_say_what_became_of_it),
     ("everyone sees the same trees", everyone_sees_the_same_trees),
     ("several operations are done wholly or not at all", several_operations_are_done_wholly_or_not_at_all),
@@ -57,6 +60,7 @@ pub(crate) const CASES: [Case; 11] = [
     ("whoever is cut off knows before the others", whoever_is_cut_off_knows_before_the_others),
     ("a newcomer is told a large tree", a_newcomer_is_told_a_large_tree),
     ("agents elect and assign", agents_elect_and_assign),
+    ("a large table comes and goes", a_large_table_comes_and_goes),
 ];
 
 fn create(path: &str, value: &str, ephemeral: bool) -> CoordinatorOp {
@@ -371,6 +375,35 @@ fn agents_elect_and_assign(stage: &dyn Stage) {
     let index = runners.iter().position(|runner| runner.member == master).unwrap();
     runners.remove(index).client.abandon();
     run(&mut runners, |view| view.master().is_some_and(|now| now != master) && !view.is_live(master));
+}
+
+/// A table that takes several operations is made through one agent, dropped through another and made again, small.
+fn a_large_table_comes_and_goes(stage: &dyn Stage) {
+    let probe = stage.probe();
+    probe.submit(bootstrap_op(&TableOptions::default(), &[])).unwrap();
+    let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();
+    let is_assigned = |view: &View, regions: usize| {
+        let has_primary = |config: &GroupConfig| config.primary.is_some();
+        view.regions().count() == regions && view.regions().all(has_primary)
+    };
+    run(&mut runners, |view| is_assigned(view, 1));
+    let name: TableName = "large".parse().unwrap();
+    let options = TableOptions { name: name.to_string(), ..TableOptions::default() };
+    for regions in [200, 2] {
+        let key = |split: usize| Bytes::from(format!("{split:0MAX_KEY_BYTES$}"));
+        let table = NewTable::new(options.clone(), (1..regions).map(key).collect());
+        runners[1].agent.create_table(BootClock.now(), table).unwrap();
+        run(&mut runners, |view| {
+            let there = view.routes().regions_of(&name).count();
+            assert!([0, regions].contains(&there) || regions == 2, "its path comes last: {there} of {regions}");
+            is_assigned(view, 1 + regions)
+        });
+        runners[2].agent.drop_table(BootClock.now(), &name).unwrap();
+        run(&mut runners, |view| view.regions().count() == 1);
+    }
+    let outcomes = |runner: &mut Runner| runner.agent.take_outcomes().into_iter().map(|(_, outcome)| outcome);
+    let outcomes: Vec<Outcome> = runners.iter_mut().flat_map(outcomes).collect();
+    assert_eq!(outcomes, vec![Outcome::Accepted; 4]);
 }
 
 struct Runner {

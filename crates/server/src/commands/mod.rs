@@ -153,7 +153,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         // Judged where the table's options are known.
         Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
-        Op::Wish { .. } | Op::Intend { .. } => Ok(()),
+        Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::AlterTable { .. }
         | Op::Wish { .. }
         | Op::Intend { .. }
+        | Op::DropTable { .. }
         | Op::Checkpoint { .. }
         | Op::Digests { .. }
         | Op::SegmentContent { .. }

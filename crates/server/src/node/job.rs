@@ -87,6 +87,8 @@ pub(super) enum Outcome {
     Followed { replica: Option<Box<Replica>>, result: Result<Done, String> },
     /// A compaction of a copy that builds its own index ended.
     Built(Result<Box<CompactionDone>, Error>),
+    /// A copy that nobody needs was destroyed.
+    Destroyed(Result<(), Error>),
     /// A compaction built a segment, or is complete.
     Stepped { compaction: Box<Compaction>, step: Result<Stepped, Error> },
     /// A compaction was installed at the primary.

@@ -84,7 +84,13 @@ impl Node {
             let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
             if is_named || self.slots.contains_key(&region) {
                 self.configure(now, region);
+                self.look_for_surplus(now, region);
             }
+        }
+        if changed.servers {
+            // Also those of regions that are not there.
+            let all: Vec<RegionId> = self.slots.keys().copied().collect();
+            all.into_iter().for_each(|region| self.look_for_surplus(now, region));
         }
         self.route_again(now);
     }

@@ -34,6 +34,7 @@ mod report;
 mod serving;
 mod slot;
 pub mod status;
+mod surplus;
 mod waiting;
 mod wall;
 
@@ -65,6 +66,7 @@ use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use surplus::Surplus;
 use wall::Wall;
 
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
@@ -112,11 +114,18 @@ pub struct NodeTiming {
     pub flush_interval: Nanos,
     /// Bytes a second that are read to build learners; 0: as many as it can.
     pub catch_up_bytes: u64,
+    /// For so long a group must be whole without this node before what it has of it is destroyed: it may be asked back.
+    pub surplus_after: Nanos,
 }
 
 impl Default for NodeTiming {
     fn default() -> Self {
-        NodeTiming { replication: Timing::default(), flush_interval: Nanos::from_secs(1), catch_up_bytes: 0 }
+        NodeTiming {
+            replication: Timing::default(),
+            flush_interval: Nanos::from_secs(1),
+            catch_up_bytes: 0,
+            surplus_after: Nanos::from_secs(10),
+        }
     }
 }
 
@@ -195,6 +204,7 @@ pub struct Node {
     slots: BTreeMap<RegionId, Slot>,
     forwarding: Forwarding,
     flush_interval: Nanos,
+    surplus_after: Nanos,
     leases_asked: Nanos,
     tails_saved: Nanos,
     /// Bytes that had come over the fabric then.
@@ -207,6 +217,7 @@ pub struct Node {
     /// What the coordinator said in this turn is not followed yet.
     has_heard_coordinator: bool,
     presence: Presence,
+    surplus: Surplus,
     /// It has been registered in this life, so that its number on the fabric is its own.
     has_joined: bool,
     /// Why it serves nobody, if another process has its number.
@@ -246,6 +257,7 @@ impl Node {
             slots,
             forwarding: Forwarding::new(me),
             flush_interval: parts.timing.flush_interval,
+            surplus_after: parts.timing.surplus_after,
             leases_asked: Nanos::ZERO,
             tails_saved: Nanos::ZERO,
             received_at_save: 0,
@@ -254,6 +266,7 @@ impl Node {
             look_at_all: true,
             has_heard_coordinator: false,
             presence: Presence::new(now),
+            surplus: Surplus::default(),
             has_joined: false,
             twin: None,
         }
@@ -285,8 +298,12 @@ impl Node {
                 if let Outcome::Proved { to, result } = done.outcome {
                     return self.answers.push((to, result));
                 }
-                let slot = self.slots.get_mut(&done.region).expect("slots are never removed");
+                let slot = self.slots.get_mut(&done.region).expect("a slot is given up when no job has its copy");
+                let is_destroyed = matches!(done.outcome, Outcome::Destroyed(_));
                 slot.job_done(now, done.outcome, &mut self.context, &mut self.answers);
+                if is_destroyed {
+                    self.forget(done.region);
+                }
             }
         }
     }
@@ -374,6 +391,7 @@ impl Node {
             slot.follow_wishes(&self.context);
             slot.waiting.expire(now, slot.id, &mut self.answers);
         }
+        self.clear_surplus(now);
         self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
             self.leases_asked = now;
@@ -468,7 +486,9 @@ impl Node {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
                 if !self.slots.contains_key(&region) {
                     self.configure(now, region);
+                    self.look_for_surplus(now, region);
                 }
+                self.surplus.is_asked_for(now, region);
                 let slot = self.slots.get_mut(&region).expect("it is there by now");
                 let office = Office { primary: from, term, session };
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
@@ -497,6 +517,10 @@ impl Node {
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
             (Ok(()), Op::Wish { region, wish }) => {
                 let asked = self.context.agent.wish_of_region(now, region, wish);
+                self.wish(to, asked);
+            }
+            (Ok(()), Op::DropTable { table }) => {
+                let asked = self.context.agent.drop_table(now, &table);
                 self.wish(to, asked);
             }
             (Ok(()), Op::Intend { server, intent }) => {

@@ -51,15 +51,15 @@ pub(super) struct Slot {
     pub(super) backup: Backup,
     pub(super) holding: Holding,
     /// Work of the backup that waits for the copy.
-    work: Option<Work>,
+    pub(super) work: Option<Work>,
     /// The region of a copy that builds its own index, as of its last piece of work.
     pub(super) building: Option<Arc<Region>>,
     /// A compaction of such a one goes on.
-    is_building: bool,
+    pub(super) is_building: bool,
     /// What such compactions did.
     pub(super) compacted: CompactionTotals,
     /// It was chosen as the primary, and hears who has the longest copy.
-    candidate: Option<Candidate>,
+    pub(super) candidate: Option<Candidate>,
     /// Operations that wait for it to serve.
     pub(super) waiting: WaitingRoom,
     /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
@@ -212,7 +212,8 @@ impl Slot {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 self.holding = Holding::Broken(error.to_string());
             }
-            (Ok(_), None) => unreachable!("an office is assumed by a configuration"),
+            // The region is no more.
+            (Ok(region), None) => self.reopen(region, context),
         }
     }
 
@@ -238,7 +239,12 @@ impl Slot {
         let Holding::Retiring(serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
             unreachable!("just seen");
         };
-        let region = serving.region;
+        self.reopen(serving.region, context);
+    }
+
+    /// Makes a copy again of what was open.
+    fn reopen(&mut self, region: Arc<Region>, context: &mut Context) {
+        self.holding = Holding::Reopening;
         let retire = move || Outcome::Retired(region.into_replica().map(Box::new));
         context.spawn(self.id, Activity::Engine.of_primary(), retire);
     }
@@ -428,6 +434,7 @@ impl Slot {
                 self.built(result);
                 self.build(context);
             }
+            Outcome::Destroyed(result) => self.destroyed(result),
             other => self.serving_job_done(now, other, context),
         }
         self.act_as_backup(context);

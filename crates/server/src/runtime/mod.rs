@@ -434,6 +434,7 @@ fn timing(config: &NodeConfig) -> NodeTiming {
         },
         flush_interval: Nanos::from_millis(config.flush_interval_ms),
         catch_up_bytes: u64::from(config.catch_up_mib_per_second) << 20,
+        ..NodeTiming::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::identity::wish;
 use super::*;
+use leeward_format::cluster::RegionWish;
 use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
 
@@ -112,4 +113,90 @@ fn of_creations_at_the_same_time_each_name_is_made_once() {
     let mut numbers: Vec<u32> = map.regions.iter().map(|config| config.region.0).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=14).collect::<Vec<_>>(), "each region has a number of its own");
+}
+
+/// What a node has: segments in use, and the regions that it knows of, or has anything of.
+fn holdings(server: &Server) -> (u64, Vec<u32>, Vec<u32>) {
+    let snapshot = server.snapshot().expect("the node answers");
+    let configured = snapshot.map.regions.iter().map(|config| config.region.0).collect();
+    let here = snapshot.status.regions.iter().map(|region| region.region.0).collect();
+    (snapshot.status.device.segment_bytes_used, configured, here)
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_table_that_is_dropped_leaves_nothing_behind() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET key default"), "+OK");
+    let used = |cluster: &Cluster| cluster.servers.iter().map(|server| holdings(server).0).collect::<Vec<_>>();
+    let before = used(&cluster);
+    assert_eq!(create(&cluster, 0, "orders", &["g", "p"]), OpResult::Done);
+    let mut orders = select(&cluster, 1, "orders");
+    for key in ["apple", "key", "zebra"] {
+        assert_eq!(orders.run_until_served(&format!("SET {key} order")), "+OK");
+    }
+    wait_until("every member has a segment of the logs", || {
+        used(&cluster).iter().zip(&before).all(|(used, before)| used > before)
+    });
+    // A node that is down meanwhile finds out when it is back.
+    let down = cluster.servers.pop().expect("node 3");
+    down.stop();
+    let drop_it = |cluster: &Cluster, table: &str| {
+        let table = table.parse().expect("a name");
+        wish(&cluster.servers[0].info().native_address, &Op::DropTable { table })
+    };
+    assert_eq!(drop_it(&cluster, "orders"), OpResult::Done);
+    for refused in [drop_it(&cluster, "orders"), drop_it(&cluster, "default")] {
+        assert!(matches!(refused, OpResult::Error(OpError::Invalid(_))), "{refused:?}");
+    }
+    wait_until("the node has heard of it", || orders.run("GET key").starts_with("-ERR there is no table orders"));
+    let is_clean =
+        |server: &Server| matches!(holdings(server), (_, configured, here) if configured == [1, 2] && here == [1, 2]);
+    wait_until("regions and copies are gone", || cluster.servers.iter().all(is_clean));
+    let server = start(&cluster.config(3, 3)).expect("the node again");
+    cluster.servers.push(server);
+    wait_until("its copies are gone as well", || is_clean(&cluster.servers[2]));
+    wait_until("the space is free", || used(&cluster) == before);
+
+    // Another of that name is another.
+    assert_eq!(create(&cluster, 2, "orders", &[]), OpResult::Done);
+    let mut orders = select(&cluster, 0, "orders");
+    assert_eq!(orders.run_until_served("GET key"), "$-1");
+    assert_eq!(holdings(&cluster.servers[0]).1, [1, 2, 6]);
+    assert_eq!(cluster.client(1).run_until_served("GET key"), "default");
+}
+
+#[test]
+fn a_copy_that_was_moved_away_is_destroyed_after_a_while() {
+    let cluster = Cluster::start(4);
+    assert_eq!(create(&cluster, 0, "orders", &[]), OpResult::Done);
+    let mut orders = select(&cluster, 0, "orders");
+    assert_eq!(orders.run_until_served("SET key order"), "+OK");
+    let region = RegionId(3);
+    let group = || {
+        let map = cluster.servers[0].snapshot().expect("the node answers").map;
+        map.regions.into_iter().find(|config| config.region == region).expect("it is there")
+    };
+    wait_until("three members are in sync", || group().in_sync().count() == 3);
+    let members: Vec<u32> = group().members().map(|member| member.server.0).collect();
+    let to = (1..=4).find(|server| !members.contains(server)).expect("a server has no copy");
+    let from = members[2];
+    let wished = RegionWish::Move { from: ServerId(from), to: ServerId(to) };
+    let wished = Op::Wish { region, wish: wished };
+    assert_eq!(wish(&cluster.servers[0].info().native_address, &wished), OpResult::Done);
+    let has = |server: u32| holdings(&cluster.servers[server as usize - 1]).2.contains(&region.0);
+    wait_until("the copy is where it was wished", || {
+        group().in_sync().count() == 3 && group().in_sync().all(|member| member.server.0 != from)
+    });
+    assert!(has(from), "it may be asked back");
+    wait_until("nobody needs the other any more", || !has(from));
+    assert!(members[..2].iter().chain([&to]).all(|server| has(*server)));
+    assert_eq!(orders.run("GET key"), "order");
 }

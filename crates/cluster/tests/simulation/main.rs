@@ -5,7 +5,11 @@
 //! is acknowledged only while every in-sync member runs. A killed primary keeps on disk what it had acknowledged; a
 //! killed backup keeps any part of what it had not flushed, even if it was promoted but had not taken office.
 //!
+//! - `tables`: tables that come and go, and copies that nobody needs.
+//!
 //! `LEEWARD_SEED=n cargo test -p leeward-cluster --test simulation` replays one seed.
+
+mod tables;
 
 use bytes::Bytes;
 use leeward_cluster::{
@@ -17,6 +21,7 @@ use leeward_format::coordinator::Change;
 use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tables::Tables;
 
 const REGIONS: u32 = 4;
 const SEEDS: u64 = 150;
@@ -38,6 +43,10 @@ struct Process {
     outbox: VecDeque<(Nanos, u64, CoordinatorOp)>,
     memory: BTreeMap<RegionId, Copy>,
     proposals: BTreeMap<ProposalId, GroupConfig>,
+    /// Tables that it was asked to make or to drop.
+    wishes: BTreeMap<ProposalId, String>,
+    /// Copies that it is about to destroy.
+    leaving: BTreeSet<RegionId>,
     /// Stopped, but not dead: it acts on old knowledge once it goes on.
     paused_until: Nanos,
 }
@@ -58,6 +67,7 @@ struct Cluster {
     acknowledged: BTreeMap<RegionId, Lsn>,
     /// Every configuration that was ever made.
     made: BTreeSet<(RegionId, Epoch, Vec<u8>)>,
+    tables: Tables,
     promotions: u32,
     all_restarted: u32,
 }
@@ -85,12 +95,14 @@ impl Cluster {
             truth: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             made: BTreeSet::new(),
+            tables: Tables::default(),
             promotions: 0,
             all_restarted: 0,
         };
         for change in applied.changes {
             if let Some(ClusterPath::Region(id)) = ClusterPath::parse(&change.path) {
                 cluster.truth.insert(id, decode_value("region", &change.value.unwrap()).unwrap());
+                cluster.tables.given.insert(id);
             }
         }
         cluster
@@ -128,6 +140,8 @@ impl Cluster {
             outbox: VecDeque::new(),
             memory,
             proposals: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             paused_until: self.now,
         };
         self.processes.insert(server, process);
@@ -213,6 +227,9 @@ impl Cluster {
         let result = match self.tree.apply(Some(session), op) {
             Ok(applied) => {
                 self.broadcast(applied.changes);
+                if matches!(op, CoordinatorOp::All(_)) {
+                    self.check_tables();
+                }
                 Ok(applied.version)
             }
             Err(error) => Err(error),
@@ -224,9 +241,14 @@ impl Cluster {
 
     /// Checks a change of a region against the rules, and lets the data follow it.
     fn observe(&mut self, change: &Change) {
-        let Some(ClusterPath::Region(region)) = ClusterPath::parse(&change.path) else { return };
-        let new: GroupConfig = decode_value("region", change.value.as_ref().expect("regions stay")).unwrap();
-        let old = self.truth.insert(region, new.clone()).expect("regions are made at the start");
+        let Some(ClusterPath::Region(region)) = ClusterPath::parse(&change.path) else {
+            return self.observe_table(change);
+        };
+        let new = change.value.as_ref().map(|value| decode_value::<GroupConfig>("region", value).unwrap());
+        let (Some(old), Some(new)) = (self.truth.get(&region).cloned(), new.clone()) else {
+            return self.observe_coming_or_going(region, new);
+        };
+        self.truth.insert(region, new.clone());
         let seed = self.seed;
         assert_eq!(new.epoch, old.epoch.next(), "seed {seed}: {old:?} -> {new:?}");
         assert_eq!(new.term == old.term, new.primary == old.primary, "seed {seed}: {old:?} -> {new:?}");
@@ -285,7 +307,7 @@ impl Cluster {
         }
         for member in config.in_sync().collect::<Vec<_>>() {
             let copy = (self.truth[&region].term, held);
-            self.processes.get_mut(&member.server).expect("it runs").memory.insert(region, copy);
+            self.processes.get_mut(&member.server).expect("it runs").receive(region, copy);
             self.disks.insert((member.server, region), copy);
         }
     }
@@ -313,7 +335,7 @@ impl Cluster {
         let lsn = self.processes[&primary].memory.get(&region).copied().unwrap_or_default().1.next();
         for member in members {
             let process = self.processes.get_mut(&member.server).expect("it runs");
-            process.memory.insert(region, (term, lsn));
+            process.receive(region, (term, lsn));
         }
         self.disks.insert((primary, region), (term, lsn));
         self.acknowledged.insert(region, lsn);
@@ -331,7 +353,7 @@ impl Cluster {
         for old in mine {
             let dead = old.backups.iter().copied().find(|backup| self.running(*backup).is_none());
             let ready = old.learners.first().copied().filter(|learner| self.running(*learner).is_some());
-            let serves = self.truth[&old.region] == old && self.serves(old.region);
+            let serves = self.truth.get(&old.region) == Some(&old) && self.serves(old.region);
             let new = match (dead, ready) {
                 (Some(dead), _) => old.without(dead),
                 _ if serves && !old.former.is_empty() && self.random.bool() => old.settled(),
@@ -339,7 +361,7 @@ impl Cluster {
                     // It is brought to what its primary has before the primary proposes it.
                     let copy = self.processes[&server].memory.get(&old.region).copied().unwrap_or((old.term, Lsn(0)));
                     let copy = (old.term, copy.1);
-                    self.processes.get_mut(&learner.server).expect("it runs").memory.insert(old.region, copy);
+                    self.processes.get_mut(&learner.server).expect("it runs").receive(old.region, copy);
                     self.disks.insert((learner.server, old.region), copy);
                     old.with_backup(learner)
                 }
@@ -370,7 +392,7 @@ impl Cluster {
             }
         }
         for (server, region, copy) in mirrored {
-            self.processes.get_mut(&server).expect("it runs").memory.insert(region, copy);
+            self.processes.get_mut(&server).expect("it runs").receive(region, copy);
         }
     }
 
@@ -397,15 +419,21 @@ impl Cluster {
             if now.as_millis().is_multiple_of(100) {
                 process.agent.tick(now);
             }
+            self.destroy_unneeded(server);
+            let process = self.processes.get_mut(&server).expect("nobody is killed here");
             let ops = process.agent.take_ops();
             for (proposal, outcome) in process.agent.take_outcomes() {
+                if let Some(table) = process.wishes.remove(&proposal) {
+                    self.tables.judge(self.seed, &table, outcome);
+                    continue;
+                }
                 let config = process.proposals.remove(&proposal).expect("one outcome a proposal");
                 let made = self.made.contains(&fingerprint(&config));
                 let seen = process.agent.view().region(config.region) == Some(&config);
                 match outcome {
                     Outcome::Accepted => assert!(made, "seed {}: {config:?}", self.seed),
                     Outcome::Rejected => assert!(!seen, "seed {}: {config:?}", self.seed),
-                    Outcome::Refused(reason) => unreachable!("nobody makes tables here: {reason}"),
+                    Outcome::Refused(reason) => unreachable!("a proposal is made or is not: {reason}"),
                 }
             }
             for (id, op) in ops {
@@ -456,6 +484,9 @@ impl Cluster {
             if faults && chance < 4 {
                 self.misfortune();
             }
+            if faults && chance == 999 {
+                self.wish_for_tables();
+            }
             for server in self.processes.keys().copied().collect::<Vec<_>>() {
                 if !self.processes[&server].up && self.random.u32(..200) == 0 {
                     self.connect(server);
@@ -464,12 +495,15 @@ impl Cluster {
                     self.propose(server);
                 }
             }
-            let region = RegionId(self.random.u32(1..=REGIONS));
-            self.write(region);
-            self.mirror_to_learners();
-            if self.random.u32(..50) == 0 {
-                self.take_office(region);
+            for _ in 0..self.truth.len().div_ceil(REGIONS as usize) {
+                let region = self.random.usize(..self.truth.len());
+                let region = *self.truth.keys().nth(region).expect("the first table stays");
+                self.write(region);
+                if self.random.u32(..50) == 0 {
+                    self.take_office(region);
+                }
             }
+            self.mirror_to_learners();
         }
     }
 
@@ -487,6 +521,7 @@ impl Cluster {
         for process in self.processes.values_mut() {
             assert!(process.agent.is_registered(), "seed {seed}");
             assert!(process.proposals.is_empty(), "seed {seed}: every proposal has its outcome");
+            assert!(process.wishes.is_empty(), "seed {seed}: every wish has its outcome");
             maps.insert(format!("{:?}", process.agent.view().routes().region_map()));
         }
         assert_eq!(maps.len(), 1, "seed {seed}: everyone has the same map");
@@ -496,18 +531,19 @@ impl Cluster {
                 assert_eq!(self.processes[&member.server].member, member, "seed {seed}: {config:?}");
             }
         }
+        self.check_that_nothing_is_left();
     }
 }
 
-/// Runs one seed; how many promotions there were, and how many of them after everyone had restarted.
-fn run_seed(seed: u64) -> (u32, u32) {
+/// Runs one seed; answers the cluster as it was left.
+fn run_seed(seed: u64) -> Cluster {
     let mut cluster = Cluster::new(seed, if seed.is_multiple_of(3) { 5 } else { 3 });
     for server in cluster.down.clone() {
         cluster.start(server);
     }
     cluster.run(20_000, true);
     cluster.settle();
-    (cluster.promotions, cluster.all_restarted)
+    cluster
 }
 
 #[test]
@@ -516,15 +552,18 @@ fn replica_groups_keep_the_rules_and_every_acknowledged_write() {
         run_seed(seed.parse().expect("LEEWARD_SEED is a number"));
         return;
     }
-    let (mut promotions, mut all_restarted) = (0, 0);
+    let (mut promotions, mut all_restarted, mut made, mut destroyed) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
-        let (some, restarted) = run_seed(seed);
-        promotions += some;
-        all_restarted += restarted;
+        let cluster = run_seed(seed);
+        promotions += cluster.promotions;
+        all_restarted += cluster.all_restarted;
+        made += cluster.tables.made;
+        destroyed += cluster.tables.destroyed;
     }
     assert!(
-        promotions > 1000 && all_restarted > 50,
-        "too little happened: {promotions} promotions, {all_restarted} after all restarted"
+        promotions > 1000 && all_restarted > 50 && made > 300 && destroyed > 1000,
+        "too little happened: {promotions} promotions, {all_restarted} after all restarted, {made} tables made, {destroyed} copies \
+         destroyed"
     );
 }
 
