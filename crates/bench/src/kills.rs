@@ -8,11 +8,12 @@
 use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::report::Kill;
+use crate::worker::UNBOUNDED;
 use crate::ycsb::{BenchError, DevCluster, Options, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
 use leeward_client::{
-    ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, TableOptions, Ticket,
+    ClientOptions, Condition, GroupConfig, Lifetime, Op, OpError, OpResult, RegionMap, Session, TableOptions, Ticket,
 };
 use leeward_format::cluster::Acknowledge;
 use leeward_format::table::TableChange;
@@ -43,6 +44,8 @@ pub(crate) struct Kills<'a> {
     ledger: &'a Ledger,
     session: Session,
     every: Duration,
+    /// How long a region is probed after a kill.
+    deadline: Duration,
     /// Kills still to be made; `None` for as many as the time allows.
     left: Option<u32>,
     /// Members in sync over all groups when the run began: what every kill must return to.
@@ -78,6 +81,7 @@ impl<'a> Kills<'a> {
             ledger,
             session,
             every,
+            deadline: options.deadline,
             left: options.kills,
             whole: members_in_sync(&map),
             made: Vec::new(),
@@ -152,7 +156,7 @@ impl<'a> Kills<'a> {
         // Where nobody else would serve, the unavailable time is its own recovery.
         let lone = map.servers.len() <= 1;
         let restart_at = killed + if lone { Duration::ZERO } else { RESTART_WITHIN };
-        let mut probes = Probes::new(&mut self.session, &regions, after);
+        let mut probes = Probes::new(&mut self.session, &regions, after, killed + self.deadline);
         let mut restarted = None;
         while restarted.is_none() || !probes.is_over() {
             if restarted.is_none() && (probes.is_over() || Instant::now() >= restart_at) {
@@ -218,27 +222,33 @@ impl<'a> Kills<'a> {
 struct Probes {
     /// Which region's each is; `None`: the change.
     tickets: HashMap<Ticket, Option<usize>>,
+    /// By region.
+    writes: Vec<Op>,
+    /// Until then one whose outcome is unknown, as whoever was not heard of for long may be told, is sent anew.
+    until: Instant,
     /// Seconds from the kill to the first acknowledged write to each region; `None` where none was within the deadline.
     seconds: Vec<Option<f64>>,
 }
 
 impl Probes {
-    fn new(session: &mut Session, regions: &[&GroupConfig], change: Option<TableChange>) -> Probes {
+    fn new(session: &mut Session, regions: &[&GroupConfig], change: Option<TableChange>, until: Instant) -> Probes {
         let mut tickets = HashMap::new();
         if let Some(change) = change {
-            tickets.insert(session.submit(vec![Op::AlterTable { change: Box::new(change) }]), None);
+            let alter = vec![Op::AlterTable { change: Box::new(change) }];
+            tickets.insert(session.submit(alter).expect(UNBOUNDED), None);
         }
-        for (at, group) in regions.iter().enumerate() {
-            let op = Op::Put {
-                key: probe_key(group),
-                value: "probe".into(),
-                when: Condition::Always,
-                want_old: false,
-                lifetime: Lifetime::Forever,
-            };
-            tickets.insert(session.submit(vec![op]), Some(at));
+        let write = |group: &&GroupConfig| Op::Put {
+            key: probe_key(group),
+            value: "probe".into(),
+            when: Condition::Always,
+            want_old: false,
+            lifetime: Lifetime::Forever,
+        };
+        let writes: Vec<Op> = regions.iter().map(write).collect();
+        for (at, write) in writes.iter().enumerate() {
+            tickets.insert(session.submit(vec![write.clone()]).expect(UNBOUNDED), Some(at));
         }
-        Probes { tickets, seconds: vec![None; regions.len()] }
+        Probes { tickets, writes, until, seconds: vec![None; regions.len()] }
     }
 
     fn is_over(&self) -> bool {
@@ -255,12 +265,20 @@ impl Probes {
                 Some(Some(at)) if matches!(done.results[..], [OpResult::Put { .. }]) => {
                     self.seconds[at] = Some(killed.elapsed().as_secs_f64());
                 }
+                Some(Some(at)) if is_unknown(&done.results) && Instant::now() < self.until => {
+                    let again = session.submit(vec![self.writes[at].clone()]).expect(UNBOUNDED);
+                    self.tickets.insert(again, Some(at));
+                }
                 Some(None) => done.results.iter().try_for_each(is_done)?,
                 _ => {}
             }
         }
         Ok(())
     }
+}
+
+fn is_unknown(answers: &[OpResult]) -> bool {
+    matches!(answers, [OpResult::Error(OpError::Unknown(_))])
 }
 
 fn is_done(answer: &OpResult) -> Result<(), BenchError> {

@@ -2,6 +2,7 @@
 
 use crate::keys::{key, sequence_of};
 use crate::ledger::Ledger;
+use crate::worker::UNBOUNDED;
 use crate::ycsb::{BenchError, Options, client_options};
 use leeward_client::{ClientError, Op, OpResult, Session};
 use std::collections::HashMap;
@@ -60,7 +61,8 @@ fn read_back(options: &Options, ledger: &Ledger, records: &[u64]) -> Result<Veri
     loop {
         while asked.len() < options.depth.max(64) {
             let Some(record) = left.next() else { break };
-            asked.insert(session.submit(vec![Op::Get { key: key(*record) }]), *record);
+            let ticket = session.submit(vec![Op::Get { key: key(*record) }]).expect(UNBOUNDED);
+            asked.insert(ticket, *record);
         }
         if asked.is_empty() {
             return Ok(verified);

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How long a thread waits for answers before it looks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
+/// The client's options say so.
+pub(crate) const UNBOUNDED: &str = "as much as one likes may be under way";
+
 /// What the threads of a phase share.
 pub(crate) struct Shared<'a> {
     pub(crate) workload: Workload,
@@ -192,7 +195,7 @@ impl<'a> Worker<'a> {
     }
 
     fn submit(&mut self, op: Op, flight: Flight) {
-        let ticket = self.session.submit(vec![op]);
+        let ticket = self.session.submit(vec![op]).expect(UNBOUNDED);
         self.flights.insert(ticket, flight);
     }
 
@@ -243,10 +246,13 @@ impl<'a> Worker<'a> {
         if let Some(sequence) = flight.sequence {
             match error {
                 // It may have happened: it stays among the possible values.
-                OpError::Unknown(_) | OpError::Unavailable(_) => {}
+                OpError::Unknown(_) | OpError::Unavailable(_) | OpError::AnswerGone { done: true } => {}
                 OpError::Invalid(_)
                 | OpError::Recovering(_)
                 | OpError::NotEnoughReplicas { .. }
+                | OpError::Forgotten(_)
+                | OpError::AnswerGone { done: false }
+                | OpError::Overloaded(_)
                 | OpError::NotPrimary { .. } => self.shared.ledger.refused(flight.record, sequence),
             }
         }

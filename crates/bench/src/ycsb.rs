@@ -182,6 +182,8 @@ pub struct Options {
     pub compare_replicas: bool,
     /// Time within which an operation is retried.
     pub deadline: Duration,
+    /// Writes have request ids: see [`ClientOptions::retry_puts`]. So they do where primaries are killed: an error is one then.
+    pub retry_puts: bool,
 }
 
 impl Default for Options {
@@ -203,6 +205,7 @@ impl Default for Options {
             changes: Vec::new(),
             compare_replicas: false,
             deadline: Duration::from_secs(60),
+            retry_puts: false,
         }
     }
 }
@@ -438,6 +441,9 @@ fn is_loaded(session: &mut Session, options: &Options) -> Result<bool, BenchErro
 pub(crate) fn client_options(options: &Options) -> ClientOptions {
     ClientOptions {
         name: "leeward-bench".into(),
+        retry_puts: options.retry_puts || options.kill_primary_every.is_some(),
+        // Each thread sees to that itself.
+        max_outstanding: usize::MAX,
         table: options.table.clone(),
         deadline: options.deadline,
         ..ClientOptions::default()

@@ -200,7 +200,8 @@ impl Run<'_> {
         for region in 0..workload::regions() {
             for client in 0..NATIVE_CLIENTS {
                 let name = format!("chaos-{region}-{client}");
-                stores.push((region, Box::new(Native::new(self.cluster.addresses(), name))));
+                let native = Native::new(self.cluster.addresses(), name, client % 2 == 0);
+                stores.push((region, Box::new(native)));
             }
             stores.push((region, Box::new(Resp::new(self.cluster.resp_addresses(), region))));
         }

@@ -509,6 +509,9 @@ pub(crate) struct YcsbArgs {
     /// Seconds during which an operation is retried before it counts as an error
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     pub(crate) deadline: f64,
+    /// Puts have request ids, as with --kill-primary-every
+    #[arg(long)]
+    pub(crate) retry_puts: bool,
     /// Write the results here as JSON; the names in it are stable
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -117,6 +117,7 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
         changes: Vec::new(),
         compare_replicas: false,
         deadline: seconds("deadline", args.deadline)?,
+        retry_puts: args.retry_puts,
     })
 }
 

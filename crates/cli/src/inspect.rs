@@ -250,6 +250,7 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
             match record.kind {
                 RecordKind::Put => writeln!(out, "{offset:>8} LSN {lsn} put {key} = {}{more}", shown(record.value)),
                 RecordKind::Delete => writeln!(out, "{offset:>8} LSN {lsn} delete {key}{more}"),
+                RecordKind::Refused => writeln!(out, "{offset:>8} LSN {lsn} a request that wrote nothing{more}"),
                 RecordKind::Ingest => writeln!(out, "{offset:>8} LSNs {lsn} to {} were ingested", record.last_lsn()),
                 RecordKind::DeleteRange if record.value.is_empty() => {
                     writeln!(out, "{offset:>8} LSN {lsn} delete all from {key} on{more}")

@@ -5,11 +5,14 @@ use crate::scan::{Range, Scan};
 use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
-use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpResult, Pair, PutOptions, Written, check_range};
+use leeward_format::op::{
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written, check_range,
+};
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A blocking handle, cheap to clone and shared by any number of threads.
 #[derive(Clone, Debug)]
@@ -23,6 +26,34 @@ struct Inner {
     seeds: Vec<String>,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
+    /// Operations that threads have under way, and who waits for them to be fewer.
+    under_way: Mutex<usize>,
+    room: Condvar,
+}
+
+/// Room for so many operations, until it is dropped.
+struct Room<'a>(&'a Inner, usize);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        *self.0.under_way.lock() -= self.1;
+        self.0.room.notify_all();
+    }
+}
+
+impl Inner {
+    /// Waits until so many operations more may be under way.
+    fn room(&self, ops: usize) -> Result<Room<'_>, ClientError> {
+        let deadline = Instant::now() + self.options.deadline;
+        let mut under_way = self.under_way.lock();
+        while *under_way > 0 && *under_way + ops > self.options.max_outstanding {
+            if self.room.wait_until(&mut under_way, deadline).timed_out() {
+                return Err(ClientError::Busy);
+            }
+        }
+        *under_way += ops;
+        Ok(Room(self, ops))
+    }
 }
 
 impl Client {
@@ -34,7 +65,8 @@ impl Client {
         let session = Session::connect(seeds, options.clone())?;
         let seeds = seeds.iter().map(|seed| seed.as_ref().to_string()).collect();
         let table = options.table.clone();
-        Ok(Client { inner: Arc::new(Inner { seeds, options, idle: Mutex::new(vec![session]) }), table })
+        let (idle, under_way, room) = (Mutex::new(vec![session]), Mutex::default(), Condvar::new());
+        Ok(Client { inner: Arc::new(Inner { seeds, options, idle, under_way, room }), table })
     }
 
     /// A handle on another table, which shares this one's connections. That there is no such table is told by operations.
@@ -56,13 +88,13 @@ impl Client {
     /// Sets `key`. When it answers, every in-sync replica holds the write.
     ///
     /// # Errors
-    /// The cluster refuses the pair or does not answer in time; after `OpError::Unknown` the write may have happened.
+    /// The cluster refuses the pair or does not answer in time; after `OpError::Unknown` the write may have happened. It is not
+    /// asked for again then, unless [`ClientOptions::retry_puts`] says so.
     pub fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), ClientError> {
         self.put_with(key, value, PutOptions::default()).map(drop)
     }
 
-    /// Sets `key` as `options` say. Not retried once its outcome is unknown, unless the condition is
-    /// [`Condition::Always`].
+    /// Sets `key` as `options` say. With a condition it is asked for again while its outcome is unknown, and carried out once.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -104,9 +136,11 @@ impl Client {
     /// Removes `key`; answers the value it had.
     ///
     /// # Errors
-    /// As [`Client::put`].
+    /// As [`Client::put`]; [`OpError::AnswerGone`](crate::OpError::AnswerGone) if it was removed by an attempt whose answer was lost, so
+    /// that its value is not known any more.
     pub fn delete(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
         match self.one(Op::Delete { key: key.into(), when: Condition::Always })? {
+            OpResult::Deleted { done: true, old: None, .. } => Err(OpError::AnswerGone { done: true }.into()),
             OpResult::Deleted { old, .. } => Ok(old),
             other => Err(mismatch(other)),
         }
@@ -260,11 +294,13 @@ impl Client {
         }
     }
 
-    /// Carries out a batch: operations on one region in order, regions beside each other. One result an operation.
+    /// Carries out a batch: operations on one region in order, regions beside each other. One result an operation. Waits while
+    /// [as many operations as may be](ClientOptions::max_outstanding) are under way.
     ///
     /// # Errors
-    /// No connection could be made. What the cluster refuses is among the results.
+    /// [`ClientError::Busy`] if they are until the deadline; no connection could be made. What the cluster refuses is among the results.
     pub fn execute(&self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
+        let _room = self.inner.room(ops.len())?;
         self.with_session(|session| session.execute_in(&self.table, ops))
     }
 

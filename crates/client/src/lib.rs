@@ -11,10 +11,13 @@
 //! else differs: the same calls, answers, retries and redirects.
 //!
 //! **What is retried.** An answer that says that nothing was changed ([`OpError::NotPrimary`],
-//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`]) and a request that never left this process are retried
-//! for every operation. When the outcome is unknown (the connection broke after the request was sent) only
-//! [idempotent](Op::is_idempotent) operations are retried; the others answer [`OpError::Unknown`], and it is for the
-//! caller to find out. After [`ClientOptions::deadline`] the last error is answered.
+//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`], [`OpError::Overloaded`]) and a request that never left this process are
+//! retried for every operation. When the outcome is unknown (the connection broke after the request was sent), so is what
+//! only [reads](Op::is_repeatable), and every write with a [request id](leeward_format::request): the region knows it by that, and
+//! carries it out once, whoever is its primary by then. All writes have one but plain puts, which have one if
+//! [`ClientOptions::retry_puts`] says so. What has none answers [`OpError::Unknown`], and so does what the region does not remember
+//! far enough back to be certain of; it is for the caller to find out. One write is never two. After
+//! [`ClientOptions::deadline`] the last error is answered.
 //!
 //! ```no_run
 //! use leeward_client::{Client, ClientOptions, Range};
@@ -48,6 +51,6 @@ pub use introduction::{Introduction, ask_node, introduce};
 pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionWish, ServerInfo, TableOptions};
 pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written};
 pub use leeward_format::table::{NewTable, TableChange, TableName};
-pub use options::{ClientError, ClientOptions, Traffic};
+pub use options::{Busy, ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};
 pub use session::{Done, Session, Ticket};

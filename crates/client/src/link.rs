@@ -10,6 +10,7 @@ mod rings;
 use crate::options::{ClientError, Traffic};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
+use leeward_format::request::Attempts;
 use leeward_format::table::TableName;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
@@ -36,10 +37,9 @@ pub(crate) struct Pending {
     pub(crate) table: TableName,
     pub(crate) op: Op,
     pub(crate) deadline: Instant,
-    /// Attempts that were answered or broken.
-    pub(crate) attempts: u32,
-    /// An earlier attempt of this write may have been carried out.
-    pub(crate) doubtful: bool,
+    /// Pauses that it has had.
+    pub(crate) pauses: u32,
+    pub(crate) attempts: Attempts,
     /// What the last attempt met.
     pub(crate) last: Option<OpError>,
 }
@@ -196,8 +196,13 @@ impl Link {
 
     /// A request of the first `count` operations that wait.
     fn request(&self, count: usize) -> Request {
-        let ops = self.waiting[..count].iter().map(|pending| pending.op.clone()).collect();
-        Request::Ops { id: self.next_id, direct: true, table: self.waiting[0].table.clone(), ops }
+        let (id, direct, table, pendings) = (self.next_id, true, self.waiting[0].table.clone(), &self.waiting[..count]);
+        let ops = pendings.iter().map(|pending| pending.op.clone()).collect();
+        let named = (0..).zip(pendings).filter_map(|(position, pending)| Some((position, pending.attempts.once()?)));
+        match named.collect::<Vec<_>>() {
+            none if none.is_empty() => Request::Ops { id, direct, table, ops },
+            named => Request::Once { id, direct, table, ops, named },
+        }
     }
 
     /// Their request is on its way; `end` as in [`Flight`].

@@ -1,6 +1,6 @@
 //! Options and errors of the client. Plain data; any thread.
 
-use leeward_format::op::{OpError, OpResult};
+use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
 use std::time::Duration;
 
@@ -18,8 +18,17 @@ pub struct ClientOptions {
     pub connect_within: Duration,
     /// Whether connecting waits until there is a region. Not for whoever makes the first table.
     pub needs_regions: bool,
-    /// Pause before the first retry of an operation; it doubles from there up to 16 times as long.
+    /// Pause before the first retry of an operation; it doubles from there up to 16 times as long. Each is longer by a part of up to
+    /// a half, drawn at random, so that clients that were refused together do not come back together.
     pub retry_pause: Duration,
+    /// Operations of a session, or of a [`Client`](crate::Client) with all of its threads, that may be under way at a time: beyond it
+    /// [`Session::submit`](crate::Session::submit) answers [`Busy`], and calls of a [`Client`](crate::Client) wait. A batch may be larger if it
+    /// is alone.
+    pub max_outstanding: usize,
+    /// Whether a put that always takes place, and answers nothing of what was there, has a request id too. Then one whose answer is
+    /// lost is asked for again, and carried out once. Without, it costs less, and such a put answers [`OpError::Unknown`]. All
+    /// other writes have request ids.
+    pub retry_puts: bool,
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple of
     /// 64, at least 4 KiB. A node gives less where its own limit is lower. What is larger than half a ring goes over TCP.
     pub ring_bytes: usize,
@@ -45,6 +54,8 @@ impl Default for ClientOptions {
             connect_within: Duration::from_secs(2),
             needs_regions: true,
             retry_pause: Duration::from_millis(5),
+            max_outstanding: 4096,
+            retry_puts: false,
             ring_bytes: 256 << 10,
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
             patience: Duration::from_secs(1),
@@ -67,6 +78,14 @@ impl std::ops::AddAssign for Traffic {
         self.received += other.received;
     }
 }
+
+/// A batch that was not taken, since [as many operations as may be](ClientOptions::max_outstanding) are under way.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many operations are under way: poll first")]
+pub struct Busy(
+    /// The batch.
+    pub Vec<Op>,
+);
 
 /// Why a call of the client failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +112,9 @@ pub enum ClientError {
         /// Why, and what to do.
         reason: String,
     },
+    /// As [many operations as may be](ClientOptions::max_outstanding) were under way until the deadline. Nothing was changed.
+    #[error("too many operations are under way, within the whole deadline")]
+    Busy,
     /// An address is not of the form `host:port`, or its host is unknown.
     #[error("address {address:?}: {reason}")]
     Address {

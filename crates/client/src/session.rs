@@ -9,11 +9,14 @@ mod routing;
 
 use crate::address::{Address, Way};
 use crate::link::{Failed, Link, Pending, RingOptions};
-use crate::options::{ClientError, ClientOptions, Traffic, has_many_cores};
+use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mail;
+use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
+use leeward_format::request::{Attempts, Heard, RequestIds, Verdict};
 use leeward_format::routes::RouteCache;
 use leeward_format::table::TableName;
+use leeward_platform::Rng;
 use mio::{Events, Poll, Token, Waker};
 use routing::{Asking, primary_address};
 use std::collections::HashMap;
@@ -33,6 +36,12 @@ const LONGEST_PAUSE: u32 = 16;
 const TICK: Duration = Duration::from_millis(20);
 /// Poll token of the waker.
 const WAKER: Token = Token(usize::MAX);
+
+/// The pause after so many others, by a number drawn from 0 to 1: see [`ClientOptions::retry_pause`].
+fn pause(first: Duration, before: u32, drawn: f64) -> Duration {
+    let pause = first * (1 << before.min(8)).min(LONGEST_PAUSE);
+    pause + pause.mul_f64(drawn / 2.0)
+}
 
 /// Names a batch that was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +70,7 @@ struct Batch {
 /// # fn main() -> Result<(), leeward_client::ClientError> {
 /// let mut session = Session::connect(&["127.0.0.1:7479"], ClientOptions::default())?;
 /// for key in ["a", "b", "c"] {
-///     session.submit(vec![Op::Get { key: key.into() }]);
+///     session.submit(vec![Op::Get { key: key.into() }]).expect("three are not too many");
 /// }
 /// while session.outstanding() > 0 {
 ///     for done in session.poll(Duration::from_secs(1))? {
@@ -86,7 +95,14 @@ pub struct Session {
     /// When the links are looked at next.
     next_check: Instant,
     batches: HashMap<u64, Batch>,
+    /// Operations in them.
+    under_way: usize,
     next_ticket: u64,
+    /// For request ids.
+    ids: RequestIds,
+    /// What nodes said is committed.
+    heard: Heard,
+    rng: Rng,
     /// Operations to be tried at or after the instant.
     parked: Vec<(Instant, Pending)>,
     done: Vec<Done>,
@@ -126,6 +142,7 @@ impl Session {
             Way::Rings { spin } => (Some(Mail::new(Waker::new(poll.registry(), WAKER)?)), spin),
         };
         let options = ClientOptions { ring_spin: ring_spin.unwrap_or(options.ring_spin), ..options };
+        let mut rng = Rng::from_entropy();
         let mut session = Session {
             options,
             seeds: addresses,
@@ -139,7 +156,11 @@ impl Session {
             asking: Asking::default(),
             next_check: Instant::now(),
             batches: HashMap::new(),
+            under_way: 0,
             next_ticket: 1,
+            ids: RequestIds::new(rng.u64()),
+            heard: Heard::default(),
+            rng,
             parked: Vec::new(),
             done: Vec::new(),
             last_failure: if seeds.is_empty() { "no address given" } else { "no answer in time" }.into(),
@@ -182,28 +203,44 @@ impl Session {
     /// Takes a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
     /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are on
     /// the table of [`ClientOptions::table`].
-    pub fn submit(&mut self, ops: Vec<Op>) -> Ticket {
+    ///
+    /// # Errors
+    /// The batch is given back when more than [`ClientOptions::max_outstanding`] operations would be under way.
+    pub fn submit(&mut self, ops: Vec<Op>) -> Result<Ticket, Busy> {
         let table = self.options.table.clone();
         self.submit_in(&table, ops)
     }
 
     /// As [`Session::submit`], on another table.
-    pub fn submit_in(&mut self, table: &TableName, ops: Vec<Op>) -> Ticket {
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn submit_in(&mut self, table: &TableName, ops: Vec<Op>) -> Result<Ticket, Busy> {
+        if self.under_way > 0 && self.under_way + ops.len() > self.options.max_outstanding {
+            return Err(Busy(ops));
+        }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         if ops.is_empty() {
             self.done.push(Done { ticket: Ticket(ticket), results: Vec::new() });
-            return Ticket(ticket);
+            return Ok(Ticket(ticket));
         }
         let now = Instant::now();
         let deadline = now + self.options.deadline;
         self.batches.insert(ticket, Batch { results: vec![None; ops.len()], missing: ops.len() });
+        self.under_way += ops.len();
         for (slot, op) in ops.into_iter().enumerate() {
-            let table = table.clone();
-            let pending = Pending { ticket, slot, table, op, deadline, attempts: 0, doubtful: false, last: None };
-            self.route(pending, now);
+            let (table, attempts) = (table.clone(), self.attempts_at(&op));
+            self.route(Pending { ticket, slot, table, op, deadline, pauses: 0, attempts, last: None }, now);
         }
-        Ticket(ticket)
+        Ok(Ticket(ticket))
+    }
+
+    fn attempts_at(&mut self, op: &Op) -> Attempts {
+        match op.writes_data() && (self.options.retry_puts || !op.is_plain_put()) {
+            true => Attempts::named(self.ids.next_id()),
+            false => Attempts::unnamed(),
+        }
     }
 
     /// Sends what was submitted and answers batches that are done: at once if there are any, else as soon as there
@@ -244,8 +281,14 @@ impl Session {
     pub fn execute_in(&mut self, table: &TableName, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
         // Learns of connections that broke while nobody looked, before something is sent into them.
         self.wait(Duration::ZERO)?;
-        let ticket = self.submit_in(table, ops);
-        let mut others = Vec::new();
+        let (mut others, mut ops) = (Vec::new(), ops);
+        let ticket = loop {
+            match self.submit_in(table, ops) {
+                Ok(ticket) => break ticket,
+                Err(Busy(refused)) => ops = refused,
+            }
+            others.append(&mut self.poll(self.options.deadline)?);
+        };
         loop {
             let mut done = self.poll(self.options.deadline)?;
             let found = done.iter().position(|done| done.ticket == ticket).map(|at| done.swap_remove(at));
@@ -258,7 +301,10 @@ impl Session {
     }
 
     /// Sends `pending` towards the primary of its region, or parks it.
-    fn route(&mut self, pending: Pending, now: Instant) {
+    fn route(&mut self, mut pending: Pending, now: Instant) {
+        if pending.attempts.is_named() {
+            pending.attempts.ask(self.region_of(&pending), &self.heard);
+        }
         let Some(address) = primary_address(&self.routes, &pending.table, &pending.op).map(str::to_string) else {
             return self.park(pending, now);
         };
@@ -268,9 +314,13 @@ impl Session {
         }
     }
 
+    fn region_of(&self, pending: &Pending) -> RegionId {
+        pending.op.region_in(&self.routes, &pending.table).map_or(RegionId(0), |route| route.region)
+    }
+
     fn park(&mut self, mut pending: Pending, now: Instant) {
-        let pause = self.options.retry_pause * (1 << pending.attempts.min(8)).min(LONGEST_PAUSE);
-        pending.attempts += 1;
+        let pause = pause(self.options.retry_pause, pending.pauses, self.rng.f64());
+        pending.pauses += 1;
         self.parked.push((now + pause, pending));
     }
 
@@ -344,8 +394,9 @@ impl Session {
             failed.unknown.extend(late.unknown);
             doubt |= link.oldest().is_some_and(|sent| now - sent > patience);
         }
-        for pending in failed.unknown {
-            self.give_up(Pending { doubtful: pending.op.is_write(), ..pending });
+        for mut pending in failed.unknown {
+            pending.attempts.lost(&pending.op, String::new());
+            self.give_up(pending);
         }
         for pending in failed.unsent {
             self.give_up(pending);
@@ -359,11 +410,11 @@ impl Session {
     fn give_up(&mut self, pending: Pending) {
         let after = self.options.deadline;
         let error = match pending.last {
-            _ if pending.doubtful => OpError::Unknown(format!("no answer within {after:?}")),
+            _ if pending.attempts.is_doubtful() => OpError::Unknown(format!("no answer within {after:?}")),
             Some(error) => error,
             None => OpError::Unavailable(format!("no answer within {after:?}; {}", self.last_failure)),
         };
-        self.answer(pending.ticket, pending.slot, OpResult::Error(error));
+        self.answer(pending.ticket, pending.slot, pending.attempts.give_up(error));
     }
 
     fn answer(&mut self, ticket: u64, slot: usize, result: OpResult) {
@@ -373,6 +424,7 @@ impl Session {
         batch.missing -= 1;
         if batch.missing == 0 {
             let batch = self.batches.remove(&ticket).expect("it was there");
+            self.under_way -= batch.results.len();
             self.done.push(Done { ticket: Ticket(ticket), results: batch.results.into_iter().flatten().collect() });
         }
     }
@@ -443,6 +495,7 @@ impl Session {
         match reply {
             Reply::Map(map) => self.take_map(map),
             Reply::Routes(update) => self.take_routes(token, update, now),
+            Reply::Heard { regions } => regions.into_iter().for_each(|(region, lsn)| self.heard.note(region, lsn)),
             Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
             Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
                 self.hear_of_rings(token, reply);
@@ -454,7 +507,7 @@ impl Session {
                 if ops.len() != results.len() {
                     // The operations left the link with `answered`, so they are not among those `fail` sorts.
                     for pending in ops.into_iter().flatten() {
-                        self.retry_unknown(pending, "an answer of another length", now);
+                        self.lost(pending, "an answer of another length", now);
                     }
                     return self.fail(token, "answer of another length than its request");
                 }
@@ -469,32 +522,34 @@ impl Session {
 
     /// An attempt was answered: that is the result, unless trying again can do better.
     fn settle(&mut self, mut pending: Pending, result: OpResult, now: Instant) {
-        match result {
-            OpResult::Error(
-                error @ (OpError::NotPrimary { .. } | OpError::Recovering(_) | OpError::NotEnoughReplicas { .. }),
-            ) => {
-                pending.last = Some(error);
+        let verdict = pending.attempts.answered(&pending.op, result);
+        self.follow(pending, verdict, now);
+    }
+
+    /// Nobody will know what came of an attempt.
+    fn lost(&mut self, mut pending: Pending, why: &str, now: Instant) {
+        let verdict = pending.attempts.lost(&pending.op, why.to_string());
+        self.follow(pending, verdict, now);
+    }
+
+    fn follow(&mut self, mut pending: Pending, verdict: Verdict, now: Instant) {
+        match verdict {
+            Verdict::Final(result) => self.answer(pending.ticket, pending.slot, result),
+            Verdict::AtOnce if pending.attempts.has_news(self.region_of(&pending), &self.heard) => {
+                self.route(pending, now);
+            }
+            // The answer would be the same, until the map is newer.
+            Verdict::AtOnce => self.park(pending, now),
+            Verdict::Later(error) => {
+                if !matches!(error, OpError::Unknown(_)) {
+                    pending.last = Some(error);
+                }
                 self.park(pending, now);
             }
-            OpResult::Error(OpError::Unknown(why)) => self.retry_unknown(pending, &why, now),
-            // The last attempt changed nothing, but an earlier one may have.
-            OpResult::Error(error) if pending.doubtful => {
-                self.answer(pending.ticket, pending.slot, OpResult::Error(OpError::Unknown(error.to_string())));
-            }
-            result => self.answer(pending.ticket, pending.slot, result),
         }
     }
 
-    fn retry_unknown(&mut self, mut pending: Pending, why: &str, now: Instant) {
-        if pending.op.is_idempotent() {
-            pending.doubtful |= pending.op.is_write();
-            self.park(pending, now);
-        } else {
-            self.answer(pending.ticket, pending.slot, OpResult::Error(OpError::Unknown(why.to_string())));
-        }
-    }
-
-    /// Gives a link up: its operations are retried where that is harmless.
+    /// Gives a link up: its operations are retried where one does not become two by it.
     fn fail(&mut self, token: Token, reason: &str) {
         self.take_last_answers(token);
         let Some(link) = self.links.remove(&token) else { return };
@@ -508,7 +563,7 @@ impl Session {
             self.park(pending, now);
         }
         for pending in failed.unknown {
-            self.retry_unknown(pending, &reason, now);
+            self.lost(pending, &reason, now);
         }
     }
 }

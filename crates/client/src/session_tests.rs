@@ -1,11 +1,12 @@
 //! Where operations are sent, by key, by bound and by region.
 
-use super::primary_address;
+use super::{pause, primary_address};
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
 use leeward_format::op::Op;
 use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
+use std::time::Duration;
 
 fn member(server: u32) -> Member {
     Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) }
@@ -100,4 +101,12 @@ fn a_scan_goes_to_the_region_of_the_bound_it_starts_from() {
         None,
         "the last region's primary is not alive"
     );
+}
+
+#[test]
+fn pauses_double_up_to_a_limit_and_are_longer_by_up_to_a_half() {
+    let ms = Duration::from_millis;
+    assert_eq!([0, 1, 2, 3, 4, 5, 100].map(|before| pause(ms(5), before, 0.0)), [5, 10, 20, 40, 80, 80, 80].map(ms));
+    assert_eq!(pause(ms(4), 1, 0.5), ms(10));
+    assert!(pause(ms(4), 1, 0.999) < ms(12));
 }

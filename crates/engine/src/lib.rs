@@ -31,7 +31,8 @@ pub use error::{Error, Result};
 pub use log::Tail;
 pub use memory::{Lease, Memory, MemoryStats, Purpose};
 pub use region::{
-    AppendError, Appended, Checkpoint, CheckpointInfo, Export, Moment, PinnedBase, Region, RegionStats, Write,
+    AppendError, Appended, Checkpoint, CheckpointInfo, Export, MOST_REQUESTS, Moment, PinnedBase, Region, RegionStats,
+    Requests, Write,
 };
 pub use replica::{Replica, Stored};
 pub use scan::{Cursor, ScanBounds, ScanEntry};

@@ -6,8 +6,10 @@
 //! [`Arc`] of the table does.
 
 use crate::memory::{L0Lease, Memory};
-use leeward_format::{Lsn, Stamp, filter};
+use leeward_format::{Lsn, SegmentName, Stamp, filter};
 use leeward_platform::Pool;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,6 +42,8 @@ pub struct MemTable {
     /// Of the keys in the list.
     keys: KeyFilter,
     ranges: Ranges,
+    /// Bytes in log segments that belong to its records and to which nothing leads.
+    unreferenced: Mutex<BTreeMap<SegmentName, u32>>,
     /// For the memory of the list and the filter.
     lease: Option<Arc<L0Lease>>,
 }
@@ -51,7 +55,13 @@ impl MemTable {
     }
 
     fn of(pool: Arc<Pool>, lease: Option<Arc<L0Lease>>) -> MemTable {
-        MemTable { list: Arc::new(BLink::new(pool)), keys: KeyFilter::default(), ranges: Ranges::default(), lease }
+        MemTable {
+            list: Arc::new(BLink::new(pool)),
+            keys: KeyFilter::default(),
+            ranges: Ranges::default(),
+            unreferenced: Mutex::default(),
+            lease,
+        }
     }
 
     /// An empty one whose memory is of a budget.
@@ -101,6 +111,17 @@ impl MemTable {
     /// at a time.
     pub fn insert_range(&self, range: RangeTombstone) {
         self.ranges.insert(range);
+    }
+
+    /// A record that its entry leads to has so many bytes more than the entry says: the request id, which is of no use once it is
+    /// compacted.
+    pub fn add_unreferenced(&self, segment: SegmentName, bytes: u32) {
+        *self.unreferenced.lock().entry(segment).or_default() += bytes;
+    }
+
+    /// Calls `each` with the bytes that [`MemTable::add_unreferenced`] was told of, by segment.
+    pub fn unreferenced(&self, each: &mut dyn FnMut(SegmentName, u32)) {
+        self.unreferenced.lock().iter().for_each(|(segment, bytes)| each(*segment, *bytes));
     }
 
     /// The newest version of `key` with an LSN of at most `at`; a tombstone where a range tombstone is newer. Allocates

@@ -8,8 +8,8 @@
 //!
 //! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `garbage` counts what is dead
 //! in the large log; `base` is what a backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes;
-//! `divide` makes two regions of one, and `middle` says where; `open` is recovery; `follow` is a backup's region that takes records
-//! instead of writes.
+//! `divide` makes two regions of one, and `middle` says where; `open` is recovery, and `requests` what it finds of those that have an
+//! id; `follow` is a backup's region that takes records instead of writes.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -26,6 +26,7 @@ mod ingest;
 mod install;
 mod middle;
 mod open;
+mod requests;
 mod tails;
 
 pub use append::{AppendError, Appended, Write};
@@ -33,6 +34,7 @@ pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use export::Export;
 pub(crate) use open::{cut, recover};
+pub use requests::{MOST_REQUESTS, Requests};
 
 use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
 use crate::error::{Error, Result};
@@ -116,6 +118,8 @@ pub struct Region {
     installing: Mutex<()>,
     /// The last one that was begun.
     ingest: Mutex<Weak<()>>,
+    /// What the replay found, until it is taken.
+    requests: Mutex<Requests>,
     last: AtomicU64,
     commit: AtomicU64,
     synced: AtomicU64,
@@ -180,6 +184,11 @@ impl Region {
     /// The commit LSN.
     pub fn commit(&self) -> Lsn {
         Lsn(self.commit.load(Ordering::Acquire))
+    }
+
+    /// The writes with a request id that its replay found. To be taken once.
+    pub fn take_requests(&self) -> Requests {
+        std::mem::take(&mut self.requests.lock())
     }
 
     /// How far it has come.

@@ -8,6 +8,7 @@
 use crate::cluster::{Member, TableOptions};
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
+use crate::request::Once;
 use crate::table::TableName;
 use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,8 @@ pub enum Control {
         table: TableName,
         /// The operation.
         op: Op,
+        /// How it is asked for, if it is to be carried out once.
+        once: Option<Once>,
         /// Of the region's configuration that the sender knows: a receiver that knows only an older one learns of it first.
         epoch: Epoch,
     },
@@ -52,6 +55,8 @@ pub enum Control {
         id: u64,
         /// The answer.
         result: OpResult,
+        /// Of what is to be carried out once: its region, and what is committed there, as far as the sender knows.
+        committed: Option<(RegionId, Lsn)>,
     },
     /// A primary to one of its backups or learners.
     ToBackup {

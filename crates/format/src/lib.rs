@@ -19,6 +19,7 @@ pub mod op;
 pub mod packed;
 pub mod range;
 pub mod record;
+pub mod request;
 pub mod ring;
 pub mod routes;
 pub mod routing;

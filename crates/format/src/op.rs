@@ -323,18 +323,29 @@ pub enum Op {
 }
 
 impl Op {
-    /// The operation can be carried out twice without harm: it may be retried when its outcome is unknown.
-    pub fn is_idempotent(&self) -> bool {
+    /// The operation can be carried out twice without harm, whoever does what between: it may be asked for again when its outcome
+    /// is unknown. No write of data is: also of a plain put another client may see the first time, write, and lose what it
+    /// wrote by the second. Those need a [request id](crate::request).
+    pub fn is_repeatable(&self) -> bool {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
-            Op::Put { when, want_old, .. } => *when == Condition::Always && !want_old,
-            Op::DeleteRange { .. } | Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
-            Op::Delete { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
+            Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
             Op::Wish { .. } | Op::Intend { .. } => true,
             Op::DropTable { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
+            Op::Put { .. } | Op::Delete { .. } | Op::DeleteRange { .. } => false,
+            Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
         }
+    }
+    /// It writes pairs, or may: it can have a [request id](crate::request).
+    pub fn writes_data(&self) -> bool {
+        let is_of_pair = matches!(self, Op::Put { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. });
+        is_of_pair || matches!(self, Op::Delete { .. } | Op::DeleteRange { .. })
+    }
+    /// It sets a pair whatever was there, and answers nothing of that.
+    pub fn is_plain_put(&self) -> bool {
+        matches!(self, Op::Put { when: Condition::Always, want_old: false, lifetime, .. } if *lifetime != Lifetime::AsBefore)
     }
     /// The key that it is about, if it is about one.
     pub fn key(&self) -> Option<&Bytes> {
@@ -496,7 +507,7 @@ pub enum OpError {
         needed: u32,
     },
     /// The write may or may not have been carried out: the connection to the primary broke, or it lost its office,
-    /// before it answered. Only an idempotent operation may be retried.
+    /// before it answered. Only what [is repeatable](Op::is_repeatable), or has a request id, may be retried.
     #[error("outcome unknown: {0}")]
     Unknown(String),
     /// This server does not serve that key: refresh the region map. Nothing was changed.
@@ -510,4 +521,30 @@ pub enum OpError {
     /// The node cannot serve: its volume met an error. An operator must act.
     #[error("store unavailable: {0}")]
     Unavailable(String),
+    /// A write with a request id was asked for too long after its first attempt for the region to know whether that was carried
+    /// out. Nothing was changed by this attempt. If no other can have been carried out, ask again with what is committed now.
+    #[error("region {0} does not remember requests that are so old")]
+    Forgotten(RegionId),
+    /// Too many operations wait already: retry after a moment, with less at once. Nothing was changed.
+    #[error("too many operations wait in region {0}")]
+    Overloaded(RegionId),
+    /// A write with a request id was decided by an earlier attempt, and the value that it found is not known any more. Do
+    /// not retry.
+    #[error("it {} by an earlier attempt, and the value that there was is not known any more", if *.done { "was carried out" } else { "was refused" })]
+    AnswerGone {
+        /// It was carried out; otherwise its condition did not hold.
+        done: bool,
+    },
+}
+
+impl OpError {
+    /// Nothing was changed, and it may be otherwise after a moment.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            OpError::Recovering(_) | OpError::NotPrimary { .. } => true,
+            OpError::NotEnoughReplicas { .. } | OpError::Overloaded(_) => true,
+            OpError::Invalid(_) | OpError::Unknown(_) | OpError::Unavailable(_) => false,
+            OpError::Forgotten(_) | OpError::AnswerGone { .. } => false,
+        }
+    }
 }

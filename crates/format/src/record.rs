@@ -1,26 +1,32 @@
-//! A record: one put, delete or delete of a range as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
+//! A record: one put, delete or delete of a range, or a request that wrote nothing, as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
 //!
 //! ```text
 //!  0        4         6      7       8          16           20
-//!  | crc32c | key len | kind | flags | LSN      | value len  | expires    | key ... | value ...
-//!  | u32    | u16     | u8   | u8    | u64      | u32        | u64, if it |
+//!  | crc32c | key len | kind | flags | LSN      | value len  | expires    | request id | key ... | value ...
+//!  | u32    | u16     | u8   | u8    | u64      | u32        | u64, if it | 12, if it  |
 //! ```
-//! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, milliseconds since 1970 UTC.
+//! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, milliseconds since 1970 UTC; [`FLAG_REQUEST`] whether it has
+//! a [request id](crate::request).
 //! Little endian, not aligned, one right after the other. The CRC covers everything after itself and is seeded by
 //! region, log and segment ([`RecordSeed`]), so that a stale record of another life of the same bytes never passes
 //! (DESIGN 3). A key length of 0 ends the records of a segment: untouched bytes read as the end. A record cut off by
 //! the end of the bytes is an end as well.
 
+use crate::request::{REQUEST_ID_BYTES, RequestId};
 use crate::{DecodeError, Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, SegmentId, Stamp};
 
 /// Bytes that every record begins with.
 pub const RECORD_HEADER_BYTES: usize = 20;
 const EXPIRY_BYTES: usize = 8;
+/// Of the version in a refusal.
+const VERSION_BYTES: usize = size_of::<Lsn>();
 
 /// [`Record::flags`]: the next LSN belongs to the same batch, and replay takes all of a batch or nothing of it.
 pub const FLAG_BATCH_CONTINUES: u8 = 1;
 /// In the flags as they are stored: the record is a put that expires.
 pub const FLAG_EXPIRES: u8 = 2;
+/// In the flags as they are stored: the write has a request id.
+pub const FLAG_REQUEST: u8 = 4;
 
 /// Where a record's CRC starts from: says which region, log and segment it was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,9 @@ pub enum RecordKind {
     /// As many LSNs as the value says, 8 bytes, from this one on are those of pairs that were ingested. There is nothing to
     /// replay; the key is a byte 0.
     Ingest = 4,
+    /// A write with this request id was decided, and wrote nothing: its condition did not hold. The value is the version of the
+    /// pair that there was, 8 bytes, or empty; the key is a byte 0.
+    Refused = 5,
 }
 
 /// One record, borrowed from the bytes that hold it.
@@ -61,13 +70,16 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
     pub flags: u8,
+    /// Who asked for the write, if it may be asked for again.
+    pub request: Option<RequestId>,
     /// The key, 1 byte to [`MAX_KEY_BYTES`].
     pub key: &'a [u8],
     /// The value, up to [`MAX_VALUE_BYTES`]; empty for a delete; the end of a range, see [`RecordKind::DeleteRange`].
     pub value: &'a [u8],
 }
 
-/// Bytes of the record of a key and a value of these lengths, and of its expiry if it has one.
+/// Bytes of the record of a key and a value of these lengths, and of its expiry if it has one; with a request id it has
+/// [`REQUEST_ID_BYTES`] more.
 #[inline]
 pub const fn record_bytes(key_bytes: usize, value_bytes: usize, expires: Option<Expiry>) -> usize {
     RECORD_HEADER_BYTES + if expires.is_some() { EXPIRY_BYTES } else { 0 } + key_bytes + value_bytes
@@ -92,7 +104,8 @@ impl Record<'_> {
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        record_bytes(self.key.len(), self.value.len(), self.stamp.expires)
+        let request_bytes = if self.request.is_some() { REQUEST_ID_BYTES } else { 0 };
+        record_bytes(self.key.len(), self.value.len(), self.stamp.expires) + request_bytes
     }
 
     /// Writes it to `out`, which has exactly [`Record::bytes`].
@@ -110,6 +123,12 @@ impl Record<'_> {
             header[7] |= FLAG_EXPIRES;
             let (field, behind) = rest.split_at_mut(EXPIRY_BYTES);
             field.copy_from_slice(&expires.ms().to_le_bytes());
+            rest = behind;
+        }
+        if let Some(request) = self.request {
+            header[7] |= FLAG_REQUEST;
+            let (field, behind) = rest.split_at_mut(REQUEST_ID_BYTES);
+            field.copy_from_slice(&request.to_bytes());
             rest = behind;
         }
         let (key, value) = rest.split_at_mut(self.key.len());
@@ -163,7 +182,8 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
     }
     let flags = header[7];
     let expiry_bytes = if flags & FLAG_EXPIRES == 0 { 0 } else { EXPIRY_BYTES };
-    let needed = expiry_bytes + key_bytes + value_bytes;
+    let request_bytes = if flags & FLAG_REQUEST == 0 { 0 } else { REQUEST_ID_BYTES };
+    let needed = expiry_bytes + request_bytes + key_bytes + value_bytes;
     if rest.len() < needed {
         let needed = RECORD_HEADER_BYTES + needed;
         return Err(DecodeError::Short { what: "record", needed, available: bytes.len() });
@@ -174,9 +194,10 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         2 => return Err(DecodeError::invalid("record", "a delete with a value")),
         3 => RecordKind::DeleteRange,
         4 => RecordKind::Ingest,
+        5 if matches!(value_bytes, 0 | VERSION_BYTES) => RecordKind::Refused,
         other => return Err(DecodeError::invalid("record", format!("kind {other} is unknown"))),
     };
-    if flags & !(FLAG_BATCH_CONTINUES | FLAG_EXPIRES) != 0 {
+    if flags & !(FLAG_BATCH_CONTINUES | FLAG_EXPIRES | FLAG_REQUEST) != 0 {
         return Err(DecodeError::invalid("record", format!("flags {flags:#04x} are unknown")));
     }
     let (expires, rest) = rest.split_at(expiry_bytes);
@@ -185,6 +206,8 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         Some(_) if kind != RecordKind::Put => return Err(DecodeError::invalid("record", "a delete that expires")),
         Some(ms) => Some(Expiry::try_from(u64::from_le_bytes(*ms))?),
     };
+    let (request, rest) = rest.split_at(request_bytes);
+    let request = request.first_chunk().map(RequestId::from_bytes);
     let lsn = Lsn(u64::from_le_bytes(header[8..16].try_into().expect("8 bytes")));
     let (key, rest) = rest.split_at(key_bytes);
     let value = &rest[..value_bytes];
@@ -192,8 +215,11 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
         return Err(DecodeError::invalid("record", "a delete of a range that is empty, reversed or over the limits"));
     }
     let (stamp, flags) = (Stamp { lsn, expires }, flags & FLAG_BATCH_CONTINUES);
-    let record = Record { stamp, kind, flags, key, value };
-    if kind == RecordKind::Ingest && record.ingested().is_none() {
+    let record = Record { stamp, kind, flags, request, key, value };
+    if kind == RecordKind::Refused && request.is_none() {
+        return Err(DecodeError::invalid("record", "a refusal of nobody's request"));
+    }
+    if kind == RecordKind::Ingest && (request.is_some() || record.ingested().is_none()) {
         return Err(DecodeError::invalid("record", "an ingest of no LSNs, or of more than there are"));
     }
     Ok(Some(record))

@@ -16,7 +16,7 @@ fn encode(record: &Record<'_>) -> Vec<u8> {
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Record<'a> {
-    Record { stamp: Lsn(9).into(), kind: RecordKind::Put, flags: 0, key, value }
+    Record { stamp: Lsn(9).into(), kind: RecordKind::Put, flags: 0, request: None, key, value }
 }
 
 #[test]
@@ -60,13 +60,25 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     assert!(with(4, &(MAX_KEY_BYTES as u16 + 1).to_le_bytes()).is_err());
     assert!(with(16, &(MAX_VALUE_BYTES as u32 + 1).to_le_bytes()).is_err());
     assert!(with(16, &u32::MAX.to_le_bytes()).is_err());
-    assert!(with(6, &[5]).is_err(), "a kind of the future");
+    assert!(with(6, &[6]).is_err(), "a kind of the future");
+    let refused = |value: &[u8], request| {
+        let mut bytes = encode(&Record { request, ..put(&[0], value) });
+        bytes[6] = RecordKind::Refused as u8;
+        read_record_unchecked(&bytes).map(|_| ())
+    };
+    let request = Some(RequestId { client: 1, sequence: 1 });
+    assert!(refused(b"", request).is_ok() && refused(&[1; 8], request).is_ok());
+    assert!(refused(b"", None).is_err() && refused(&[1; 7], request).is_err(), "of nobody, or no version");
     let ingest = |count: &[u8]| {
         let mut bytes = encode(&put(&[0], count));
         bytes[6] = RecordKind::Ingest as u8;
         read_record_unchecked(&bytes).map(|record| record.map(|record| record.last_lsn()))
     };
     assert_eq!(ingest(&7u64.to_le_bytes()), Ok(Some(Lsn(15))));
+    let named = Record { request: Some(RequestId { client: 1, sequence: 1 }), ..put(&[0], &[7; 8]) };
+    let mut named = encode(&named);
+    named[6] = RecordKind::Ingest as u8;
+    assert!(read_record_unchecked(&named).is_err(), "nobody asks for an ingest");
     assert!(ingest(&[0; 8]).is_err() && ingest(&[0xff; 8]).is_err() && ingest(&[1; 7]).is_err(), "no number of LSNs");
     let range = |start: &[u8], end: &[u8]| {
         let mut bytes = encode(&put(start, end));
@@ -76,7 +88,8 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     assert!(range(b"a", b"b").is_ok() && range(b"a", b"").is_ok());
     assert!(range(b"b", b"a").is_err() && range(b"a", b"a").is_err(), "an empty or reversed range");
     assert!(with(6, &[2]).is_err(), "a delete with a value");
-    assert!(with(7, &[4]).is_err(), "a flag of the future");
+    assert!(with(7, &[8]).is_err(), "a flag of the future");
+    assert!(matches!(with(7, &[4]), Err(DecodeError::Short { .. })), "a request id takes twelve bytes more");
     assert!(matches!(with(7, &[2]), Err(DecodeError::Short { .. })), "an expiry takes eight bytes more");
     let expiring = |kind: u8, ms: u64| {
         let stamp = Stamp { lsn: Lsn(9), expires: Expiry::from_ms(5) };
@@ -96,11 +109,13 @@ proptest! {
         key in prop::collection::vec(any::<u8>(), 1..300),
         value in prop::collection::vec(any::<u8>(), 0..3000),
         lsn: u64, expires in prop::option::of(1..=Expiry::MAX_MS), flags in 0u8..2, is_delete: bool,
+        request in prop::option::of((any::<u64>(), any::<u32>())),
     ) {
         let kind = if is_delete { RecordKind::Delete } else { RecordKind::Put };
         let value = if is_delete { &[] } else { &value[..] };
         let expires = expires.filter(|_| !is_delete).and_then(Expiry::from_ms);
-        let record = Record { stamp: Stamp { lsn: Lsn(lsn), expires }, kind, flags, key: &key, value };
+        let request = request.map(|(client, sequence)| RequestId { client, sequence });
+        let record = Record { stamp: Stamp { lsn: Lsn(lsn), expires }, kind, flags, request, key: &key, value };
         let mut bytes = encode(&record);
         prop_assert_eq!(bytes.len(), record.bytes());
         bytes.extend_from_slice(&[0xee; 30]);

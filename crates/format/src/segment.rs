@@ -15,7 +15,7 @@ pub const LOG_HEADER_BYTES: usize = 64;
 /// First bytes of a log segment.
 pub const LOG_MAGIC: [u8; 8] = *b"LWDLOG\r\n";
 /// Version of the log segment format.
-pub const LOG_VERSION: u16 = 3;
+pub const LOG_VERSION: u16 = 4;
 
 /// Header of a log segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ fn other_versions_say_which() {
     let crc = crc32c::crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&crc.to_le_bytes());
     let error = LogHeader::decode(&bytes).unwrap_err().to_string();
-    assert_eq!(error, "log segment header: version 4 where 3 is spoken");
+    assert_eq!(error, "log segment header: version 5 where 4 is spoken");
 }
 
 proptest! {

@@ -13,6 +13,7 @@ use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::request::{Once, RequestId};
 use leeward_format::routes::{RoutesUpdate, TableRoutes};
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
@@ -58,6 +59,10 @@ fn options() -> TableOptions {
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
     }
+}
+
+fn once() -> Once {
+    Once { request: RequestId { client: 0x0102, sequence: 9 }, region: RegionId(7), since: Lsn(300), is_again: true }
 }
 
 fn expiry() -> Expiry {
@@ -122,6 +127,9 @@ fn requests() {
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
+    let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });
+    let request = Request::Once { id: 2, direct: true, table, ops: vec![add], named: vec![(0, once())] };
+    check(FrameKind::Request, request, include_str!("golden/request-once.hex"));
 }
 
 #[test]
@@ -136,6 +144,9 @@ fn replies() {
         OpResult::Entries { entries: vec![(Bytes::from_static(b"key"), value)], resume: None },
         OpResult::Error(OpError::NotPrimary { region: RegionId(7), epoch: Epoch(9) }),
         OpResult::Error(OpError::NotEnoughReplicas { region: RegionId(7), in_sync: 1, needed: 2 }),
+        OpResult::Error(OpError::Forgotten(RegionId(7))),
+        OpResult::Error(OpError::Overloaded(RegionId(7))),
+        OpResult::Error(OpError::AnswerGone { done: true }),
         OpResult::Done,
         OpResult::Approximation { pairs: 300, bytes: 7, resume: None },
         OpResult::Pair(Some(Pair { version: Lsn(300), expires: Some(expiry()), now: UnixMs(300), value: None })),
@@ -154,6 +165,8 @@ fn replies() {
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };
     check(FrameKind::Reply, node, include_str!("golden/reply-node.hex"));
+    let heard = Reply::Heard { regions: vec![(RegionId(7), Lsn(300))] };
+    check(FrameKind::Reply, heard, include_str!("golden/reply-heard.hex"));
     let (fabric, address) = ("shm".into(), "@n".into());
     let offer = Reply::RingOffer { fabric, node: 7, client: 300, address, most_bytes: 4096 };
     check(FrameKind::Reply, offer, include_str!("golden/reply-ring-offer.hex"));
@@ -189,8 +202,14 @@ fn control_messages() {
     let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: vec![(RegionId(1), Epoch(2))] };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };
-    let forward = Control::Forward { id: 9, table: TableName::default(), op, epoch: Epoch(5) };
+    let forward = Control::Forward { id: 9, table: TableName::default(), op, once: None, epoch: Epoch(5) };
     check(FrameKind::Control, forward, include_str!("golden/control-forward.hex"));
+    let op = Op::Add { key: Bytes::from_static(b"key"), delta: 1 };
+    let forward = Control::Forward { id: 9, table: TableName::default(), op, once: Some(once()), epoch: Epoch(5) };
+    check(FrameKind::Control, forward, include_str!("golden/control-forward-once.hex"));
+    let (result, committed) = (OpResult::Integer(-3), Some((RegionId(7), Lsn(300))));
+    let answer = Control::Forwarded { id: 9, result, committed };
+    check(FrameKind::Control, answer, include_str!("golden/control-forwarded.hex"));
     let body = ToBackup::Flush {
         log: LogKind::Large,
         index: 5,

@@ -10,6 +10,7 @@ use leeward_format::manifest::{
     SegmentState,
 };
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
+use leeward_format::request::RequestId;
 use leeward_format::segment::LogHeader;
 use leeward_format::superblock::Superblock;
 use leeward_format::{Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, VolumeId};
@@ -38,13 +39,28 @@ fn check(name: &str, text: &str, bytes: &[u8]) {
 fn records() {
     let seed = RecordSeed::new(RegionId(1), LogKind::Recovery, SegmentId::new(leeward_format::Epoch(2), 3));
     let flags = FLAG_BATCH_CONTINUES;
-    let put = Record { stamp: Lsn(258).into(), kind: RecordKind::Put, flags, key: b"cape", value: b"wind" };
-    let delete = Record { stamp: Lsn(259).into(), kind: RecordKind::Delete, flags: 0, key: b"bay", value: b"" };
+    let put =
+        Record { stamp: Lsn(258).into(), kind: RecordKind::Put, flags, request: None, key: b"cape", value: b"wind" };
+    let delete =
+        Record { stamp: Lsn(259).into(), kind: RecordKind::Delete, flags: 0, request: None, key: b"bay", value: b"" };
     let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
-    let expiring = Record { stamp, kind: RecordKind::Put, flags: 0, key: b"bay", value: b"lee" };
-    let range = Record { stamp: Lsn(261).into(), kind: RecordKind::DeleteRange, flags: 0, key: b"a", value: b"cb" };
+    let expiring = Record { stamp, kind: RecordKind::Put, flags: 0, request: None, key: b"bay", value: b"lee" };
+    let range = Record {
+        stamp: Lsn(261).into(),
+        kind: RecordKind::DeleteRange,
+        flags: 0,
+        request: None,
+        key: b"a",
+        value: b"cb",
+    };
     let count = 1000u64.to_le_bytes();
-    let ingest = Record { stamp: Lsn(262).into(), kind: RecordKind::Ingest, flags: 0, key: &[0], value: &count };
+    let ingest =
+        Record { stamp: Lsn(262).into(), kind: RecordKind::Ingest, flags: 0, request: None, key: &[0], value: &count };
+    let request = Some(RequestId { client: 0x1122_3344_5566_7788, sequence: 9 });
+    let stamp = Stamp { lsn: Lsn(1262), expires: Expiry::from_ms(1) };
+    let named = Record { stamp, kind: RecordKind::Put, flags: 0, request, key: b"n", value: b"5" };
+    let (stamp, value) = (Lsn(1263).into(), 258u64.to_le_bytes());
+    let refused = Record { stamp, kind: RecordKind::Refused, flags: 0, request, key: &[0], value: &value };
     let mut bytes = Vec::new();
     put.append_to(seed, &mut bytes);
     delete.append_to(seed, &mut bytes);
@@ -52,11 +68,14 @@ fn records() {
     let range_at = bytes.len();
     range.append_to(seed, &mut bytes);
     ingest.append_to(seed, &mut bytes);
+    named.append_to(seed, &mut bytes);
+    refused.append_to(seed, &mut bytes);
     check("record.hex", include_str!("golden/record.hex"), &bytes);
     assert_eq!(read_record(seed, &bytes), Ok(Some(put)));
     assert_eq!(read_record(seed, &bytes[put.bytes()..]), Ok(Some(delete)));
     assert_eq!(read_record(seed, &bytes[put.bytes() + delete.bytes()..]), Ok(Some(expiring)));
     assert_eq!(read_record(seed, &bytes[range_at..]), Ok(Some(range)));
+    assert_eq!(read_record(seed, &bytes[range_at + range.bytes() + ingest.bytes()..]), Ok(Some(named)));
     assert_eq!((range.last_lsn(), ingest.last_lsn()), (Lsn(261), Lsn(1261)));
 }
 

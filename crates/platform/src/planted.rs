@@ -36,6 +36,10 @@ pub enum Bug {
     HandOverUndrained,
     /// Promises to a primary are void once another is appointed, though it has not given its office up.
     VoidEverything,
+    /// A primary carries out again what it was asked for before.
+    ForgetRequests,
+    /// A primary that takes office does not know what was asked of those before it, and takes it for new.
+    ForgetAtTakeover,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
     /// What a member has of a group that is whole is destroyed.
@@ -44,7 +48,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that the simulation finds. No region is divided there, so [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 16] = [
+    pub const ALL: [Bug; 18] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -61,6 +65,8 @@ impl Bug {
         Bug::HandOverUndrained,
         Bug::VoidEverything,
         Bug::DestroyNamed,
+        Bug::ForgetRequests,
+        Bug::ForgetAtTakeover,
     ];
 }
 

@@ -19,7 +19,7 @@ fn view(log: LogKind, index: u64, filled: usize, sealed: Option<u64>) -> TailVie
 pub(crate) fn append(bytes: &mut Vec<u8>, lsn: u64, flags: u8) -> usize {
     bytes.resize(bytes.len().max(LOG_HEADER_BYTES), 0);
     let stamp = Stamp { lsn: Lsn(lsn), expires: None };
-    let record = Record { stamp, kind: RecordKind::Put, flags, key: b"key", value: &[1; 30] };
+    let record = Record { stamp, kind: RecordKind::Put, flags, request: None, key: b"key", value: &[1; 30] };
     record.append_to(RecordSeed::new(RegionId(1), LogKind::Recovery, SegmentId(1)), bytes);
     bytes.len()
 }

@@ -4,6 +4,7 @@
 use crate::commands::Context;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};
+use leeward_format::request::Once;
 use leeward_format::table::TableName;
 
 /// An operation that a connection wants carried out.
@@ -15,6 +16,8 @@ pub struct Submission {
     pub table: TableName,
     /// The operation.
     pub op: Op,
+    /// How it is asked for, if it is to be carried out once.
+    pub once: Option<Once>,
     /// Answer that another node is the primary instead of forwarding.
     pub direct: bool,
 }

@@ -45,6 +45,8 @@ pub struct Report {
     pub answered: u64,
     /// Operations whose outcome nobody knows.
     pub unknown: u64,
+    /// Attempts at operations after the first.
+    pub again: u64,
     /// Compactions that were installed by the primaries that lived at the end of the faults.
     pub compactions: u64,
     /// Times that a region got a new primary after its first.

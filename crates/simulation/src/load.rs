@@ -2,15 +2,18 @@
 //! that are written once ([`crate::ledger`]).
 //!
 //! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
-//! give up soon. A client has one operation under way.
+//! give up soon. A client has one operation under way. Of the clients in each seed one in three gives names to all of its writes, and
+//! one to those that are more than plain puts: what has a name and was not answered they ask for again, by way of any node, and
+//! it is one operation of the history. The others leave that to the nodes.
 
 use crate::expiring::Expiring;
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::Lsn;
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
+use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
+use leeward_format::{Lsn, RegionId};
 use leeward_history::{Action, Operation};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
@@ -18,6 +21,12 @@ use std::collections::BTreeMap;
 
 /// Shared keys in use at the same time.
 const KEYS: usize = 6;
+
+impl Pending {
+    fn may_be_tried_again(&self) -> bool {
+        self.attempts.is_named() && self.tries < MOST_TRIES
+    }
+}
 
 /// What clients do, and how.
 #[derive(Clone, Debug)]
@@ -71,14 +80,45 @@ struct Pending {
     token: Token,
     node: NodeId,
     op: Op,
+    region: RegionId,
     purpose: Purpose,
+    attempts: Attempts,
+    /// Attempts that were made.
+    tries: u32,
+}
+
+/// Attempts that a client makes at one operation.
+const MOST_TRIES: u32 = 4;
+
+/// Which of its writes a client gives names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    None,
+    ButPlainPuts,
+    All,
 }
 
 #[derive(Debug)]
 struct Client {
     pending: Option<Pending>,
+    /// What it will ask for again.
+    again: Option<Pending>,
     home: Option<NodeId>,
     reads_only: bool,
+    names: Names,
+    ids: RequestIds,
+    heard: Heard,
+}
+
+impl Client {
+    fn attempts_at(&mut self, op: &Op) -> Attempts {
+        let has_name = match self.names {
+            Names::None => false,
+            Names::ButPlainPuts => op.writes_data() && !op.is_plain_put(),
+            Names::All => op.writes_data(),
+        };
+        if has_name { Attempts::named(self.ids.next_id()) } else { Attempts::unnamed() }
+    }
 }
 
 /// Everything that was done to one shared key.
@@ -99,6 +139,7 @@ pub(crate) struct Request {
     pub(crate) token: Token,
     pub(crate) node: NodeId,
     pub(crate) op: Op,
+    pub(crate) once: Option<Once>,
 }
 
 /// See the module.
@@ -116,6 +157,8 @@ pub(crate) struct Load {
     failures: Vec<String>,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
+    /// Attempts after the first.
+    pub(crate) again: u64,
 }
 
 fn key(number: usize) -> Bytes {
@@ -140,8 +183,13 @@ impl Load {
     pub(crate) fn new(habits: Habits, nodes: usize, window: Nanos, split: Option<Bytes>, rng: &mut Rng) -> Load {
         let client = |number| Client {
             pending: None,
+            again: None,
             home: habits.faithful.then(|| rng.index(nodes)),
             reads_only: number < habits.readers,
+            names: [Names::All, Names::ButPlainPuts, Names::None][number % 3],
+            // Not drawn: no other number in this world is so small.
+            ids: RequestIds::new(number as u64),
+            heard: Heard::default(),
         };
         Load {
             clients: (0..habits.clients).map(client).collect(),
@@ -155,6 +203,7 @@ impl Load {
             failures: Vec::new(),
             answered: 0,
             unknown: 0,
+            again: 0,
         }
     }
 
@@ -184,20 +233,49 @@ impl Load {
             history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
         }
         self.histories.extend((0..KEYS).map(|_| History::default()));
+        for client in &mut self.clients {
+            client.pending.iter_mut().for_each(|pending| pending.tries = MOST_TRIES);
+            if let Some(again) = client.again.take() {
+                self.unknown += 1;
+                tracing::debug!(op = ?again.op, "is not asked for again");
+            }
+        }
     }
 
-    /// The next operation of a client, for one of the nodes that are `up`.
-    pub(crate) fn next(&mut self, now: Nanos, client: usize, up: &[NodeId], rng: &mut Rng) -> Option<Request> {
+    /// The next operation of a client, for one of the nodes that are `up`, whose map says in which region it is; or another attempt at
+    /// the last one.
+    pub(crate) fn next(
+        &mut self,
+        now: Nanos,
+        client: usize,
+        up: &[NodeId],
+        region_of: impl Fn(NodeId, &Op) -> RegionId,
+        rng: &mut Rng,
+    ) -> Option<Request> {
         if self.clients[client].pending.is_some() || up.is_empty() {
             return None;
         }
-        let home = self.clients[client].home.filter(|home| up.contains(home));
-        let node = home.unwrap_or_else(|| up[rng.index(up.len())]);
-        let (op, purpose) = self.choose(now, self.clients[client].reads_only, rng);
         self.next_token += 1;
         let token = Token(self.next_token);
-        self.clients[client].pending = Some(Pending { token, node, op: op.clone(), purpose });
-        Some(Request { token, node, op })
+        let mut pending = match self.clients[client].again.take() {
+            Some(again) => {
+                self.again += 1;
+                Pending { token, node: up[rng.index(up.len())], ..again }
+            }
+            None => {
+                let home = self.clients[client].home.filter(|home| up.contains(home));
+                let node = home.unwrap_or_else(|| up[rng.index(up.len())]);
+                let (op, purpose) = self.choose(now, self.clients[client].reads_only, rng);
+                let attempts = self.clients[client].attempts_at(&op);
+                Pending { token, node, op, region: RegionId(0), purpose, attempts, tries: 0 }
+            }
+        };
+        let client = &mut self.clients[client];
+        (pending.region, pending.tries) = (region_of(pending.node, &pending.op), pending.tries + 1);
+        let once = pending.attempts.ask(pending.region, &client.heard);
+        let (node, op) = (pending.node, pending.op.clone());
+        client.pending = Some(pending);
+        Some(Request { token, node, op, once })
     }
 
     fn choose(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
@@ -269,23 +347,45 @@ impl Load {
         }
     }
 
-    /// An answer came. Answers the client that is free again, and how long it rests.
+    /// An answer came, from a node that knows what is `committed` in a region. Answers the client that is free again, and how long
+    /// it rests.
     pub(crate) fn answered(
         &mut self,
         now: Nanos,
         token: Token,
         result: OpResult,
+        committed: impl Fn(RegionId) -> Lsn,
         rng: &mut Rng,
     ) -> Option<(usize, Nanos)> {
         let is_for = |client: &Client| client.pending.as_ref().is_some_and(|pending| pending.token == token);
         let client = self.clients.iter().position(is_for)?;
-        let pending = self.clients[client].pending.take().expect("just seen");
+        let mut pending = self.clients[client].pending.take().expect("just seen");
+        if committed(pending.region) > Lsn(0) {
+            self.clients[client].heard.note(pending.region, committed(pending.region));
+        }
+        let result = match pending.attempts.answered(&pending.op, result) {
+            Verdict::Final(result) => result,
+            Verdict::AtOnce if pending.tries < MOST_TRIES => {
+                self.clients[client].again = Some(pending);
+                return Some((client, Nanos::ZERO));
+            }
+            Verdict::AtOnce => OpResult::Error(OpError::Forgotten(pending.region)),
+            Verdict::Later(_) if pending.attempts.is_doubtful() && pending.may_be_tried_again() => {
+                self.clients[client].again = Some(pending);
+                return Some((client, Nanos::from_micros(rng.between(0, 60_000))));
+            }
+            Verdict::Later(error) => pending.attempts.give_up(error),
+        };
         if let OpResult::Error(OpError::Invalid(message)) = &result {
             self.failures.push(format!("{:?} was refused: {message}", pending.op));
         }
         let rest = match &result {
             OpResult::Error(OpError::Unknown(_)) => {
                 self.lost(pending.purpose);
+                rng.between(0, self.habits.gap_us)
+            }
+            OpResult::Error(OpError::AnswerGone { done: true }) => {
+                self.answer_gone(now, pending.purpose);
                 rng.between(0, self.habits.gap_us)
             }
             OpResult::Error(_) => {
@@ -299,6 +399,16 @@ impl Load {
             }
         };
         Some((client, Nanos::from_micros(rest)))
+    }
+
+    /// A swap took place, and nobody knows any more what it found: that of a plain write.
+    fn answer_gone(&mut self, now: Nanos, purpose: Purpose) {
+        let Purpose::Shared { key, operation } = purpose else {
+            panic!("{purpose:?} does not ask for a value before it")
+        };
+        let entry = &mut self.histories[key].operations[operation];
+        let Action::Swap(value, None) = entry.action else { panic!("{entry} does not ask for a value before it") };
+        (entry.answered, entry.action) = (now.0, Action::Write(value));
     }
 
     /// An operation took no effect: as if it had been a read that was never answered.
@@ -347,7 +457,7 @@ impl Load {
     /// A client has waited long enough; answers whether it was still waiting.
     pub(crate) fn give_up(&mut self, client: usize, token: Token) -> bool {
         let pending = self.clients[client].pending.take_if(|pending| pending.token == token);
-        pending.map(|pending| self.lost(pending.purpose)).is_some()
+        pending.map(|pending| self.unanswered(client, pending)).is_some()
     }
 
     /// A process died; answers the clients that were waiting for it.
@@ -355,11 +465,20 @@ impl Load {
         let mut free = Vec::new();
         for client in 0..self.clients.len() {
             if let Some(pending) = self.clients[client].pending.take_if(|pending| pending.node == node) {
-                self.lost(pending.purpose);
+                self.unanswered(client, pending);
                 free.push(client);
             }
         }
         free
+    }
+
+    /// No answer to an attempt is waited for any more.
+    fn unanswered(&mut self, client: usize, mut pending: Pending) {
+        pending.attempts.lost(&pending.op, String::new());
+        match pending.may_be_tried_again() {
+            true => self.clients[client].again = Some(pending),
+            false => self.lost(pending.purpose),
+        }
     }
 
     /// Judges all that was seen, and the store's `content`, which was read at `now`, after all else.

@@ -17,15 +17,15 @@ pub(crate) use faults::FaultKind;
 use crate::Report;
 use crate::character::Character;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
-use crate::load::Load;
+use crate::load::{Load, Request};
 use crate::queue::Queue;
 use faults::Trouble;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
-use leeward_format::table::TableName;
-use leeward_format::{RegionId, ServerId};
+use leeward_format::table::{DEFAULT_TABLE, TableName};
+use leeward_format::{Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
@@ -190,6 +190,7 @@ impl World {
             character: self.character.name(),
             answered: self.load.answered,
             unknown: self.load.unknown,
+            again: self.load.again,
             compactions,
             promotions: self.promotions.values().map(|terms| u64::from(*terms)).sum(),
             faults: self.trouble.struck,
@@ -326,18 +327,25 @@ impl World {
             return;
         }
         let up: Vec<NodeId> = self.nodes().filter(|node| self.machines[*node].node.is_some()).collect();
-        let Some(request) = self.load.next(self.now, client, &up, &mut self.rng) else {
+        let machines = &self.machines;
+        let region_of = |node: NodeId, op: &Op| {
+            let known = machines[node].node.as_ref().and_then(|node| op.region_in(node.routes(), DEFAULT_TABLE));
+            known.map_or(RegionId(0), |config| config.region)
+        };
+        let Some(request) = self.load.next(self.now, client, &up, region_of, &mut self.rng) else {
             return self.push(self.now + Nanos::from_millis(50), Event::Client { client });
         };
         self.push(self.now + self.load.patience(), Event::Patience { client, token: request.token });
-        let table = TableName::default();
-        self.input(request.node, Input::Submit { token: request.token, table, op: request.op, direct: false });
+        let Request { token, node, op, once } = request;
+        self.input(node, Input::Submit { token, table: TableName::default(), op, once, direct: false });
     }
 
-    fn answered(&mut self, token: Token, result: OpResult) {
+    fn answered(&mut self, node: NodeId, token: Token, result: OpResult) {
+        let node = self.machines[node].node.as_ref();
+        let committed = |region| node.map_or(Lsn(0), |node| node.committed(region));
         if let Some(answer) = self.questions.get_mut(&token) {
             *answer = Some(result);
-        } else if let Some((client, rest)) = self.load.answered(self.now, token, result, &mut self.rng) {
+        } else if let Some((client, rest)) = self.load.answered(self.now, token, result, committed, &mut self.rng) {
             self.push(self.now + rest, Event::Client { client });
         }
     }

@@ -55,4 +55,6 @@ planted! {
     an_office_is_given_up_while_it_is_served: HandOverUndrained,
     every_promise_is_void_once_another_primary_is_appointed: VoidEverything,
     what_members_have_is_destroyed: DestroyNamed,
+    what_was_asked_for_before_is_carried_out_again: ForgetRequests,
+    what_was_asked_for_under_another_primary_is_carried_out_again: ForgetAtTakeover,
 }

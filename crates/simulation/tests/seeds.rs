@@ -13,6 +13,7 @@ fn nothing_goes_wrong() {
         total.compactions += report.compactions;
         total.promotions += report.promotions;
         total.faults += report.faults;
+        total.again += report.again;
         if let Some(failure) = report.failure {
             let replay = seeds::replay_command(report.seed, None);
             failed.lock().expect("no thread panics with it").push(format!("{replay}\n    {failure}"));
@@ -25,7 +26,7 @@ fn nothing_goes_wrong() {
     let total = total.into_inner().expect("no thread panics with it");
     let seeds = seeds::CI.count() as u64;
     assert!(total.answered > 1_000 * seeds && total.faults > 2 * seeds, "{total:?}");
-    assert!(total.compactions > 5 * seeds && total.promotions > seeds, "{total:?}");
+    assert!(total.compactions > 5 * seeds && total.promotions > seeds && total.again > 3 * seeds, "{total:?}");
 }
 
 #[test]

@@ -75,9 +75,9 @@ fn repeat(seed: u64, bug: Option<Bug>) -> bool {
 }
 
 fn line(report: &Report) -> String {
-    let Report { seed, character, answered, unknown, compactions, promotions, faults, digest, .. } = report;
+    let Report { seed, character, answered, unknown, again, compactions, promotions, faults, digest, .. } = report;
     format!(
-        "seed {seed}: {answered} answered, {unknown} unknown, {compactions} compactions, {promotions} promotions, \
+        "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {compactions} compactions, {promotions} promotions, \
          {faults} faults, digest {digest:016x} ({character})"
     )
 }
@@ -102,9 +102,9 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, compactions, promotions, faults, .. } = total;
+    let Report { answered, unknown, again, compactions, promotions, faults, .. } = total;
     println!(
-        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {compactions} compactions, \
+        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {compactions} compactions, \
          {promotions} promotions, {faults} faults"
     );
     failed > 0
@@ -116,6 +116,7 @@ impl Seen {
         let total = &mut self.total;
         total.answered += report.answered;
         total.unknown += report.unknown;
+        total.again += report.again;
         total.compactions += report.compactions;
         total.promotions += report.promotions;
         total.faults += report.faults;

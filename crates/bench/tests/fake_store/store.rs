@@ -135,7 +135,7 @@ impl Store {
                     Request::Who | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
                         unreachable!("the benchmark does not ask")
                     }
-                    Request::Ops { id, ops, .. } => {
+                    Request::Ops { id, ops, .. } | Request::Once { id, ops, .. } => {
                         Reply::Results { id, results: ops.into_iter().map(|op| state.carry_out(op)).collect() }
                     }
                 };

@@ -49,9 +49,6 @@ pub(crate) enum Outcome {
 pub(crate) trait Store {
     /// Carries out an action that is not answered yet.
     fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome;
-
-    /// Whether it can carry out a write that always happens and answers nothing.
-    fn has_plain_writes(&self) -> bool;
 }
 
 /// What all clients share.
@@ -180,7 +177,7 @@ impl Client<'_> {
             48..56 => Action::WriteIfAbsent(number, None),
             56..62 => Action::WriteIfPresent(number, None),
             62..82 if seen.is_some() => Action::WriteIfValue(number, seen.expect("just seen"), None),
-            82..90 if store.has_plain_writes() => Action::Write(number),
+            82..90 => Action::Write(number),
             _ => Action::Swap(number, None),
         };
         let called = self.shared.now();

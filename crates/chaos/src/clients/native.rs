@@ -1,7 +1,4 @@
 //! The client library as a [`Store`]: what it retries, it retries; what it cannot know, it says. Belongs to one thread.
-//!
-//! Writes to shared keys ask for the value before them, so that the library does not carry one out a second time when it does
-//! not know what came of the first: two puts of one value are no single operation.
 
 use crate::clients::{DEADLINE, Outcome, Store};
 use crate::workload::{number_of, value};
@@ -14,15 +11,17 @@ use leeward_history::Action;
 #[derive(Debug)]
 pub(crate) struct Native {
     addresses: Vec<String>,
-    name: String,
+    options: ClientOptions,
     session: Option<Session>,
     /// The last put that was answered: where, its version and its value.
     version: Option<(Bytes, Lsn, i64)>,
 }
 
 impl Native {
-    pub(crate) fn new(addresses: Vec<String>, name: String) -> Native {
-        Native { addresses, name, session: None, version: None }
+    /// A client of this name, whose plain puts are retried too if `retry_puts`.
+    pub(crate) fn new(addresses: Vec<String>, name: String, retry_puts: bool) -> Native {
+        let options = ClientOptions { name, deadline: DEADLINE, retry_puts, ..ClientOptions::default() };
+        Native { addresses, options, session: None, version: None }
     }
 
     fn op(&self, key: &Bytes, action: Action) -> Op {
@@ -52,8 +51,7 @@ impl Native {
 
     fn execute(&mut self, op: Op) -> Option<OpResult> {
         if self.session.is_none() {
-            let options = ClientOptions { name: self.name.clone(), deadline: DEADLINE, ..ClientOptions::default() };
-            self.session = Session::connect(&self.addresses, options).ok();
+            self.session = Session::connect(&self.addresses, self.options.clone()).ok();
         }
         let executed = self.session.as_mut()?.execute(vec![op]);
         match executed {
@@ -76,16 +74,15 @@ impl Store for Native {
         }
         outcome(action, &result)
     }
-
-    fn has_plain_writes(&self) -> bool {
-        false
-    }
 }
 
 /// What an answer says.
 fn outcome(action: Action, result: &OpResult) -> Outcome {
     let number = |value: &Option<Bytes>| value.as_deref().map(number_of);
     let answered = match (action, result) {
+        // It is known to have happened, and no more than that.
+        (Action::Swap(new, _), OpResult::Error(OpError::AnswerGone { done: true })) => Action::Write(new),
+        (Action::Take(_), OpResult::Deleted { done: true, old: None, .. }) => Action::Delete(Some(true)),
         (_, OpResult::Error(OpError::Unknown(_))) => return Outcome::Unknown,
         (_, OpResult::Error(OpError::Invalid(why))) => return Outcome::Wrong(why.clone()),
         (_, OpResult::Error(_)) => return Outcome::NotDone,
@@ -123,6 +120,10 @@ mod tests {
         assert_eq!(refused, Outcome::Answered(Action::WriteIfValue(5, 4, Some(false))));
         let taken = OpResult::Deleted { done: true, old, version: None };
         assert_eq!(outcome(Action::Take(None), &taken), Outcome::Answered(Action::Take(Some(Some(4)))));
+        let removed = OpResult::Deleted { done: true, old: None, version: None };
+        assert_eq!(outcome(Action::Take(None), &removed), Outcome::Answered(Action::Delete(Some(true))));
+        let swapped = OpResult::Error(OpError::AnswerGone { done: true });
+        assert_eq!(outcome(Action::Swap(5, None), &swapped), Outcome::Answered(Action::Write(5)));
         let error = |error| outcome(Action::Write(1), &OpResult::Error(error));
         assert_eq!(error(OpError::Unknown(String::new())), Outcome::Unknown);
         assert_eq!(error(OpError::Unavailable(String::new())), Outcome::NotDone);

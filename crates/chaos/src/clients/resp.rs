@@ -65,10 +65,6 @@ impl Store for Resp {
             }
         }
     }
-
-    fn has_plain_writes(&self) -> bool {
-        true
-    }
 }
 
 fn command(key: &Bytes, action: Action) -> Vec<Bytes> {
@@ -132,7 +128,7 @@ fn outcome(action: Action, answer: Answer) -> Outcome {
             let code = error.split(' ').next().unwrap_or_default();
             return match code {
                 "UNKNOWN" => Outcome::Unknown,
-                "LOADING" | "NOREPLICAS" | "UNAVAILABLE" => Outcome::NotDone,
+                "LOADING" | "NOREPLICAS" | "UNAVAILABLE" | "TRYAGAIN" => Outcome::NotDone,
                 _ => Outcome::Wrong(error),
             };
         }

@@ -38,10 +38,6 @@ impl Store for Fake<'_> {
         }
         if self.rng.one_in(10) { Outcome::Unknown } else { Outcome::Answered(answered) }
     }
-
-    fn has_plain_writes(&self) -> bool {
-        true
-    }
 }
 
 fn run(is_stale: bool) -> Log {

@@ -14,6 +14,7 @@ fn options() -> ClientOptions {
     ClientOptions {
         deadline: Duration::from_secs(60),
         connect_within: Duration::from_secs(20),
+        retry_puts: true,
         ..ClientOptions::default()
     }
 }
@@ -115,7 +116,7 @@ fn many_under_way_are_answered_once_each() {
     let tickets: Vec<_> = (0..2000_usize)
         .map(|number| {
             let (key, suffix) = (format!("k{}", number % 100).into(), value(number, 200).into());
-            session.submit(vec![Op::Append { key, suffix }])
+            session.submit(vec![Op::Append { key, suffix }]).expect("there is room")
         })
         .collect();
     let mut results = std::collections::HashMap::new();

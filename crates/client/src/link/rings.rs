@@ -21,7 +21,9 @@ use std::time::Instant;
 
 /// What an operation takes in a frame besides its keys and values, at most.
 const OP_OVERHEAD_BYTES: usize = 48;
-/// The same of one that makes a table, with its options.
+/// What the request id of one takes besides, at most; and what its answer does.
+const NAME_BYTES: usize = 40;
+/// What an operation that makes a table takes, with its options.
 const TABLE_OVERHEAD_BYTES: usize = 512;
 /// What a request takes besides its operations, at most.
 const REQUEST_OVERHEAD_BYTES: usize = 128;
@@ -294,7 +296,8 @@ fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &Rooms) -> (usize, usiz
             Op::CreateTable { .. } | Op::AlterTable { .. } => TABLE_OVERHEAD_BYTES,
             _ => OP_OVERHEAD_BYTES,
         };
-        let (more_bytes, more_room) = (op_bytes(&pending.op) + overhead, rooms.of(&pending.op));
+        let name = if pending.attempts.is_named() { NAME_BYTES } else { 0 };
+        let (more_bytes, more_room) = (op_bytes(&pending.op) + overhead + name, rooms.of(&pending.op) + name);
         let fits =
             pending.table == waiting[0].table && bytes + more_bytes <= most_bytes && room + more_room <= most_room;
         if count > 0 && !fits {

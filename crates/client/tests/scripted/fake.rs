@@ -5,6 +5,7 @@ use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::request::Once;
 use leeward_format::routes::RoutesUpdate;
 use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use std::io::{Read, Write};
@@ -31,12 +32,17 @@ type Script = Box<dyn FnMut(&[Op]) -> Act + Send>;
 /// A request's operations, and the table that they were on.
 type Batch = (TableName, Vec<Op>);
 
+/// What a node says is committed in region 1 with the first operation that has a name; one more with each that follows.
+pub(crate) const HEARD: u64 = 100;
+
 /// A scripted node.
 #[derive(Clone)]
 pub(crate) struct FakeNode {
     pub(crate) address: String,
     /// Batches that reached it, in order.
     pub(crate) seen: Arc<Mutex<Vec<Batch>>>,
+    /// How operations with a name were asked for, in order.
+    named: Arc<Mutex<Vec<Once>>>,
     map: Arc<Mutex<RegionMap>>,
 }
 
@@ -54,7 +60,7 @@ impl FakeNode {
         script: impl FnMut(&[Op]) -> Act + Send + 'static,
     ) -> FakeNode {
         let address = listener.local_addr().expect("it is bound").to_string();
-        let node = FakeNode { address, seen: Arc::default(), map: Arc::new(Mutex::new(map)) };
+        let node = FakeNode { address, seen: Arc::default(), named: Arc::default(), map: Arc::new(Mutex::new(map)) };
         let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
         let served = node.clone();
         thread::spawn(move || {
@@ -74,6 +80,11 @@ impl FakeNode {
     /// Every operation that reached the node.
     pub(crate) fn ops(&self) -> Vec<Op> {
         self.seen.lock().expect("no panic").iter().flat_map(|(_, ops)| ops.clone()).collect()
+    }
+
+    /// How every operation with a name that reached the node was asked for.
+    pub(crate) fn named(&self) -> Vec<Once> {
+        self.named.lock().expect("no panic").clone()
     }
 
     /// The table and the size of every request that reached the node.
@@ -104,19 +115,18 @@ impl FakeNode {
                     Request::RingBell => {}
                     Request::Ops { id, direct, table, ops } => {
                         assert!(direct, "the client routes by itself");
-                        let act = script.lock().expect("no panic")(&ops);
-                        self.seen.lock().expect("no panic").push((table, ops));
-                        match act {
-                            Act::Results(results) => {
-                                write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
-                            }
-                            Act::RoutesThen(results) => {
-                                self.write_routes(&mut out);
-                                write_frame(FrameKind::Reply, &Reply::Results { id, results }, &mut out);
-                            }
-                            Act::Close => return,
-                            Act::Silence => {}
-                            Act::Raw(bytes) => out = bytes,
+                        if !self.answer(id, (table, ops), script, &mut out) {
+                            return;
+                        }
+                    }
+                    Request::Once { id, direct, table, ops, named } => {
+                        assert!(direct, "the client routes by itself");
+                        let committed = HEARD + self.named().len() as u64;
+                        self.named.lock().expect("no panic").extend(named.iter().map(|(_, once)| *once));
+                        let heard = Reply::Heard { regions: vec![(RegionId(1), Lsn(committed))] };
+                        write_frame(FrameKind::Reply, &heard, &mut out);
+                        if !self.answer(id, (table, ops), script, &mut out) {
+                            return;
                         }
                     }
                 }
@@ -137,6 +147,23 @@ impl FakeNode {
 
     fn write_routes(&self, out: &mut Vec<u8>) {
         write_frame(FrameKind::Reply, &Reply::Routes(RoutesUpdate::everything(&self.map())), out);
+    }
+
+    /// Does with a request what the script says; false if that is to end the connection.
+    fn answer(&self, id: u64, (table, ops): Batch, script: &Mutex<Script>, out: &mut Vec<u8>) -> bool {
+        let act = script.lock().expect("no panic")(&ops);
+        self.seen.lock().expect("no panic").push((table, ops));
+        match act {
+            Act::Results(results) => write_frame(FrameKind::Reply, &Reply::Results { id, results }, out),
+            Act::RoutesThen(results) => {
+                self.write_routes(out);
+                write_frame(FrameKind::Reply, &Reply::Results { id, results }, out);
+            }
+            Act::Close => return false,
+            Act::Silence => {}
+            Act::Raw(bytes) => *out = bytes,
+        }
+        true
     }
 }
 

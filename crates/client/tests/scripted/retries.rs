@@ -1,9 +1,10 @@
 //! What the client retries, what it never retries, and what it says when it gives up: against nodes by script.
 
-use crate::fake::{Act, FakeNode, map, succeed, success};
+use crate::fake::{Act, FakeNode, HEARD, map, succeed, success};
 use leeward_client::{
     Client, ClientError, ClientOptions, NewTable, Op, OpError, OpResult, Session, TableName, TableOptions,
 };
+use leeward_format::request::Once;
 use leeward_format::{Epoch, RegionId};
 use std::time::{Duration, Instant};
 
@@ -110,44 +111,135 @@ fn bad_input_is_answered_at_once() {
 }
 
 #[test]
-fn an_idempotent_operation_survives_broken_connections() {
-    let (node, client) = lone_node(options(), first_then_succeed(vec![close, close]));
-    client.put("key", "value").expect("a put");
-    assert_eq!(node.ops().len(), 3);
+fn a_read_survives_broken_connections_and_a_plain_put_is_made_once() {
+    let (node, client) = lone_node(options(), first_then_succeed(vec![close, close, succeed, close]));
+    client.get("key").expect("a value, at the third attempt");
+    let error = client.put("key", "value").expect_err("nobody knows");
+    assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
+    assert_eq!((node.ops().len(), node.named().len()), (4, 0));
 }
 
 #[test]
-fn a_non_idempotent_operation_whose_outcome_is_unknown_is_never_retried() {
-    let calls: [fn(&Client) -> ClientError; 4] = [
-        |client| client.add("key", 1).expect_err("unknown"),
-        |client| client.append("key", "x").expect_err("unknown"),
-        |client| client.delete("key").expect_err("unknown"),
-        |client| client.put_with("key", "x", absent()).expect_err("unknown"),
+fn a_write_with_a_name_is_asked_for_again_as_the_same() {
+    type Call = fn(&Client) -> Result<(), ClientError>;
+    let calls: [Call; 6] = [
+        |client| client.add("key", 1).map(drop),
+        |client| client.append("key", "x").map(drop),
+        |client| client.delete("key").map(drop),
+        |client| client.delete_range("a", None),
+        |client| client.put_with("key", "x", absent()).map(drop),
+        |client| client.expire("key", leeward_client::Lifetime::For(5), Default::default()).map(drop),
     ];
     for call in calls {
-        let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
-        let error = call(&client);
-        assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
-        assert_eq!(node.ops().len(), 1);
-        client.add("key", 1).expect("the next call finds a new connection");
+        let (node, client) = lone_node(options(), first_then_succeed(vec![close, unknown]));
+        call(&client).expect("the third attempt");
+        let named = node.named();
+        assert_eq!(named.len(), 3);
+        let again = |once: &Once| *once == Once { is_again: true, ..named[0] };
+        assert!(!named[0].is_again && named[1..].iter().all(again), "{named:?}");
+        assert_eq!(named[0].since.0, 0, "nothing was heard before the first attempt");
+        call(&client).expect("another one");
+        let another = node.named()[3];
+        assert!(another.request != named[0].request && another.request.client == named[0].request.client);
+        assert_eq!(another.since.0, HEARD + 2, "what was heard with the last answer");
     }
 }
 
 #[test]
-fn a_node_that_says_unknown_is_believed() {
-    let unknown: fn(&[Op]) -> Act = |_| refuse(OpError::Unknown("lost its office".into()));
-    let (node, client) = lone_node(options(), first_then_succeed(vec![unknown, unknown]));
-    let error = client.add("key", 1).expect_err("unknown");
+fn puts_have_names_if_that_is_wished() {
+    let (node, client) =
+        lone_node(ClientOptions { retry_puts: true, ..options() }, first_then_succeed(vec![close, unknown]));
+    client.put("key", "value").expect("a put");
+    assert_eq!((node.ops().len(), node.named().len()), (3, 3));
+    client.get("key").expect("a value");
+    assert_eq!(node.named().len(), 3, "reads have none");
+}
+
+fn unknown(_: &[Op]) -> Act {
+    refuse(OpError::Unknown("lost its office".into()))
+}
+
+fn forgotten(_: &[Op]) -> Act {
+    refuse(OpError::Forgotten(RegionId(1)))
+}
+
+#[test]
+fn who_is_not_remembered_begins_anew_only_if_nothing_can_have_been_done() {
+    let (node, client) = lone_node(options(), first_then_succeed(vec![forgotten]));
+    client.add("key", 1).expect("a sum");
+    let since: Vec<u64> = node.named().iter().map(|once| once.since.0).collect();
+    assert_eq!(since, [0, HEARD], "with what was heard beside the refusal");
+    assert_eq!(node.named()[0].request, node.named()[1].request);
+
+    let (node, client) = lone_node(options(), first_then_succeed(vec![close, forgotten]));
+    let error = client.add("key", 1).expect_err("the first attempt may have been carried out");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
-    client.put("key", "value").expect("a put may be repeated");
-    assert_eq!(node.ops().len(), 3);
+    assert_eq!(node.ops().len(), 2);
+}
+
+#[test]
+fn a_write_whose_answer_is_gone_is_known_to_be_done() {
+    let done: fn(&[Op]) -> Act = |_| refuse(OpError::AnswerGone { done: true });
+    let (_node, client) = lone_node(options(), first_then_succeed(vec![close, done]));
+    let swap = Op::Put {
+        key: "key".into(),
+        value: "value".into(),
+        when: leeward_client::Condition::Always,
+        lifetime: leeward_client::Lifetime::Forever,
+        want_old: true,
+    };
+    assert_eq!(client.execute(vec![swap]).expect("an answer"), [OpResult::Error(OpError::AnswerGone { done: true })]);
+    let removed: fn(&[Op]) -> Act = |_| Act::Results(vec![OpResult::Deleted { done: true, old: None, version: None }]);
+    let (_node, client) = lone_node(options(), first_then_succeed(vec![close, removed]));
+    assert!(matches!(client.delete("key"), Err(ClientError::Op(OpError::AnswerGone { done: true }))));
+}
+
+#[test]
+fn who_is_overloaded_is_given_time() {
+    let overloaded: fn(&[Op]) -> Act = |_| refuse(OpError::Overloaded(RegionId(1)));
+    let (node, client) = lone_node(options(), first_then_succeed(vec![overloaded; 3]));
+    client.put("key", "value").expect("a put");
+    assert_eq!(node.ops().len(), 4);
+}
+
+#[test]
+fn no_more_is_under_way_than_may_be() {
+    let (node, client) = lone_node(ClientOptions { max_outstanding: 3, ..options() }, succeed);
+    let mut session =
+        Session::connect(&[&node.address], ClientOptions { max_outstanding: 3, ..options() }).expect("it answers");
+    let get = || Op::Get { key: "key".into() };
+    let mut tickets = vec![session.submit(vec![get(), get()]).expect("there is room")];
+    assert_eq!(session.submit(vec![get(), get()]), Err(leeward_client::Busy(vec![get(), get()])));
+    tickets.push(session.submit(vec![get()]).expect("there is room for one"));
+    session.submit(vec![get()]).expect_err("and for no more");
+    while session.outstanding() > 0 {
+        session.poll(Duration::from_secs(1)).expect("it waits");
+    }
+    session.submit(vec![get(); 9]).expect("a large batch that is alone");
+    assert_eq!(session.execute(vec![get()]).expect("it waits for that").len(), 1);
+
+    // Threads wait for each other, and give up at their deadline.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(client.execute(vec![get(), get()]).expect("its turn comes").len(), 2));
+        }
+    });
+    let hurried = ClientOptions { max_outstanding: 1, deadline: Duration::from_millis(200), ..options() };
+    let (_silent, client) = lone_node(hurried, |_| Act::Silence);
+    std::thread::scope(|scope| {
+        // One has its turn, and perhaps one more that began later; nobody answers either.
+        let threads = [0; 4].map(|_| scope.spawn(|| client.get("key")));
+        let errors = threads.map(|thread| thread.join().expect("no panic").expect_err("nobody answers"));
+        let busy = errors.iter().filter(|error| matches!(error, ClientError::Busy)).count();
+        assert!((1..4).contains(&busy), "{errors:?}");
+    });
 }
 
 #[test]
 fn a_write_that_may_have_happened_is_never_called_a_failure() {
     let full: fn(&[Op]) -> Act = |_| refuse(OpError::Unavailable("no space".into()));
     let (_node, client) = lone_node(options(), first_then_succeed(vec![close, full]));
-    let error = client.put("key", "value").expect_err("the retry was refused");
+    let error = client.add("key", 1).expect_err("the retry was refused");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
 
     let options = ClientOptions { deadline: Duration::from_millis(200), ..options() };
@@ -156,7 +248,7 @@ fn a_write_that_may_have_happened_is_never_called_a_failure() {
         calls += 1;
         if calls == 1 { close(ops) } else { recovering(ops) }
     });
-    let error = client.put("key", "value").expect_err("it never recovers");
+    let error = client.add("key", 1).expect_err("it never recovers");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
 }
 
@@ -174,7 +266,8 @@ fn a_silent_primary_is_left_when_the_map_names_another() {
         lifetime: leeward_client::Lifetime::Forever,
         want_old: false,
     }]);
-    let add = session.submit(vec![Op::Add { key: "key".into(), delta: 1 }]);
+    let add = session.submit(vec![Op::Add { key: "key".into(), delta: 1 }]).expect("there is room");
+    let put = put.expect("there was room");
     assert!(session.poll(Duration::from_millis(50)).expect("no fault").is_empty());
     two.set_map(map(2, &[("", 2)], &[&a, &b]));
     let mut done = Vec::new();
@@ -183,9 +276,10 @@ fn a_silent_primary_is_left_when_the_map_names_another() {
     }
     done.sort_by_key(|done| done.ticket.0);
     assert_eq!((done[0].ticket, done[1].ticket), (put, add));
-    assert_eq!(done[0].results, [OpResult::Put { done: true, old: None, version: None }]);
-    assert!(matches!(done[1].results[..], [OpResult::Error(OpError::Unknown(_))]), "{:?}", done[1]);
+    assert!(matches!(done[0].results[..], [OpResult::Error(OpError::Unknown(_))]), "{:?}", done[0]);
+    assert_eq!(done[1].results, [OpResult::Integer(1)]);
     assert_eq!((one.ops().len(), two.ops().len()), (2, 1));
+    assert_eq!(two.named(), [Once { is_again: true, ..one.named()[0] }]);
 }
 
 #[test]
@@ -232,12 +326,12 @@ fn the_first_seed_that_answers_is_enough() {
 fn a_node_that_talks_nonsense_is_left() {
     let nonsense: fn(&[Op]) -> Act = |_| Act::Raw(b"-ERR what is this\r\n".to_vec());
     let (node, client) = lone_node(options(), first_then_succeed(vec![nonsense]));
-    client.put("key", "value").expect("a put, at the second connection");
+    client.get("key").expect("a value, at the second connection");
     assert_eq!(node.ops().len(), 2);
 
     let too_few: fn(&[Op]) -> Act = |_| Act::Results(Vec::new());
     let (_node, client) = lone_node(options(), first_then_succeed(vec![too_few]));
-    let error = client.add("key", 1).expect_err("nobody knows");
+    let error = client.put("key", "value").expect_err("nobody knows");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
 }
 
@@ -247,11 +341,11 @@ fn what_is_submitted_together_travels_together() {
     drop(client);
     let mut session = Session::connect(&[&node.address], options()).expect("the node answers");
     for number in 0..100 {
-        session.submit(vec![Op::Add { key: "n".into(), delta: number }]);
+        session.submit(vec![Op::Add { key: "n".into(), delta: number }]).expect("there is room");
     }
     let big = Op::Append { key: "big".into(), suffix: vec![0; 1 << 20].into() };
-    session.submit(vec![big.clone(), big.clone(), success_free_get()]);
-    session.submit(Vec::new());
+    session.submit(vec![big.clone(), big.clone(), success_free_get()]).expect("there is room");
+    session.submit(Vec::new()).expect("it needs none");
     let mut done = Vec::new();
     while session.outstanding() > 0 {
         done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
@@ -281,9 +375,9 @@ fn each_request_names_one_table_and_an_unknown_one_is_asked_for_anyway() {
 
     let mut session = Session::connect(&[&node.address], options()).expect("the node answers");
     let get = || Op::Get { key: "a".into() };
-    session.submit(vec![get(), get()]);
-    session.submit_in(&orders, vec![get()]);
-    session.submit(vec![get()]);
+    session.submit(vec![get(), get()]).expect("there is room");
+    session.submit_in(&orders, vec![get()]).expect("there is room");
+    session.submit(vec![get()]).expect("there is room");
     while session.outstanding() > 0 {
         session.poll(Duration::from_secs(1)).expect("it waits");
     }

@@ -127,7 +127,7 @@ impl Node {
             let reply = match request {
                 Request::Map => Reply::Map(self.map.clone()),
                 Request::Routes { .. } => Reply::Routes(RoutesUpdate::everything(&self.map)),
-                Request::Ops { id, ops, .. } => {
+                Request::Ops { id, ops, .. } | Request::Once { id, ops, .. } => {
                     let results = Reply::Results { id, results: ops.iter().map(success).collect() };
                     if matches!(&ops[0], Op::Get { key: asked } | Op::Add { key: asked, .. } if asked == key) {
                         return (sequence, slot, results);
@@ -185,9 +185,9 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
             assert_eq!(request, Request::RingBell);
         }
     });
-    let large = session.submit(vec![Op::Get { key: "large".into() }]);
+    let large = session.submit(vec![Op::Get { key: "large".into() }]).expect("it is alone");
     assert_eq!(session.poll(Duration::ZERO).expect("a poll"), [], "it is sent alone");
-    session.submit(vec![Op::Get { key: "first".into() }]);
+    session.submit(vec![Op::Get { key: "first".into() }]).expect("there is room");
     let (mut small, mut is_answered) = (0, false);
     // Without a look at the connection this would go on as long as there are others to be answered.
     while !is_answered {
@@ -196,7 +196,7 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
             if done.ticket != large {
                 small += 1;
                 assert!(small < 100_000, "nobody reads the connection");
-                session.submit(vec![Op::Get { key: "small".into() }]);
+                session.submit(vec![Op::Get { key: "small".into() }]).expect("there is room");
             }
         }
     }

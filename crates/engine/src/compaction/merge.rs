@@ -103,6 +103,7 @@ impl Merge {
                 for l0 in tables {
                     counters.entries_read += l0.entries();
                     l0.overwritten(&mut |key, stamp, entry| counters.drop_entry(key, stamp, &entry));
+                    l0.unreferenced(&mut |segment, bytes| counters.drop_bytes(segment, bytes));
                 }
                 Upper::L0(of_l0s(tables))
             }

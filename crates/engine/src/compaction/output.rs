@@ -84,7 +84,8 @@ impl Outbox {
         let run = &mut self.open[at];
         let pointer = Pointer::new(context.reads.name(run.id, &run.segment), run.bytes.len() as u32);
         run.record.clear();
-        Record { stamp, kind: RecordKind::Put, flags: 0, key, value }.append_to(run.seed, &mut run.record);
+        let record = Record { stamp, kind: RecordKind::Put, flags: 0, request: None, key, value };
+        record.append_to(run.seed, &mut run.record);
         run.bytes.put(&run.record);
         if run.lease.bytes() < run.bytes.memory_bytes() as u64 {
             run.lease.set(run.bytes.memory_bytes() as u64);

@@ -38,9 +38,14 @@ impl Counters {
     pub(super) fn drop_entry(&mut self, key: &[u8], stamp: Stamp, entry: &Entry<'_>) {
         if let Entry::InLog { pointer, value_bytes } = entry {
             let bytes = record_bytes(key.len(), *value_bytes as usize, stamp.expires) as u32;
-            let dead = self.dead.entry(pointer.segment()).or_default();
-            *dead = dead.saturating_add(bytes);
+            self.drop_bytes(pointer.segment(), bytes);
         }
+    }
+
+    /// Bytes of a log segment are led to by nothing any more, or never were.
+    pub(super) fn drop_bytes(&mut self, segment: SegmentName, bytes: u32) {
+        let dead = self.dead.entry(segment).or_default();
+        *dead = dead.saturating_add(bytes);
     }
 
     /// For the edit: see [`InstallEdit::dead`](leeward_format::manifest::InstallEdit::dead).

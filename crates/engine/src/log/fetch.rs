@@ -9,6 +9,7 @@ use crate::error::Result;
 use bytes::Bytes;
 use leeward_format::node::BLOCK_BYTES;
 use leeward_format::record::record_bytes;
+use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Pointer, Stamp};
 
 /// Bytes between two records that are read along rather than skipped.
@@ -33,6 +34,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Bytes of the record without a request id, which it may have besides.
     fn bytes(&self) -> u64 {
         record_bytes(self.key_bytes as usize, self.value_bytes as usize, self.stamp.expires) as u64
     }
@@ -89,10 +91,12 @@ impl LogReader {
         let (first, last) = (&wanted[of[0]], &wanted[of[of.len() - 1]]);
         let at = self.at(first.pointer)?;
         let start = at.offset as usize / BLOCK_BYTES * BLOCK_BYTES;
-        let end = ((u64::from(last.pointer.offset()) + last.bytes()) as usize).next_multiple_of(BLOCK_BYTES);
-        if end > self.volume.segment_bytes() {
+        let end = (u64::from(last.pointer.offset()) + last.bytes()) as usize;
+        let segment_bytes = self.volume.segment_bytes();
+        if end > segment_bytes {
             return Err(self.damaged(at, "a record behind this one would reach beyond its segment".into()));
         }
+        let end = (end + REQUEST_ID_BYTES).next_multiple_of(BLOCK_BYTES).min(segment_bytes);
         Ok(Piece { of, first: at, start: start as u32, bytes: end - start })
     }
 
@@ -121,11 +125,11 @@ impl LogReader {
     /// The value of a record of `piece`, whose bytes these are.
     fn value_within(&self, wanted: &Wanted, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
         let start = (wanted.pointer.offset() - piece.start) as usize;
-        let end = start + wanted.bytes() as usize;
         let at = RecordAt { offset: wanted.pointer.offset(), ..piece.first };
-        self.record(at, &bytes[start..end], |record| {
+        let record = self.record(at, &bytes[start..], |record| {
             record.stamp == wanted.stamp && record.value.len() == wanted.value_bytes as usize
         })?;
+        let end = start + record.bytes();
         Ok(bytes.slice(end - wanted.value_bytes as usize..end))
     }
 }

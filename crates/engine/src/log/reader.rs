@@ -8,6 +8,7 @@ use crate::error::{Error, RESTORE, Result};
 use crate::volume::{Segment, Volume};
 use bytes::Bytes;
 use leeward_format::record::{Record, RecordSeed, read_record_unchecked, record_bytes};
+use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -138,20 +139,19 @@ impl LogReader {
         Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
     }
 
-    /// Length of a record, which ends in its segment.
+    /// Bytes to read for a record, which ends in its segment. Whether it has a request id is known once it is read.
     fn record_bytes(&self, wanted: &ValueAt<'_>, at: RecordAt) -> Result<usize> {
         let bytes = record_bytes(wanted.key.len(), wanted.value_bytes as usize, wanted.expires);
-        if at.offset as usize + bytes > self.volume.segment_bytes() {
+        let Some(room) = self.volume.segment_bytes().checked_sub(at.offset as usize + bytes) else {
             return Err(self.damaged(at, "the record would reach beyond its segment".into()));
-        }
-        Ok(bytes)
+        };
+        Ok(bytes + room.min(REQUEST_ID_BYTES))
     }
 
-    /// The value of the record that `bytes` are.
+    /// The value of the record that `bytes` begin with.
     fn decode(&self, wanted: &ValueAt<'_>, at: RecordAt, bytes: Vec<u8>) -> Result<Bytes> {
-        self.record(at, &bytes, |record| is_wanted(record, wanted.key, wanted.value_bytes))?;
-        let start = bytes.len() - wanted.value_bytes as usize;
-        Ok(Bytes::from(bytes).slice(start..))
+        let end = self.record(at, &bytes, |record| is_wanted(record, wanted.key, wanted.value_bytes))?.bytes();
+        Ok(Bytes::from(bytes).slice(end - wanted.value_bytes as usize..end))
     }
 
     /// The record at `at`, which `bytes` begin with and which must be the wanted one; its CRC checked.

@@ -17,7 +17,14 @@ fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(lsns[0].0) }.encode().to_vec();
     for (lsn, continues) in lsns {
         let flags = if *continues { FLAG_BATCH_CONTINUES } else { 0 };
-        let record = Record { stamp: Lsn(*lsn).into(), kind: RecordKind::Put, flags, key: b"key", value: &[0; 30] };
+        let record = Record {
+            stamp: Lsn(*lsn).into(),
+            kind: RecordKind::Put,
+            flags,
+            request: None,
+            key: b"key",
+            value: &[0; 30],
+        };
         record.append_to(RecordSeed::new(REGION, log, id), &mut bytes);
     }
     bytes
@@ -101,7 +108,7 @@ fn logs_end_before_half_a_batch_wherever_it_lies() {
         (Recovery, &[(1, false), (2, false), (4, true)]),
         (Recovery, &[(6, true)]),
         (Large, &[(3, false), (5, true)]),
-        (Large, &[]),
+        (Large, &[(9, false)]),
     ];
     let (lsns, ends) = Logs::new(&parts).replay();
     assert_eq!(lsns, [1, 2, 3]);
@@ -179,7 +186,14 @@ fn a_segment_is_read_as_far_as_it_has_records() {
         let (held, id) = (volume.allocate(REGION).unwrap(), SegmentId(1));
         let mut bytes = LogHeader { region: REGION, log: Recovery, id, first_lsn: Lsn(1) }.encode().to_vec();
         for lsn in 1..=records {
-            let record = Record { stamp: Lsn(lsn).into(), kind: RecordKind::Put, flags: 0, key: b"key", value: &value };
+            let record = Record {
+                stamp: Lsn(lsn).into(),
+                kind: RecordKind::Put,
+                flags: 0,
+                request: None,
+                key: b"key",
+                value: &value,
+            };
             record.append_to(RecordSeed::new(REGION, Recovery, id), &mut bytes);
         }
         volume.write_buffered(held.no(), 0, &bytes).unwrap();

@@ -13,6 +13,7 @@ use crate::{Lookup, Reach, Replica};
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::manifest::RegionState;
 use leeward_format::record::record_bytes;
+use leeward_format::request::RequestId;
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, SegmentName, Stamp, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 use std::collections::{BTreeMap, HashMap};
@@ -142,7 +143,8 @@ fn random_write(region: &Region, rng: &mut Rng, model: &mut Model) {
     let mut value = vec![0; rng.below(longest) as usize];
     rng.fill(&mut value);
     let expires = rng.one_in(4).then(|| now(region).0 + rng.below(2000)).and_then(Expiry::from_ms);
-    write(region, &key, Some(&value), expires);
+    let request = rng.one_in(3).then_some(RequestId { client: 1, sequence: 1 });
+    append(region, Write { expires, request, ..Write::put(&key, &value) });
     model.insert(key, (value, expires));
 }
 
@@ -172,6 +174,9 @@ fn referenced(region: &Region) -> HashMap<SegmentName, u32> {
             count(key, stamp, &entry);
             cursor.step();
         }
+    }
+    for l0 in std::iter::once(view.version.active()).chain(view.version.frozen()) {
+        l0.unreferenced(&mut |segment, bytes| *found.entry(segment).or_default() += bytes);
     }
     found
 }

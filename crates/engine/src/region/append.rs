@@ -14,6 +14,7 @@ use leeward_format::manifest::LogExtent;
 use leeward_format::node::Entry;
 use leeward_format::range::{RangeTombstone, is_range};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, record_bytes};
+use leeward_format::request::{REQUEST_ID_BYTES, RequestId};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, Pointer, Stamp};
 use std::sync::Arc;
@@ -40,6 +41,11 @@ pub struct Write<'a> {
     /// Deletes every key from this one, or from the first if it is empty, up to, and without, the value; without a value, up
     /// to the last.
     pub is_range: bool,
+    /// Writes nothing: a write with this request id was decided, and its condition did not hold. The value says what version of a pair
+    /// there was ([`RecordKind::Refused`]).
+    pub is_refusal: bool,
+    /// Stands in its record; the region remembers it: see [`Region::take_requests`].
+    pub request: Option<RequestId>,
 }
 
 /// The least key: where a range begins that has no first key.
@@ -58,7 +64,12 @@ impl<'a> Write<'a> {
 
     /// Sets `key` to a value, for good, or without one removes it.
     pub fn set(key: &'a [u8], value: Option<&'a [u8]>) -> Write<'a> {
-        Write { key, value, expires: None, is_range: false }
+        Write { key, value, expires: None, is_range: false, is_refusal: false, request: None }
+    }
+
+    /// Remembers that a request wrote nothing, since its condition did not hold on a pair with this version: 8 bytes, or none.
+    pub fn refusal(request: RequestId, version: &'a [u8]) -> Write<'a> {
+        Write { is_refusal: true, request: Some(request), ..Write::set(LEAST_KEY, Some(version)) }
     }
 
     /// Removes every key from `start` up to, and without, `end`.
@@ -74,6 +85,9 @@ impl<'a> Write<'a> {
     /// What its record says: kind, key and value.
     #[inline]
     fn record(&self) -> (RecordKind, &'a [u8], &'a [u8]) {
+        if self.is_refusal {
+            return (RecordKind::Refused, LEAST_KEY, self.value.unwrap_or_default());
+        }
         match (self.is_range, self.value) {
             (false, Some(value)) => (RecordKind::Put, self.key, value),
             (false, None) => (RecordKind::Delete, self.key, &[]),
@@ -87,7 +101,8 @@ impl<'a> Write<'a> {
     /// Bytes of its record.
     fn record_bytes(&self) -> usize {
         let (_, key, value) = self.record();
-        record_bytes(key.len(), value.len(), self.stamp(Lsn(0)).expires)
+        let request_bytes = if self.request.is_some() { REQUEST_ID_BYTES } else { 0 };
+        record_bytes(key.len(), value.len(), self.stamp(Lsn(0)).expires) + request_bytes
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -253,7 +268,7 @@ impl Region {
     /// segments are small.
     pub fn max_pair_bytes(&self, is_large: bool) -> usize {
         let segment_bytes = self.volume.segment_bytes();
-        let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0, Expiry::from_ms(1));
+        let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0, Expiry::from_ms(1)) - REQUEST_ID_BYTES;
         if is_large { in_log } else { in_log.min(max_pair_bytes(segment_bytes)) }
     }
 
@@ -409,7 +424,8 @@ impl Region {
             let open = writer.current[log.index()].as_mut().expect("room was made in this log");
             let (kind, key, value) = write.record();
             let flags = if position + 1 < writes.len() { FLAG_BATCH_CONTINUES } else { 0 };
-            let record = Record { stamp: write.stamp(Lsn(first + position as u64)), kind, flags, key, value };
+            let stamp = write.stamp(Lsn(first + position as u64));
+            let record = Record { stamp, kind, flags, request: write.request, key, value };
             let offset = open.append(&record);
             if log == LogKind::Large {
                 large_at.get_or_insert(offset);
@@ -440,12 +456,16 @@ impl Region {
                     l0.insert_range(RangeTombstone::new(key, value, lsn));
                     continue;
                 }
+                RecordKind::Refused => continue,
                 RecordKind::Ingest => unreachable!("no write is an ingest"),
                 RecordKind::Delete => Entry::Tombstone,
                 RecordKind::Put if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
                     let pointer = Pointer::new(open.tail.name(), large_at);
                     large_at += write.record_bytes() as u32;
+                    if write.request.is_some() {
+                        l0.add_unreferenced(open.tail.name(), REQUEST_ID_BYTES as u32);
+                    }
                     Entry::InLog { pointer, value_bytes: value.len() as u32 }
                 }
                 RecordKind::Put => Entry::InPlace(value),

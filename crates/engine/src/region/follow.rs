@@ -26,7 +26,7 @@ impl Region {
         builder: ServerId,
     ) -> Result<(Arc<Region>, Ends)> {
         let ids = built_ids(&state, builder)?;
-        let Recovered { l0s, prefix, ends } = recover(&volume, &state, &Overlays::new())?;
+        let Recovered { l0s, prefix, ends, .. } = recover(&volume, &state, &Overlays::new())?;
         Ok((Region::assemble(volume, owner, state, l0s, prefix.last, ids)?, ends))
     }
 

@@ -44,7 +44,8 @@ impl Region {
         }
         self.make_room(writer, LogKind::Recovery, Need { bytes, first: Some(0) });
         let first = writer.next;
-        let record = Record { stamp: first.into(), kind: RecordKind::Ingest, flags: 0, key: &key, value: &value };
+        let record =
+            Record { stamp: first.into(), kind: RecordKind::Ingest, flags: 0, request: None, key: &key, value: &value };
         let open = writer.current[LogKind::Recovery.index()].as_mut().expect("room was made in this log");
         open.append(&record);
         open.publish(&self.volume)?;

@@ -3,7 +3,7 @@
 //! The valid prefix of both logs is replayed into L0s, in one pass; everything beyond it is durably cut off both, before anything
 //! new is written.
 
-use super::{Region, View, Writer};
+use super::{Region, Requests, View, Writer};
 use crate::compaction::{Picker, SegmentIds};
 use crate::error::Result;
 use crate::log::{Ends, LogReader, LogSegment, LogSegments, Overlays, Prefix, Replay, Replayed, Tails};
@@ -17,6 +17,7 @@ use leeward_format::manifest::{Change, RegionState};
 use leeward_format::node::Entry;
 use leeward_format::range::RangeTombstone;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind};
+use leeward_format::request::{REQUEST_ID_BYTES, RequestId};
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName, SegmentNo, Stamp};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -46,7 +47,9 @@ impl Region {
             volume.sync()?;
         }
         volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], added, durability)?;
-        Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, ids)
+        let region = Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, ids)?;
+        *region.requests.lock() = recovered.requests;
+        Ok(region)
     }
 
     /// A region that is `state`, with `l0s` made of its logs up to `last`, which are durable.
@@ -87,6 +90,7 @@ impl Region {
             compactions: Mutex::default(),
             installing: Mutex::new(()),
             ingest: Mutex::default(),
+            requests: Mutex::default(),
             last: AtomicU64::new(last.0),
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
             synced: AtomicU64::new(last.0),
@@ -165,26 +169,30 @@ pub(crate) struct Recovered {
     pub(crate) prefix: Prefix,
     /// Where it ends in each segment.
     pub(crate) ends: Ends,
+    /// What was asked for with a request id.
+    pub(crate) requests: Requests,
 }
 
 /// Replays the logs of `state`, with `overlays`, as far as they are valid.
 pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays) -> Result<Recovered> {
     let mut replay = Replay::new(volume, state, overlays);
-    let mut l0s = vec![Arc::new(MemTable::within(volume.memory()))];
+    let l0s = vec![Arc::new(MemTable::within(volume.memory()))];
+    let requests = Requests::since(Lsn(state.replay_from.0.saturating_sub(1)));
+    let mut intake = Intake { volume, state, l0s, requests };
     let mut batch = Vec::new();
     while let Some(found) = replay.next()? {
         let continues = found.record.flags & FLAG_BATCH_CONTINUES != 0;
         if continues || !batch.is_empty() {
             batch.push(Held::of(&found));
         } else {
-            take_in(&mut l0s, &found, volume, state);
+            intake.take(&found);
         }
         if !continues {
-            batch.drain(..).for_each(|held| take_in(&mut l0s, &held.replayed(), volume, state));
+            batch.drain(..).for_each(|held| intake.take(&held.replayed()));
         }
     }
     let (prefix, ends) = replay.finish();
-    Ok(Recovered { l0s, prefix, ends })
+    Ok(Recovered { l0s: intake.l0s, prefix, ends, requests: intake.requests })
 }
 
 /// A record of a batch that is not known to be whole.
@@ -193,32 +201,44 @@ struct Held {
     stamp: Stamp,
     kind: RecordKind,
     flags: u8,
+    request: Option<RequestId>,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Held {
     fn of(found: &Replayed<'_>) -> Held {
-        let Record { stamp, kind, flags, key, value } = found.record;
+        let Record { stamp, kind, flags, request, key, value } = found.record;
         let at = (found.log, found.id, found.no, found.offset);
-        Held { at, stamp, kind, flags, key: key.to_vec(), value: value.to_vec() }
+        Held { at, stamp, kind, flags, request, key: key.to_vec(), value: value.to_vec() }
     }
 
     fn replayed(&self) -> Replayed<'_> {
         let (log, id, no, offset) = self.at;
-        let Held { stamp, kind, flags, key, value, .. } = self;
-        let record = Record { stamp: *stamp, kind: *kind, flags: *flags, key, value };
+        let Held { stamp, kind, flags, request, key, value, .. } = self;
+        let record = Record { stamp: *stamp, kind: *kind, flags: *flags, request: *request, key, value };
         Replayed { log, id, no, offset, record }
     }
 }
 
-/// Takes a record into the last L0, and begins another if that is full.
-fn take_in(l0s: &mut Vec<Arc<MemTable>>, found: &Replayed<'_>, volume: &Volume, state: &RegionState) {
-    let l0 = l0s.last().expect("there is one from the start");
-    insert(l0, found, state.options.addressing);
-    if !l0.has_room(1, state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
-        l0.freeze();
-        l0s.push(Arc::new(MemTable::within(volume.memory())));
+/// What is made of the records of a replay.
+struct Intake<'a> {
+    volume: &'a Volume,
+    state: &'a RegionState,
+    l0s: Vec<Arc<MemTable>>,
+    requests: Requests,
+}
+
+impl Intake<'_> {
+    /// Takes a record into the last L0, and begins another if that is full.
+    fn take(&mut self, found: &Replayed<'_>) {
+        let l0 = self.l0s.last().expect("there is one from the start");
+        insert(l0, found, self.state.options.addressing);
+        self.requests.note(&found.record);
+        if !l0.has_room(1, self.state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
+            l0.freeze();
+            self.l0s.push(Arc::new(MemTable::within(self.volume.memory())));
+        }
     }
 }
 
@@ -230,11 +250,15 @@ pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing
             l0.insert_range(RangeTombstone::new(record.key, record.value, record.stamp.lsn));
             return;
         }
-        (RecordKind::Ingest, _) => return,
+        (RecordKind::Ingest | RecordKind::Refused, _) => return,
         (RecordKind::Delete, _) => Entry::Tombstone,
         (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Entry::InPlace(record.value),
         (RecordKind::Put, LogKind::Large) => {
-            let pointer = Pointer::new(addressing.name(found.id, found.no), found.offset);
+            let segment = addressing.name(found.id, found.no);
+            if record.request.is_some() {
+                l0.add_unreferenced(segment, REQUEST_ID_BYTES as u32);
+            }
+            let pointer = Pointer::new(segment, found.offset);
             Entry::InLog { pointer, value_bytes: record.value.len() as u32 }
         }
     };

@@ -38,6 +38,7 @@ fn check(disk: &SimDisk, history: &mut History, promised: u64, context: &str) {
     let last = region.last_lsn();
     assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}..={}", history.last());
     history.cut(last);
+    history.assert_requests(&region, context);
     assert_holds(&region, &history.model(last), context);
 }
 
@@ -58,14 +59,14 @@ pub(crate) fn crash_at_every_operation(seed: u64, power: bool) {
 fn crash_everywhere(seed: u64, power: bool, maps: bool) {
     let total = {
         let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
-        work(&disk, &mut rng, &mut History::default(), 400).expect("no faults yet");
+        work(&disk, &mut rng, &mut History::with_refusals(), 400).expect("no faults yet");
         disk.ops()
     };
     assert!(total > 300, "{total} operations prove little");
     for op in 1..=total {
         let context = format!("seed {seed}, operation {op} of {total}, power loss: {power}, mapped: {maps}");
         let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
-        let mut history = History::default();
+        let mut history = History::with_refusals();
         disk.set_faults(FaultPlan { at: vec![(op, Fault::Kill)], ..FaultPlan::default() });
         assert!(work(&disk, &mut rng, &mut history, 400).is_err(), "{context}: the fault was not met");
         disk.set_faults(FaultPlan::default());
@@ -96,7 +97,7 @@ fn many_crashes_in_a_row() {
     for seed in 0..40 {
         let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
         choose_options(&mut Rng::new(seed));
-        let mut history = History::default();
+        let mut history = History::with_refusals();
         for round in 0..12 {
             let context = format!("seed {seed}, round {round}");
             let at = 1 + rng.below(1200);
@@ -114,7 +115,7 @@ fn failed_operations_end_the_volume_and_lose_nothing() {
     for seed in 0..30 {
         let (disk, mut rng) = (disk(seed, seed % 2 == 0), Rng::new(seed));
         choose_options(&mut Rng::new(seed));
-        let mut history = History::default();
+        let mut history = History::with_refusals();
         for round in 0..5 {
             disk.set_faults(FaultPlan { write_errors_one_in: 300, ..FaultPlan::default() });
             let failed = work(&disk, &mut rng, &mut history, 600);

@@ -46,6 +46,7 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
         assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
         let promoted = serve(backup.replica);
         assert_eq!(promoted.last_lsn(), primary.last_lsn());
+        history.assert_requests(&promoted, &format!("seed {seed}"));
         assert_holds(&promoted, &history.model(promoted.last_lsn()), &format!("seed {seed}"));
     }
 }
@@ -174,6 +175,7 @@ pub(crate) fn torn_buffers(seeds: Range<u64>) {
         let promoted = serve(backup.replica);
         assert_eq!(promoted.last_lsn(), last);
         history.cut(last);
+        history.assert_requests(&promoted, &format!("seed {seed}"));
         assert_holds(&promoted, &history.model(last), &format!("seed {seed}"));
         // And it is durably so.
         drop(promoted);

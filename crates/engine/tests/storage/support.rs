@@ -1,11 +1,13 @@
 //! What the engine's tests share: a region driven by hand on a simulated disk, and the history that it must agree with.
 
 use leeward_engine::{
-    AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, ScanBounds, Snapshot, Volume, VolumeOptions,
-    Write,
+    AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, Requests, ScanBounds, Snapshot, Volume,
+    VolumeOptions, Write,
 };
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::record::RecordKind;
+use leeward_format::request::{Effect, RequestId};
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Rng, SimDisk};
@@ -87,6 +89,8 @@ pub(crate) enum Change {
     Delete(Vec<u8>),
     /// No end: up to the last key.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
+    /// A request of this number wrote nothing.
+    Refused(u32),
     /// Pairs that were ingested, with the last of its LSNs, the first of which is the first pair's; no pairs with the others.
     Ingest(u64, Vec<(Vec<u8>, Vec<u8>)>),
 }
@@ -115,11 +119,35 @@ impl Change {
     }
 
     fn write(&self) -> Write<'_> {
-        match self {
+        let write = match self {
             Change::Put(key, value, expires) => Write { expires: *expires, ..Write::put(key, value) },
             Change::Delete(key) => Write::delete(key),
             Change::DeleteRange(start, end) => Write::delete_range(start, end.as_deref()),
+            Change::Refused(number) => return Write::refusal(RequestId { client: 8, sequence: *number }, &[]),
             Change::Ingest(..) => unreachable!("no write"),
+        };
+        Write { request: self.request(), ..write }
+    }
+
+    /// One in three keys is written by requests with an id.
+    fn request(&self) -> Option<RequestId> {
+        let (key, sequence) = match self {
+            Change::Put(key, value, _) => (key, value.len() as u32),
+            Change::Delete(key) => (key, 1 << 20),
+            Change::DeleteRange(start, _) => (start, 2 << 20),
+            Change::Refused(number) => return Some(RequestId { client: 8, sequence: *number }),
+            Change::Ingest(..) => return None,
+        };
+        key[key.len() - 1].is_multiple_of(3).then_some(RequestId { client: 7, sequence })
+    }
+
+    /// What a record of it says of such a request.
+    fn effect(&self) -> Effect {
+        match self {
+            Change::Put(_, value, _) => Effect::of(RecordKind::Put, value),
+            Change::DeleteRange(_, end) => Effect::of(RecordKind::DeleteRange, end.as_deref().unwrap_or_default()),
+            Change::Refused(_) => Effect::Refused { version: None },
+            Change::Delete(_) | Change::Ingest(..) => Effect::Deleted,
         }
     }
 
@@ -130,6 +158,7 @@ impl Change {
             Change::DeleteRange(start, end) => {
                 model.retain(|key, _| key < start || end.as_ref().is_some_and(|end| key >= end));
             }
+            Change::Refused(_) => {}
             Change::Ingest(_, pairs) => model.extend(pairs.iter().cloned()),
         }
     }
@@ -171,6 +200,8 @@ fn is_live(expires: Option<Expiry>) -> bool {
 #[derive(Clone, Default)]
 pub(crate) struct History {
     writes: Vec<Change>,
+    /// Requests that write nothing are among them.
+    has_refusals: bool,
     /// Ends of batches.
     ends: Vec<u64>,
     /// Last LSN that reached the page cache.
@@ -182,6 +213,11 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// One of writes and of requests that write nothing.
+    pub(crate) fn with_refusals() -> History {
+        History { has_refusals: true, ..History::default() }
+    }
+
     pub(crate) fn model(&self, last: Lsn) -> Model {
         let mut model = Model::new();
         self.writes[..last.0 as usize].iter().for_each(|change| change.apply(&mut model));
@@ -199,6 +235,14 @@ impl History {
         self.writes.truncate(last.0 as usize);
         self.ends.retain(|end| *end <= last.0);
         (self.written, self.synced, self.before) = (last.0, last.0, None);
+    }
+
+    /// The region, which was just opened, has found every request with an id that it does not say to have forgotten.
+    pub(crate) fn assert_requests(&self, region: &Region, context: &str) {
+        let Requests { forgotten, found } = region.take_requests();
+        let rest = self.writes[..region.last_lsn().0 as usize].iter().enumerate().skip(forgotten.0 as usize);
+        let named = rest.filter_map(|(at, write)| Some((write.request()?, Lsn(at as u64 + 1), write.effect())));
+        assert!(named.eq(found), "{context}: the requests since {forgotten}");
     }
 
     /// An ingest takes LSNs; what comes of it is said when it is known.
@@ -225,7 +269,10 @@ impl History {
         }
         let size = if rng.one_in(4) { 1 + rng.below(5) } else { 1 };
         NOW.set(NOW.get() + 1);
-        let batch: Vec<_> = (0..size).map(|_| Change::random(rng, 2000)).collect();
+        let mut batch: Vec<_> = (0..size).map(|_| Change::random(rng, 2000)).collect();
+        if self.has_refusals && self.last().is_multiple_of(50) {
+            batch[0] = Change::Refused(self.last() as u32);
+        }
         let writes: Vec<_> = batch.iter().map(Change::write).collect();
         let key = match &batch[0] {
             Change::Put(key, ..) | Change::Delete(key) if size == 1 && rng.one_in(4) => Some(&key[..]),

@@ -1,10 +1,11 @@
 //! What native clients and nodes say to each other: one message a frame. Plain data.
 
 use super::{Op, OpResult};
-use crate::ServerId;
 use crate::cluster::RegionMap;
+use crate::request::Once;
 use crate::routes::RoutesUpdate;
 use crate::table::TableName;
+use crate::{Lsn, RegionId, ServerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,20 @@ pub enum Request {
     Routes {
         /// As in [`Request::Hello`].
         known: u64,
+    },
+    /// As [`Request::Ops`], where some of the operations are to be carried out once, however often they are asked for. Answered by
+    /// [`Reply::Heard`], for the regions of those that the node knows about, and [`Reply::Results`].
+    Once {
+        /// Chosen by the client, echoed.
+        id: u64,
+        /// As in [`Request::Ops`].
+        direct: bool,
+        /// The table that they are on.
+        table: TableName,
+        /// The batch.
+        ops: Vec<Op>,
+        /// Positions in the batch, ascending, and how those are asked for.
+        named: Vec<(u32, Once)>,
     },
 }
 
@@ -111,4 +126,9 @@ pub enum Reply {
     /// Where regions are, as far as the client does not know it yet; also sent before results that hold
     /// [`OpError::NotPrimary`](super::OpError::NotPrimary).
     Routes(RoutesUpdate),
+    /// Regions, and what is committed in each, as far as this node knows.
+    Heard {
+        /// One of those that a [`Request::Once`] was about; comes before its results.
+        regions: Vec<(RegionId, Lsn)>,
+    },
 }

@@ -41,7 +41,8 @@ fn tail(id: SegmentId, records: u64, value_bytes: usize) -> (Vec<u8>, Vec<usize>
     let mut ends = Vec::new();
     for lsn in 1..=records {
         let (stamp, value) = (Stamp { lsn: Lsn(lsn), expires: None }, vec![lsn as u8; value_bytes]);
-        let record = Record { stamp, kind: RecordKind::Put, flags: 0, key: &lsn.to_be_bytes(), value: &value };
+        let record =
+            Record { stamp, kind: RecordKind::Put, flags: 0, request: None, key: &lsn.to_be_bytes(), value: &value };
         let at = bytes.len();
         bytes.resize(at + record.bytes(), 0);
         record.write_to(seed, &mut bytes[at..]);

@@ -33,7 +33,7 @@ use crate::node::status::NodeStatus;
 use crate::resp::Reply;
 use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, check_range};
-use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
+use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
@@ -57,11 +57,17 @@ pub struct Context<'a> {
 pub trait Figures {
     /// The figures, as of now.
     fn status(&self) -> NodeStatus;
+    /// What is committed in a region, as far as the node knows.
+    fn committed(&self, region: RegionId) -> Lsn;
 }
 
 impl Figures for Node {
     fn status(&self) -> NodeStatus {
         Node::status(self)
+    }
+
+    fn committed(&self, region: RegionId) -> Lsn {
+        Node::committed(self, region)
     }
 }
 
@@ -110,6 +116,13 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
         ),
         OpError::Unknown(reason) => format!("UNKNOWN the command may or may not have been carried out: {reason}"),
         OpError::Unavailable(reason) => format!("UNAVAILABLE {reason}"),
+        OpError::Overloaded(region) => {
+            format!("TRYAGAIN too many operations wait in region {region}; nothing was done")
+        }
+        OpError::Forgotten(region) => {
+            format!("TRYAGAIN region {region} does not remember so far back; nothing was done")
+        }
+        gone @ OpError::AnswerGone { .. } => format!("UNKNOWN {gone}"),
     })
 }
 

@@ -197,7 +197,7 @@ impl Session {
                     Kind::Read => {}
                 }
                 let number = self.first_op + self.ops.len() as u64;
-                submit.push(Submission { number, table: command.table.clone(), op, direct: false });
+                submit.push(Submission { number, table: command.table.clone(), op, once: None, direct: false });
                 self.ops.push_back(InFlight { command: self.next_command, position, kind, answered: false });
             }
             self.next_command += 1;

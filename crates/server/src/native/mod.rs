@@ -5,7 +5,8 @@
 //! them ([`Session::for_rings`]) and what is asked about them ([`Session::ring_asks`]).
 //!
 //! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of
-//! one request are submitted together and in order. Memory is bounded as for Redis connections: at most
+//! one request are submitted together and in order. Before answers to what is to be carried out once the client is told what is
+//! committed in its regions. Memory is bounded as for Redis connections: at most
 //! [`MAX_OPERATIONS`] operations are in flight, nothing more is read while [`OUTPUT_PAUSE_BYTES`] of replies are
 //! unread, and the results of one request fit one frame ([`MAX_MESSAGE_BYTES`]). Bytes that are no frame close the
 //! connection, since nobody knows where the next frame starts.
@@ -17,8 +18,11 @@ use crate::conversation::{Conversation, Submission};
 use crate::rings::{Ask, Door};
 use bytes::{Buf, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, OpError, OpResult, Reply, Request};
-use std::collections::VecDeque;
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, Reply, Request};
+use leeward_format::request::Once;
+use leeward_format::table::TableName;
+use leeward_format::{Lsn, RegionId};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Most operations of one request, and most of one connection in flight.
 pub const MAX_OPERATIONS: usize = 16_384;
@@ -57,6 +61,17 @@ struct Pending {
     bytes: usize,
     /// A result says that another node is the primary: the client is told of newer routes first.
     is_misrouted: bool,
+    /// Regions of operations that are to be carried out once: the client is told what is committed there.
+    named_in: BTreeSet<RegionId>,
+}
+
+/// What a request asks for.
+struct Batch {
+    id: u64,
+    direct: bool,
+    table: TableName,
+    ops: Vec<Op>,
+    named: Vec<(u32, Once)>,
 }
 
 /// Where the result of an operation belongs.
@@ -191,37 +206,47 @@ impl Session {
             }
             // Whoever reads the stream looks at the ring.
             Request::RingBell => {}
-            Request::Ops { ops, .. } if ops.len() > MAX_OPERATIONS => {
+            Request::Ops { ops, .. } | Request::Once { ops, .. } if ops.len() > MAX_OPERATIONS => {
                 self.refuse(
                     context,
                     &format!("{} operations in one request, the limit is {MAX_OPERATIONS}", ops.len()),
                 );
             }
             Request::Ops { id, direct, table, ops } => {
-                context.shared.metrics.native_request(ops.len());
-                let request = self.first_request + self.requests.len() as u64;
-                let count = ops.len();
-                let results = vec![None; count];
-                self.requests.push_back(Some(Pending {
-                    id,
-                    door,
-                    results,
-                    waiting: count,
-                    bytes: 0,
-                    is_misrouted: false,
-                }));
-                for (position, op) in ops.into_iter().enumerate() {
-                    if let Err(error) = check_op(&op) {
-                        self.answered(request, position, false, OpResult::Error(error));
-                        continue;
-                    }
-                    let number = self.first_op + self.ops.len() as u64;
-                    self.ops.push_back(Some(Place { request, position, is_write: op.is_write() }));
-                    submit.push(Submission { number, table: table.clone(), op, direct });
-                }
-                self.reply_if_complete(request, context);
+                let batch = Batch { id, direct, table, ops, named: Vec::new() };
+                self.begin_batch(batch, door, context, submit);
+            }
+            Request::Once { id, direct, table, ops, named } => {
+                self.begin_batch(Batch { id, direct, table, ops, named }, door, context, submit);
             }
         }
+    }
+
+    fn begin_batch(&mut self, batch: Batch, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
+        let Batch { id, direct, table, ops, named } = batch;
+        let is_in_order = named.is_sorted_by(|(a, _), (b, _)| a < b);
+        if !is_in_order || named.last().is_some_and(|(last, _)| *last as usize >= ops.len()) {
+            return self.refuse(context, "names of operations that are not in the request");
+        }
+        context.shared.metrics.native_request(ops.len());
+        let request = self.first_request + self.requests.len() as u64;
+        let of = |(position, _): &(u32, Once)| ops.get(*position as usize)?.region_in(context.routes, &table);
+        let named_in = named.iter().filter_map(of).map(|config| config.region).collect();
+        let (waiting, results) = (ops.len(), vec![None; ops.len()]);
+        let pending = Pending { id, door, results, waiting, bytes: 0, is_misrouted: false, named_in };
+        self.requests.push_back(Some(pending));
+        let mut named = named.into_iter().peekable();
+        for (position, op) in ops.into_iter().enumerate() {
+            let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
+            if let Err(error) = check_op(&op) {
+                self.answered(request, position, false, OpResult::Error(error));
+                continue;
+            }
+            let number = self.first_op + self.ops.len() as u64;
+            self.ops.push_back(Some(Place { request, position, is_write: op.is_write() }));
+            submit.push(Submission { number, table: table.clone(), op, once, direct });
+        }
+        self.reply_if_complete(request, context);
     }
 
     /// Tells where regions are, as far as a client that knows `known` does not know it.
@@ -262,30 +287,37 @@ impl Session {
             self.requests.pop_front();
             self.first_request += 1;
         }
-        let Pending { id, door, results, is_misrouted, .. } = pending;
+        let Pending { id, door, results, is_misrouted, named_in, .. } = pending;
         let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
         // What the client was told already it has, or will have before this.
         let has_news = is_misrouted && self.told < context.routes.version();
-        let news = has_news.then(|| Reply::Routes(context.routes.update_since(self.told)));
-        self.told = if has_news { context.routes.version() } else { self.told };
-        match (door, news) {
-            (Some(door), Some(news)) => {
-                // One answer in one slot.
-                let mut frames = Vec::new();
-                write_frame(FrameKind::Reply, &news, &mut frames);
-                write_frame(FrameKind::Reply, &results, &mut frames);
-                self.for_rings.push((door, frames));
-            }
-            (door, news) => {
-                news.iter().for_each(|news| self.send(news, None));
-                self.send(&results, door);
-            }
+        if !has_news && named_in.is_empty() {
+            return self.send(&results, door);
         }
+        // One answer, also where it has one slot.
+        let mut frames = std::mem::take(&mut self.frame);
+        frames.clear();
+        if has_news {
+            write_frame(FrameKind::Reply, &Reply::Routes(context.routes.update_since(self.told)), &mut frames);
+            self.told = context.routes.version();
+        }
+        let known = named_in.into_iter().map(|region| (region, context.figures.committed(region)));
+        let regions: Vec<(RegionId, Lsn)> = known.filter(|(_, committed)| *committed > Lsn(0)).collect();
+        if !regions.is_empty() {
+            write_frame(FrameKind::Reply, &Reply::Heard { regions }, &mut frames);
+        }
+        write_frame(FrameKind::Reply, &results, &mut frames);
+        self.frame = frames;
+        self.send_frames(door);
     }
 
     fn send(&mut self, reply: &Reply, door: Option<Door>) {
         self.frame.clear();
         write_frame(FrameKind::Reply, reply, &mut self.frame);
+        self.send_frames(door);
+    }
+
+    fn send_frames(&mut self, door: Option<Door>) {
         match door {
             Some(door) => self.for_rings.push((door, std::mem::take(&mut self.frame))),
             None => self.output.extend_from_slice(&self.frame),

@@ -6,12 +6,14 @@ use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent, View};
-use leeward_format::cluster::{ClusterPath, TableOptions, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
 use leeward_format::op::{Condition, Lifetime, Op};
+use leeward_format::request::RequestId;
 use leeward_format::table::TableName;
-use leeward_format::{Epoch, MAX_VALUE_BYTES, RegionId, ServerId};
+use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
+use serde::Serialize;
 use std::sync::Arc;
 
 struct NoFigures;
@@ -19,6 +21,10 @@ struct NoFigures;
 impl Figures for NoFigures {
     fn status(&self) -> NodeStatus {
         NodeStatus::default()
+    }
+
+    fn committed(&self, region: RegionId) -> Lsn {
+        Lsn(u64::from(region.0) * 100)
     }
 }
 
@@ -46,8 +52,11 @@ impl Wire {
     /// Something in the cluster changes.
     fn change(&mut self, version: u64) {
         let options = TableOptions { name: format!("t{version}"), ..TableOptions::default() };
-        let path = ClusterPath::Table(options.name.clone()).to_string();
-        let change = Change { path, version, value: Some(encode_value(&options)) };
+        self.put(version, ClusterPath::Table(options.name.clone()), &options);
+    }
+
+    fn put(&mut self, version: u64, path: ClusterPath, value: &impl Serialize) {
+        let change = Change { path: path.to_string(), version, value: Some(encode_value(value)) };
         self.view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
 
@@ -161,6 +170,41 @@ fn a_misrouted_operation_brings_what_is_new_of_the_routes_first() {
     assert_eq!(fail(&mut wire, 3), [results(3)], "the client knows more than the node");
     wire.change(16);
     assert_eq!(fail(&mut wire, 4), [wire.routes(15), results(4)]);
+}
+
+fn add(key: &str) -> Op {
+    Op::Add { key: Bytes::copy_from_slice(key.as_bytes()), delta: 1 }
+}
+
+fn once(sequence: u32) -> Once {
+    Once { request: RequestId { client: 8, sequence }, region: RegionId(3), since: Lsn(5), is_again: false }
+}
+
+#[test]
+fn what_is_carried_out_once_keeps_its_name_and_brings_what_is_committed() {
+    let mut wire = Wire::new();
+    wire.put(10, ClusterPath::Table("default".into()), &TableOptions::default());
+    for (region, start, end) in [(3, "", Some("m".into())), (4, "m", None)] {
+        let config = GroupConfig { start: start.into(), end, ..GroupConfig::unassigned(RegionId(region), "default") };
+        wire.put(8 + u64::from(region), ClusterPath::Region(config.region), &config);
+    }
+    let table = TableName::default();
+    let batch = vec![add("z"), get("a"), add(""), add("a")];
+    let named = vec![(0, once(7)), (2, once(8)), (3, once(9))];
+    wire.request(&Request::Once { id: 1, direct: true, table: table.clone(), ops: batch, named });
+    let submitted: Vec<_> = wire.submitted.iter().map(|s| (s.number, s.once)).collect();
+    assert_eq!(submitted, [(0, Some(once(7))), (1, None), (2, Some(once(9)))], "the key of one is empty");
+    (0..3).for_each(|number| wire.complete(number, OpResult::Integer(1)));
+    let replies = wire.replies();
+    assert_eq!(replies[0], Reply::Heard { regions: vec![(RegionId(3), Lsn(300)), (RegionId(4), Lsn(400))] });
+    assert!(matches!(&replies[1..], [Reply::Results { id: 1, results }] if results.len() == 4));
+
+    // Names that fit no operation end the connection: what is carried out without its name might be so twice.
+    for named in [vec![(1, once(1))], vec![(0, once(1)), (0, once(2))]] {
+        let mut wire = Wire::new();
+        wire.request(&Request::Once { id: 1, direct: true, table: table.clone(), ops: vec![add("a")], named });
+        assert!(wire.submitted.is_empty() && wire.session.is_finished());
+    }
 }
 
 #[test]

@@ -5,11 +5,14 @@
 
 use super::decide::{Current, Decision, decide};
 use super::job::Outcome;
+use super::requests::Known;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, check_range};
+use leeward_format::op::{Op, OpError, OpResult, check_range};
+use leeward_format::record::RecordKind;
+use leeward_format::request::{Effect, RequestId};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -17,12 +20,17 @@ use std::sync::Arc;
 /// Most entries, and most bytes of keys and values, that one scan operation answers with.
 const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
+/// Operations of a region that may wait for one thing: for a delete of a range, for room, for one key.
+const MOST_WAITING: usize = 16_384;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
 
-/// Refuses what no region could hold.
-pub(super) fn check(op: &Op) -> Result<(), OpError> {
+/// Refuses what no region could hold, and what cannot be carried out once.
+pub(super) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
     let invalid = |message: String| Err(OpError::Invalid(message));
+    if is_named && !op.writes_data() {
+        return invalid("only a write of pairs has a request id".into());
+    }
     match op.key() {
         Some(key) if key.is_empty() => return invalid("the key is empty; a key has 1 to 4096 bytes".into()),
         Some(key) if key.len() > MAX_KEY_BYTES => {
@@ -41,12 +49,16 @@ pub(super) fn check(op: &Op) -> Result<(), OpError> {
 
 impl Serving {
     /// Carries an operation out; its answer is held.
-    pub(super) fn execute(&mut self, now: Nanos, to: ReplyTo, op: Op) {
+    pub(super) fn execute(&mut self, now: Nanos, pending: Pending) {
         assert!(self.open, "what comes earlier waits elsewhere");
-        if !self.is_moving() {
-            return self.behind.push_back(Pending { to, op, since: now });
+        let (to, is_write) = (pending.to, pending.op.is_write());
+        if self.behind.len() >= MOST_WAITING || is_write && self.stalled.len() >= MOST_WAITING {
+            return self.refuse(to, OpError::Overloaded(self.id));
         }
-        if op.is_write() {
+        if !self.is_moving() {
+            return self.behind.push_back(pending);
+        }
+        if is_write {
             if let Some(failure) = self.region.volume().failure() {
                 let error = OpError::Unavailable(failure.to_owned());
                 return self.refuse(to, error);
@@ -56,7 +68,6 @@ impl Serving {
                 return self.refuse(to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
             }
         }
-        let pending = Pending { to, op, since: now };
         if matches!(pending.op, Op::DeleteRange { .. }) {
             self.behind.push_back(pending);
             return self.go_on(now);
@@ -70,6 +81,7 @@ impl Serving {
     /// An operation on a key queues behind those on the same key.
     fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
         match pending.op.key().and_then(|key| self.locked.get_mut(key)) {
+            Some(queue) if queue.len() >= MOST_WAITING => self.refuse(pending.to, OpError::Overloaded(self.id)),
             Some(queue) => queue.push_back(pending),
             None => self.start(now, pending),
         }
@@ -95,13 +107,19 @@ impl Serving {
     /// Deletes the part of a range that is the region's; `false`: there is no room for it yet.
     fn delete_range(&mut self, now: Nanos, pending: &Pending) -> bool {
         let Op::DeleteRange { start, end } = &pending.op else { unreachable!("the caller looked") };
+        if self.was_asked_before(now, pending) {
+            return true;
+        }
         let config = self.primary.config();
         let first = start.max(&config.start).clone();
         let edge = config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
         let last = edge.as_ref().or(end.as_ref());
         let user_bytes = first.len() + last.map_or(0, Bytes::len);
-        match self.region.append(&[Write::delete_range(&first, last.map(|last| &last[..]))]) {
+        let request = pending.once.map(|once| once.request);
+        match self.region.append(&[Write { request, ..Write::delete_range(&first, last.map(|last| &last[..])) }]) {
             Ok(appended) => {
+                let end = last.map_or(&[][..], |last| &last[..]);
+                self.remember(request, &appended, RecordKind::DeleteRange, end);
                 self.appended(now, &appended, user_bytes);
                 self.hold(now, appended.last, pending.to, true, OpResult::RangeDeleted { resume: edge });
             }
@@ -116,8 +134,29 @@ impl Serving {
         self.answers.push((to, OpResult::Error(error)));
     }
 
+    /// Answers a write that was carried out before, or may have been.
+    fn was_asked_before(&mut self, now: Nanos, pending: &Pending) -> bool {
+        let Some(once) = pending.once else { return false };
+        match self.requests.look_up(once, &pending.op, self.region.last_lsn()) {
+            Known::New => return false,
+            Known::Done(lsn, answer) => self.hold(now, lsn, pending.to, true, answer.unwrap_or_else(OpResult::Error)),
+            Known::Forgotten => self.refuse(pending.to, OpError::Forgotten(self.id)),
+        }
+        true
+    }
+
+    /// A write was carried out.
+    fn remember(&mut self, request: Option<RequestId>, appended: &Appended, kind: RecordKind, value: &[u8]) {
+        if let Some(request) = request {
+            self.requests.remember(request, appended.last, Effect::of(kind, value));
+        }
+    }
+
     fn start(&mut self, now: Nanos, pending: Pending) {
         let to = pending.to;
+        if self.was_asked_before(now, &pending) {
+            return;
+        }
         match &pending.op {
             Op::Scan { .. } => self.start_scan(pending),
             Op::Approximate { start, end } => {
@@ -129,9 +168,7 @@ impl Serving {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
             }
-            Op::Put { when: Condition::Always, want_old: false, lifetime, .. } if *lifetime != Lifetime::AsBefore => {
-                self.decided(now, pending, Current::default());
-            }
+            op if op.is_plain_put() => self.decided(now, pending, Current::default()),
             // What is newest need not be what can be read.
             _ if self.region.volume().is_failed() => self.look_up(pending),
             op => {
@@ -215,14 +252,17 @@ impl Serving {
     fn decided(&mut self, now: Nanos, pending: Pending, current: Current) {
         let (to, op, read_lsn) = (pending.to, &pending.op, current.lsn);
         let (put, expires, mut answer) = match decide(op, current, self.wall.now()) {
-            Decision::Answer(answer) => return self.hold(now, read_lsn, to, false, answer),
+            Decision::Answer(answer) => return self.decided_not(now, pending, read_lsn, answer),
             Decision::Put(value, expires, answer) => (Some(value), expires, answer),
             Decision::Delete(answer) => (None, None, answer),
         };
         let key = op.key().expect("a write has a key");
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
-        match self.region.append(&[Write { expires, ..Write::set(key, put.as_deref()) }]) {
+        let request = pending.once.map(|once| once.request);
+        match self.region.append(&[Write { expires, request, ..Write::set(key, put.as_deref()) }]) {
             Ok(appended) => {
+                let kind = if put.is_some() { RecordKind::Put } else { RecordKind::Delete };
+                self.remember(request, &appended, kind, put.as_deref().unwrap_or_default());
                 self.appended(now, &appended, user_bytes);
                 if let OpResult::Put { version, .. } = &mut answer {
                     *version = put.is_some().then_some(appended.last);
@@ -232,6 +272,29 @@ impl Serving {
             Err(AppendError::TailBusy(_)) => self.stall(now, pending, false),
             Err(AppendError::L0Full) => self.stall(now, pending, true),
             Err(AppendError::Engine(error)) => self.refuse_write(to, &error),
+        }
+    }
+
+    /// Nothing is to be written. If another attempt at it may still come, it must come to the same, whatever the key has by then, and
+    /// whoever is primary: so it is written down.
+    fn decided_not(&mut self, now: Nanos, pending: Pending, read_lsn: Lsn, answer: OpResult) {
+        let (OpResult::Put { version, .. } | OpResult::Deleted { version, .. }) = &answer else {
+            return self.hold(now, read_lsn, pending.to, false, answer);
+        };
+        let Some(once) = pending.once.filter(|once| once.is_again) else {
+            return self.hold(now, read_lsn, pending.to, false, answer);
+        };
+        let version = version.map(|version| version.0.to_le_bytes());
+        let value = version.as_ref().map_or(&[][..], |bytes| bytes);
+        match self.region.append(&[Write::refusal(once.request, value)]) {
+            Ok(appended) => {
+                self.remember(Some(once.request), &appended, RecordKind::Refused, value);
+                self.appended(now, &appended, 0);
+                self.hold(now, appended.last, pending.to, true, answer);
+            }
+            Err(AppendError::TailBusy(_)) => self.stall(now, pending, false),
+            Err(AppendError::L0Full) => self.stall(now, pending, true),
+            Err(AppendError::Engine(error)) => self.refuse_write(pending.to, &error),
         }
     }
 

@@ -1,9 +1,21 @@
 //! What is refused, and how scans go on.
 
 use super::*;
+use leeward_format::op::{Condition, Lifetime};
 
 fn key() -> Bytes {
     Bytes::from_static(b"k")
+}
+
+fn check(op: &Op) -> Result<(), OpError> {
+    super::check(op, false)
+}
+
+#[test]
+fn only_writes_have_names() {
+    assert!(super::check(&Op::Add { key: key(), delta: 1 }, true).is_ok());
+    assert!(super::check(&Op::DeleteRange { start: key(), end: None }, true).is_ok());
+    assert!(matches!(super::check(&Op::Get { key: key() }, true), Err(OpError::Invalid(_))));
 }
 
 #[test]

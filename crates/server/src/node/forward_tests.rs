@@ -3,6 +3,8 @@
 use super::*;
 use crate::node::Token;
 use bytes::Bytes;
+use leeward_format::op::{Condition, Lifetime};
+use leeward_format::request::RequestId;
 use leeward_format::{Epoch, Incarnation, VolumeId};
 
 const THERE: ServerId = ServerId(2);
@@ -23,30 +25,108 @@ fn to(token: u64) -> ReplyTo {
     ReplyTo::Client(Token(token))
 }
 
+fn put() -> Op {
+    let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));
+    Op::Put { key, value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }
+}
+
 fn unrouted(since: Nanos, to: ReplyTo, op: Op) -> Unrouted {
-    Unrouted { since, to, table: TableName::default(), op }
+    Unrouted::new(since, to, TableName::default(), op, None)
+}
+
+const REGION: RegionId = RegionId(1);
+
+impl Forwarding {
+    /// Sends to `server`; answers the id of the message.
+    fn send_to(&mut self, unrouted: Unrouted, server: ServerId) -> u64 {
+        self.send(unrouted, REGION, server).0
+    }
 }
 
 #[test]
-fn only_a_read_is_retried_when_its_answer_was_lost() {
+fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
     let mut forwarding = Forwarding::new(member(1, 1));
-    forwarding.send(unrouted(Nanos(0), to(1), get()), THERE);
-    forwarding.send(unrouted(Nanos(0), to(2), add()), THERE);
-    forwarding.send(unrouted(Nanos(0), to(3), get()), ServerId(3));
-    let next = forwarding.lost(THERE);
-    assert!(matches!(&next[0], Next::Again(forwarded) if forwarded.to == to(1)));
-    assert!(matches!(&next[1], Next::Answer((_, OpResult::Error(OpError::Unknown(_))))));
-    assert_eq!(next.len(), 2);
+    forwarding.heard.note(REGION, Lsn(40));
+    let theirs = Once { request: RequestId { client: 7, sequence: 7 }, region: REGION, since: Lsn(3), is_again: false };
+    assert_eq!(forwarding.send(unrouted(Nanos(0), to(1), get()), REGION, THERE).1, None);
+    let (_, mine) = forwarding.send(unrouted(Nanos(0), to(2), add()), REGION, THERE);
+    assert_eq!(forwarding.send(unrouted(Nanos(0), to(3), put()), REGION, THERE).1, None, "it has no name");
+    let of_client = Unrouted::new(Nanos(0), to(4), TableName::default(), add(), Some(theirs));
+    assert_eq!(forwarding.send(of_client, REGION, THERE).1, Some(theirs));
+    forwarding.send_to(unrouted(Nanos(0), to(5), get()), ServerId(3));
+    assert_eq!(mine.map(|once| once.since), Some(Lsn(40)));
+
+    let mut next = forwarding.lost(Nanos(1), THERE).into_iter();
+    assert!(matches!(next.next(), Some(Next::Again(again)) if again.to == to(1)));
+    let Some(Next::Again(again)) = next.next() else { panic!("it has a name") };
+    for token in [3, 4] {
+        let Some(Next::Answer((answered, result))) = next.next() else { panic!("nobody here sees to it") };
+        assert!(answered == to(token) && matches!(result, OpResult::Error(OpError::Unknown(_))));
+    }
+    assert!(next.next().is_none());
+    forwarding.heard.note(REGION, Lsn(90));
+    assert!(again.is_doubtful());
+    let as_before = mine.map(|once| Once { is_again: true, ..once });
+    assert_eq!(forwarding.send(again, REGION, THERE).1, as_before, "the first attempt may have been carried out");
+}
+
+#[test]
+fn a_doubt_ends_with_an_answer_or_as_a_doubt() {
+    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut doubtful = || {
+        forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+        let Some(Next::Again(again)) = forwarding.lost(Nanos(1), THERE).pop() else { panic!("it has a name") };
+        again
+    };
+    let (one, two, three) = (doubtful(), doubtful(), doubtful());
+    let recovering = || OpResult::Error(OpError::Recovering(REGION));
+    let id = forwarding.send_to(one, THERE);
+    let next = forwarding.answered(Nanos::from_secs(1), THERE, id, recovering());
+    assert!(matches!(next, Some(Next::Again(_))), "it is not said that nothing was done");
+    let id = forwarding.send_to(two, THERE);
+    let late = forwarding.answered(Nanos::from_secs(9), THERE, id, recovering());
+    assert!(matches!(late, Some(Next::Answer((_, OpResult::Error(OpError::Unknown(_)))))));
+    let id = forwarding.send_to(three, THERE);
+    let done = forwarding.answered(Nanos::from_secs(1), THERE, id, OpResult::Integer(4));
+    assert!(matches!(done, Some(Next::Answer((_, OpResult::Integer(4))))));
+}
+
+#[test]
+fn who_is_forgotten_asks_at_once_with_what_was_heard() {
+    let mut forwarding = Forwarding::new(member(1, 1));
+    let forgotten = || OpResult::Error(OpError::Forgotten(REGION));
+    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    let next = forwarding.answered(Nanos(1), THERE, id, forgotten());
+    let Some(Next::Again(again)) = next else { panic!("nothing new was heard") };
+    let id = forwarding.send_to(again, THERE);
+    forwarding.heard.note(REGION, Lsn(9));
+    let next = forwarding.answered(Nanos(1), THERE, id, forgotten());
+    let Some(Next::AtOnce(again)) = next else { panic!("something was") };
+    assert_eq!(forwarding.send(again, REGION, THERE).1.map(|once| once.since), Some(Lsn(9)));
+}
+
+#[test]
+fn who_is_primary_no_more_is_not_waited_for() {
+    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut sent = |token, op, server| forwarding.send_to(unrouted(Nanos(0), to(token), op), server);
+    sent(1, add(), THERE);
+    sent(2, get(), THERE);
+    sent(3, put(), THERE);
+    sent(4, add(), ServerId(3));
+    assert!(forwarding.deposed(Nanos(1), ServerId(1), |_| None).is_empty(), "there may be none for a while");
+    let next = forwarding.deposed(Nanos(1), ServerId(1), |region| (region == REGION).then_some(ServerId(3)));
+    let again = |next: &Next| matches!(next, Next::Again(again) if again.to == to(1) || again.to == to(2));
+    assert!(next.len() == 2 && next.iter().all(again), "a plain put may be answered still");
 }
 
 #[test]
 fn not_done_is_routed_again_until_its_time_is_over() {
     let mut forwarding = Forwarding::new(member(1, 1));
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
-    let id = forwarding.send(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     let again = forwarding.answered(Nanos::from_secs(1), THERE, id, not_primary());
     assert!(matches!(again, Some(Next::Again(_))));
-    let id = forwarding.send(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     let late = forwarding.answered(Nanos::from_secs(9), THERE, id, not_primary());
     assert!(matches!(late, Some(Next::Answer((_, OpResult::Error(OpError::Recovering(_)))))));
 }
@@ -54,7 +134,7 @@ fn not_done_is_routed_again_until_its_time_is_over() {
 #[test]
 fn answers_count_once_and_only_from_where_they_were_asked() {
     let mut forwarding = Forwarding::new(member(1, 1));
-    let id = forwarding.send(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
     assert!(matches!(
         forwarding.answered(Nanos(1), THERE, id, OpResult::Integer(1)),
@@ -70,7 +150,7 @@ fn an_answer_to_an_earlier_process_answers_nothing() {
     let mut ids = Vec::new();
     for forwarding in &mut lives {
         let new: Vec<u64> =
-            (0..1_000).map(|token| forwarding.send(unrouted(Nanos(0), to(token), get()), THERE)).collect();
+            (0..1_000).map(|token| forwarding.send_to(unrouted(Nanos(0), to(token), get()), THERE)).collect();
         for id in std::mem::replace(&mut ids, new) {
             assert!(forwarding.answered(Nanos(1), THERE, id, OpResult::Value(None)).is_none());
         }
@@ -84,8 +164,8 @@ fn an_answer_to_an_earlier_process_answers_nothing() {
 #[test]
 fn what_is_not_answered_in_time_is_unknown() {
     let mut forwarding = Forwarding::new(member(1, 1));
-    forwarding.send(unrouted(Nanos(0), to(1), add()), THERE);
-    forwarding.send(unrouted(Nanos::from_secs(4), to(2), add()), THERE);
+    forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    forwarding.send_to(unrouted(Nanos::from_secs(4), to(2), add()), THERE);
     let expired = forwarding.expire(Nanos::from_secs(6));
     assert_eq!(expired.len(), 1);
     assert!(matches!(expired[0].1, OpResult::Error(OpError::Unknown(_))));

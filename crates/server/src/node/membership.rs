@@ -79,7 +79,7 @@ impl Node {
                 self.follow_servers();
             }
         }
-        let me = self.context.me;
+        let (me, has_changed) = (self.context.me, !changed.regions.is_empty());
         for region in changed.regions {
             let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
             if is_named || self.slots.contains_key(&region) {
@@ -91,6 +91,12 @@ impl Node {
             // Also those of regions that are not there.
             let all: Vec<RegionId> = self.slots.keys().copied().collect();
             all.into_iter().for_each(|region| self.look_for_surplus(now, region));
+        }
+        if has_changed {
+            let routes = self.context.agent.view().routes();
+            let primary_of = |region| Some(routes.region(region)?.primary?.server);
+            let deposed = self.forwarding.deposed(now, me.server, primary_of);
+            deposed.into_iter().for_each(|next| self.next(now, next));
         }
         self.route_again(now);
     }

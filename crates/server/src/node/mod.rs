@@ -8,7 +8,7 @@
 //! - `slot`: one region here, whatever this node is to it.
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `export`: checkpoints of regions that it serves.
-//! - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
+//! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
 //! - `hand_over`: how it gives an office up. - `leases`: promises, asked for and given.
 //! - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
@@ -31,6 +31,7 @@ mod membership;
 mod presence;
 mod proof;
 mod report;
+mod requests;
 mod serving;
 mod slot;
 pub mod status;
@@ -40,7 +41,7 @@ mod wall;
 
 use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
-use forward::{Forwarding, Next, Unrouted, Way};
+use forward::{Forwarding, Naming, Unrouted, Way};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
@@ -51,6 +52,7 @@ use leeward_format::cluster::{CopyFound, GroupConfig, Member, ServerInfo, TableO
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
@@ -67,6 +69,7 @@ use slot::{Holding, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use surplus::Surplus;
+use std::sync::atomic::AtomicUsize;
 use wall::Wall;
 
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
@@ -85,6 +88,8 @@ pub enum Input {
         table: TableName,
         /// The operation.
         op: Op,
+        /// How it is asked for, if it is to be carried out once.
+        once: Option<Once>,
         /// Answer [`OpError::NotPrimary`] instead of forwarding.
         direct: bool,
     },
@@ -169,6 +174,8 @@ struct Context {
     checkpoints: Option<Checkpoints>,
     /// Operations to be routed again once the map has changed, or at the next tick.
     again: Vec<Unrouted>,
+    /// Requests that the regions remember, all together.
+    requests: Arc<AtomicUsize>,
     frame: Vec<u8>,
 }
 
@@ -247,6 +254,7 @@ impl Node {
             proposals: BTreeMap::new(),
             checkpoints: parts.checkpoints,
             again: Vec::new(),
+            requests: Arc::default(),
             frame: Vec::new(),
         };
         let copies = parts.copies.into_iter().map(Box::new);
@@ -282,8 +290,8 @@ impl Node {
         self.context.now = now;
         match input {
             Input::Tick => self.tick(now),
-            Input::Submit { token, table, op, direct } => {
-                let unrouted = Unrouted { since: now, to: ReplyTo::Client(token), table, op };
+            Input::Submit { token, table, op, once, direct } => {
+                let unrouted = Unrouted::new(now, ReplyTo::Client(token), table, op, once);
                 self.submit(now, unrouted, if direct { Way::Direct } else { Way::Any });
             }
             Input::Link(from, event) => self.link_event(now, from, event),
@@ -326,10 +334,12 @@ impl Node {
                 self.end_turn_of(now, region);
             }
         }
-        for (to, result) in std::mem::take(&mut self.answers) {
-            match to {
-                ReplyTo::Client(token) => out.replies.push((token, result)),
-                ReplyTo::Peer(server, id) => self.context.send(server, &Control::Forwarded { id, result }),
+        while !self.answers.is_empty() {
+            for (to, result) in std::mem::take(&mut self.answers) {
+                match to {
+                    ReplyTo::Client(token) => out.replies.push((token, result)),
+                    ReplyTo::Peer(server, id) => self.answer_peer(now, server, id, result),
+                }
             }
         }
         self.catch_up(now);
@@ -442,8 +452,8 @@ impl Node {
                     }
                 }
                 if !up {
-                    for next in self.forwarding.lost(from) {
-                        self.next(next);
+                    for next in self.forwarding.lost(now, from) {
+                        self.next(now, next);
                     }
                 }
             }
@@ -473,14 +483,15 @@ impl Node {
         match message {
             Control::LeaseRequest { sent, regions } => self.grant_leases(now, from, sent, &regions),
             Control::LeaseGrant { sent, regions } => self.lease_granted(from, sent, regions),
-            Control::Forward { id, table, op, epoch } => {
-                let unrouted = Unrouted { since: now, to: ReplyTo::Peer(from, id), table, op };
+            Control::Forward { id, table, op, once, epoch } => {
+                let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
+                self.forwarding.note_asker((from, id), named_in);
+                let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
                 self.submit(now, unrouted, Way::Forwarded(epoch));
             }
-            Control::Forwarded { id, result } => {
-                if let Some(next) = self.forwarding.answered(now, from, id, result) {
-                    self.next(next);
-                }
+            Control::Forwarded { id, result, committed } => {
+                self.forwarding.hear(committed);
+                self.forwarded(now, from, id, result);
             }
             Control::ToBackup { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
@@ -507,8 +518,8 @@ impl Node {
     // ---- operations ----------------------------------------------------------------------------------------------
 
     fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
-        let Unrouted { since, to, table, op } = unrouted;
-        match (execute::check(&op), op) {
+        let Unrouted { since, to, table, op, naming } = unrouted;
+        match (execute::check(&op, !matches!(naming, Naming::Unnamed)), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
             (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
             (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
@@ -527,12 +538,12 @@ impl Node {
                 let asked = self.context.agent.intend(now, server, intent);
                 self.wish(to, asked);
             }
-            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op }, way),
+            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op, naming }, way),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }
     }
 
-    fn route(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
+    fn route(&mut self, now: Nanos, mut unrouted: Unrouted, way: Way) {
         let to = unrouted.to;
         let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
             let error = match to {
@@ -540,18 +551,21 @@ impl Node {
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
                 ReplyTo::Client(_) => self.no_region(&unrouted.table),
             };
-            self.answers.push((to, OpResult::Error(error)));
-            return;
+            return self.refuse(now, unrouted, error);
         };
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
+        let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.open);
+        if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
+            unrouted = self.bring_home(region, unrouted);
+        }
         if let Some(slot) = self.slots.get_mut(&region) {
             self.touched.insert(region);
             if let Some(serving) = slot.serving().filter(|serving| serving.open) {
-                return serving.execute(now, to, unrouted.op);
+                return serving.execute(now, unrouted.pending(now));
             }
             if is_about_to_serve {
-                if !slot.waiting.enter(now, epoch, unrouted) {
-                    self.answers.push((to, OpResult::Error(OpError::Recovering(region))));
+                if let Some(unrouted) = slot.waiting.enter(now, epoch, unrouted) {
+                    self.refuse(now, unrouted, OpError::Overloaded(region));
                 }
                 return;
             }
@@ -561,26 +575,18 @@ impl Node {
             Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
                 let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
-                let id = self.forwarding.send(unrouted, primary.server);
-                self.context.send(primary.server, &Control::Forward { id, table, op, epoch });
-                return;
+                let (id, once) = self.forwarding.send(unrouted, region, primary.server);
+                return self.context.send(primary.server, &Control::Forward { id, table, op, once, epoch });
             }
             _ => self.not_serving(region),
         };
-        self.answers.push((to, OpResult::Error(error)));
+        self.refuse(now, unrouted, error);
     }
 
     /// The region that an operation goes to, the epoch of its configuration and its primary.
     fn region_of(&self, op: &Op, table: &str) -> Option<(RegionId, Epoch, Option<Member>)> {
         let config = op.region_in(self.routes(), table)?;
         Some((config.region, config.epoch, config.primary))
-    }
-
-    fn next(&mut self, next: Next) {
-        match next {
-            Next::Again(unrouted) => self.context.again.push(unrouted),
-            Next::Answer(answer) => self.answers.push(answer),
-        }
     }
 
     /// Tables, regions and servers as this node knows them.

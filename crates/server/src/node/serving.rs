@@ -14,6 +14,7 @@ use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
 use super::hand_over::{HandOver, Merging};
 use super::job::{Job, JobClass, Outcome, Stepped};
+use super::requests::Requests;
 use super::status::RegionCounters;
 use super::wall::Wall;
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::version::Version;
 use leeward_engine::{Error, PinnedBase, Region, Tail};
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
@@ -56,6 +58,8 @@ pub(super) struct Held {
 pub(super) struct Pending {
     pub(super) to: ReplyTo,
     pub(super) op: Op,
+    /// How it is asked for, if it is to be carried out once.
+    pub(super) once: Option<Once>,
     pub(super) since: Nanos,
 }
 
@@ -108,6 +112,7 @@ pub(super) struct Serving {
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
+    pub(super) requests: Requests,
     /// A delete of a range that waits for keys or room, and what was submitted since, in order.
     pub(super) behind: VecDeque<Pending>,
     /// Until then no write is answered.
@@ -138,6 +143,7 @@ pub(super) struct Serving {
 impl Serving {
     pub(super) fn new(now: Nanos, context: &Context, region: Arc<Region>, primary: Primary) -> Serving {
         Serving {
+            requests: Requests::new(primary.config().region, region.take_requests(), context.requests.clone()),
             id: primary.config().region,
             term: primary.config().term,
             region,
@@ -299,7 +305,7 @@ impl Serving {
         let stalled = std::mem::take(&mut self.stalled);
         let behind = std::mem::take(&mut self.behind);
         let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
-        let unrouted = |Pending { to, op, since }| Unrouted { since, to, table: table.clone(), op };
+        let unrouted = |Pending { to, op, once, since }| Unrouted::new(since, to, table.clone(), op, once);
         let unrouted = queued.chain(waiting).chain(stalled).chain(behind).map(unrouted).collect();
         out.append(&mut self.answers);
         self.compacting = Compacting::Idle;

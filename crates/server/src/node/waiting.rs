@@ -1,7 +1,7 @@
 //! Operations for a region that this node is about to serve: they wait here instead of being sent back, so that who asks during a
 //! change of primaries sees a pause and no error.
 //!
-//! Invariant: whatever waits here was not begun by anybody.
+//! Invariant: whatever waits here was not begun by anybody, unless it is named and an earlier attempt was.
 
 use super::Node;
 use super::forward::{Unrouted, Way};
@@ -26,14 +26,14 @@ pub(super) struct WaitingRoom {
 }
 
 impl WaitingRoom {
-    /// Lets one in, if there is room; answers whether there was.
-    pub(super) fn enter(&mut self, now: Nanos, epoch: Epoch, unrouted: Unrouted) -> bool {
-        let has_room = self.waiting.len() < MOST_WAITING;
-        if has_room {
-            self.epoch = epoch;
-            self.waiting.push_back((now, unrouted));
+    /// Lets one in; gives it back if there is no room.
+    pub(super) fn enter(&mut self, now: Nanos, epoch: Epoch, unrouted: Unrouted) -> Option<Unrouted> {
+        if self.waiting.len() >= MOST_WAITING {
+            return Some(unrouted);
         }
-        has_room
+        self.epoch = epoch;
+        self.waiting.push_back((now, unrouted));
+        None
     }
 
     /// All of them, in the order in which they came.
@@ -70,7 +70,7 @@ impl Node {
         if slot.serving().is_some_and(|serving| serving.open) {
             let waiting = slot.waiting.leave();
             let serving = slot.serving().expect("just seen");
-            waiting.for_each(|Unrouted { to, op, .. }| serving.execute(now, to, op));
+            waiting.for_each(|unrouted| serving.execute(now, unrouted.pending(now)));
             return true;
         }
         if !stays {

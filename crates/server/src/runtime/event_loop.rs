@@ -255,9 +255,9 @@ impl EventLoop {
             self.submissions.clear();
             return false;
         };
-        for Submission { number, table, op, direct } in self.submissions.drain(..) {
+        for Submission { number, table, op, once, direct } in self.submissions.drain(..) {
             let token = connection.token(id, number);
-            self.node.handle(now, Input::Submit { token, table, op, direct });
+            self.node.handle(now, Input::Submit { token, table, op, once, direct });
         }
         is_any
     }

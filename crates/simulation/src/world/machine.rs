@@ -219,7 +219,7 @@ impl World {
             return self.crash_if_disk_died(node);
         }
         for (token, result) in outbox.replies {
-            self.answered(token, result);
+            self.answered(node, token, result);
         }
     }
 

@@ -226,7 +226,7 @@ impl World {
         let token = Token(self.next_question);
         self.next_question += 1;
         self.questions.insert(token, None);
-        self.input(node, Input::Submit { token, table: TableName::default(), op, direct: false });
+        self.input(node, Input::Submit { token, table: TableName::default(), op, once: None, direct: false });
         token
     }
 

@@ -34,6 +34,10 @@ impl Figures for FakeNode {
     fn status(&self) -> NodeStatus {
         NodeStatus { server: ServerId(1), coordinator_up: true, ..NodeStatus::default() }
     }
+
+    fn committed(&self, _: RegionId) -> Lsn {
+        Lsn(0)
+    }
 }
 
 impl FakeNode {
@@ -213,7 +217,8 @@ impl Fake {
 
     /// Carries out the waiting operation at `index` and answers it.
     pub(super) fn answer(&mut self, index: usize) {
-        let Submission { number, table, op, direct } = self.waiting.remove(index);
+        let Submission { number, table, op, direct, once } = self.waiting.remove(index);
+        assert_eq!(once, None, "nodes give names, not connections");
         assert!(!direct, "a Redis client's operations are forwarded");
         let result = self.node.execute(table, op);
         self.complete(number, result);

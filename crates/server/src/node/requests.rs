@@ -1,0 +1,104 @@
+//! The writes with a request id that a primary has carried out last, so that one that is asked for again is answered and not
+//! carried out once more.
+//!
+//! Each is in the log, and a primary that takes office finds those that it replays. Which are forgotten is known by LSN: every
+//! one beyond [`Requests::forgotten`] is here. So who asks since a later LSN and is not found was certainly not carried out.
+//!
+//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id nobody else carries it out: it is of one key, and
+//! operations on a key take place one after the other; those on ranges do too.
+
+use leeward_engine::{MOST_REQUESTS, Requests as Found};
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::request::{Effect, Once, RequestId};
+use leeward_format::{Lsn, RegionId};
+use leeward_platform::planted::{Bug, planted};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Most that all regions of a node remember together, but for [`LEAST_OF_A_REGION`].
+const MOST_OF_A_NODE: usize = 128 << 10;
+/// As many each region may always remember.
+const LEAST_OF_A_REGION: usize = 64;
+
+/// What is known of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It was certainly not carried out.
+    New,
+    /// It was, by the record at this LSN, and is answered so.
+    Done(Lsn, Result<OpResult, OpError>),
+    /// It may have been carried out, too long ago to be remembered.
+    Forgotten,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Requests {
+    region: RegionId,
+    by_id: HashMap<RequestId, (Lsn, Effect)>,
+    /// In the order of LSNs.
+    order: VecDeque<RequestId>,
+    forgotten: Lsn,
+    /// Requests that all regions of the node remember.
+    of_node: Arc<AtomicUsize>,
+}
+
+impl Requests {
+    /// Those that a replay of a region has found.
+    pub(super) fn new(region: RegionId, found: Found, of_node: Arc<AtomicUsize>) -> Requests {
+        let found = if planted(Bug::ForgetAtTakeover) { Found::since(Lsn(0)) } else { found };
+        let (by_id, order, forgotten) = (HashMap::new(), VecDeque::new(), found.forgotten);
+        let mut requests = Requests { region, by_id, order, forgotten, of_node };
+        for (request, lsn, effect) in found.found {
+            requests.remember(request, lsn, effect);
+        }
+        requests
+    }
+
+    /// Whether `op`, which is asked for so, was carried out. `last` is the region's last LSN.
+    pub(super) fn look_up(&self, once: Once, op: &Op, last: Lsn) -> Known {
+        if planted(Bug::ForgetRequests) {
+            return Known::New;
+        }
+        // One that is still to come is of records that the region has lost, or of another region, and says nothing of this one.
+        let is_known = once.region == self.region && once.since <= last;
+        let since = if is_known { once.since } else { Lsn(0) };
+        match self.by_id.get(&once.request) {
+            Some((lsn, effect)) => Known::Done(*lsn, effect.answer(*lsn, op)),
+            None if since < self.forgotten => Known::Forgotten,
+            None => Known::New,
+        }
+    }
+
+    /// A request was carried out by the record at `lsn`, which is the latest.
+    pub(super) fn remember(&mut self, request: RequestId, lsn: Lsn, effect: Effect) {
+        while self.is_full()
+            && let Some(oldest) = self.order.pop_front()
+        {
+            if let Some((lsn, _)) = self.by_id.remove(&oldest) {
+                self.forgotten = self.forgotten.max(lsn);
+                self.of_node.fetch_sub(1, Relaxed);
+            }
+        }
+        if self.by_id.insert(request, (lsn, effect)).is_none() {
+            self.order.push_back(request);
+            self.of_node.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let here = self.order.len();
+        here >= MOST_REQUESTS || here >= LEAST_OF_A_REGION && self.of_node.load(Relaxed) >= MOST_OF_A_NODE
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.of_node.fetch_sub(self.by_id.len(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "requests_tests.rs"]
+mod tests;

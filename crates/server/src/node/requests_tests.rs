@@ -1,0 +1,87 @@
+//! What a region remembers of requests, and what it knows not to.
+
+use super::*;
+use leeward_format::record::RecordKind;
+use std::collections::BTreeSet;
+
+const REGION: RegionId = RegionId(4);
+const LAST: Lsn = Lsn(10_000);
+
+fn once(sequence: u32, since: u64) -> Once {
+    Once { request: RequestId { client: 1, sequence }, region: REGION, since: Lsn(since), is_again: false }
+}
+
+fn knowing(forgotten: u64, of_node: Arc<AtomicUsize>) -> Requests {
+    Requests::new(REGION, Found::since(Lsn(forgotten)), of_node)
+}
+
+fn add() -> Op {
+    Op::Add { key: "k".into(), delta: 1 }
+}
+
+fn effect(value: &str) -> Effect {
+    Effect::of(RecordKind::Put, value.as_bytes())
+}
+
+#[test]
+fn what_was_carried_out_is_answered_and_the_rest_is_new() {
+    let mut requests = knowing(0, Arc::default());
+    assert_eq!(requests.look_up(once(1, 0), &add(), LAST), Known::New);
+    requests.remember(once(1, 0).request, Lsn(7), effect("5"));
+    assert_eq!(requests.look_up(once(1, 0), &add(), LAST), Known::Done(Lsn(7), Ok(OpResult::Integer(5))));
+    assert_eq!(requests.look_up(once(2, 0), &add(), LAST), Known::New);
+    let get = Op::Get { key: "k".into() };
+    assert!(matches!(requests.look_up(once(1, 0), &get, LAST), Known::Done(_, Err(OpError::Invalid(_)))));
+}
+
+#[test]
+fn a_primary_knows_what_it_replayed_and_from_where() {
+    let found = [(once(1, 0).request, Lsn(12), effect("1")), (once(2, 0).request, Lsn(15), effect("2"))];
+    let requests = Requests::new(REGION, Found { forgotten: Lsn(10), found: found.into() }, Arc::default());
+    assert_eq!(requests.look_up(once(2, 3), &add(), LAST), Known::Done(Lsn(15), Ok(OpResult::Integer(2))));
+    assert_eq!(requests.look_up(once(3, 9), &add(), LAST), Known::Forgotten);
+    assert_eq!(requests.look_up(once(3, 10), &add(), LAST), Known::New, "an earlier attempt has a later LSN than 10");
+}
+
+/// Whatever is remembered: an id that was carried out is never new to who asks since before then.
+#[test]
+fn nothing_that_was_carried_out_is_taken_for_new() {
+    let of_node = Arc::new(AtomicUsize::new(MOST_OF_A_NODE));
+    let mut requests = knowing(0, of_node.clone());
+    let mut forgotten = BTreeSet::new();
+    for sequence in 0..500 {
+        let lsn = Lsn(u64::from(sequence) * 3 + 5);
+        requests.remember(once(sequence, 0).request, lsn, effect("1"));
+        for earlier in [sequence / 2, sequence.saturating_sub(70), sequence.saturating_sub(10), sequence] {
+            let carried_out = u64::from(earlier) * 3 + 5;
+            for since in [0, carried_out - 1] {
+                match requests.look_up(once(earlier, since), &add(), LAST) {
+                    Known::Done(lsn, _) => assert_eq!(lsn.0, carried_out),
+                    Known::Forgotten => drop(forgotten.insert(earlier)),
+                    Known::New => panic!("{earlier} was carried out at {carried_out}, since {since} it is new"),
+                }
+            }
+        }
+        assert!(requests.order.len() <= LEAST_OF_A_REGION && requests.order.len() == requests.by_id.len());
+    }
+    assert!(forgotten.len() > 100);
+    assert_eq!(of_node.load(Relaxed), MOST_OF_A_NODE + LEAST_OF_A_REGION);
+    drop(requests);
+    assert_eq!(of_node.load(Relaxed), MOST_OF_A_NODE, "what is gone is not counted");
+}
+
+#[test]
+fn lsns_that_are_not_of_this_region_or_not_any_more_say_nothing() {
+    let requests = knowing(10, Arc::default());
+    assert_eq!(requests.look_up(once(1, 12), &add(), LAST), Known::New);
+    assert_eq!(
+        requests.look_up(once(1, 12), &add(), Lsn(11)),
+        Known::Forgotten,
+        "LSN 12 is lost, and will be given anew"
+    );
+    let elsewhere = Once { region: RegionId(9), ..once(1, 12) };
+    assert_eq!(requests.look_up(elsewhere, &add(), LAST), Known::Forgotten);
+    assert_eq!(knowing(0, Arc::default()).look_up(elsewhere, &add(), LAST), Known::New, "nothing is forgotten");
+    let unknown = Requests::new(REGION, Found::default(), Arc::default());
+    assert_eq!(unknown.look_up(once(1, 9_999), &add(), LAST), Known::Forgotten);
+}
