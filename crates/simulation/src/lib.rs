@@ -12,13 +12,14 @@
 //! a seed with its log. What is simulated and checked is described in `docs/simulation.md`.
 //!
 //! - `character`: what a seed is like. - `world`: time, machines, and what happens next. - `coordinator`: sessions
-//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `ledger`: keys that are written once. - `history`: how
-//!   histories are judged. - `panics`: assertions that break. - `queue`: events in order. -
+//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `ledger`: keys that are written once. - `appended`: keys to
+//!   which words are appended. - `expiring`: keys that expire. - `history`: how histories are judged. - `panics`: assertions that break. - `queue`: events in order. -
 //!   `seeds`: many seeds beside each other.
 //!
 //! Every call on one thread; seeds may run on many threads beside each other.
 #![forbid(unsafe_code)]
 
+mod appended;
 mod character;
 mod coordinator;
 mod expiring;

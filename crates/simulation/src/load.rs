@@ -1,11 +1,12 @@
-//! The clients: a few keys that many use at once, whose histories are checked for linearizability, and a stream of keys
-//! that are written once ([`crate::ledger`]).
+//! The clients: a few keys that many use at once, whose histories are checked for linearizability, and streams of keys
+//! that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and to which words are appended ([`crate::appended`]).
 //!
 //! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
 //! give up soon. A client has one operation under way. Of the clients in each seed one in three gives names to all of its writes, and
 //! one to those that are more than plain puts: what has a name and was not answered they ask for again, by way of any node, and
 //! it is one operation of the history. The others leave that to the nodes.
 
+use crate::appended::Appended;
 use crate::expiring::Expiring;
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
@@ -58,6 +59,11 @@ impl Habits {
             fill_bytes: [(10, 400), (10, 150), (50, 3_000), (10, 1_500)][rng.index(4)],
         }
     }
+
+    /// In every other seed words are appended too.
+    fn appends(&self) -> bool {
+        self.fills.is_multiple_of(2)
+    }
 }
 
 /// What an operation is for.
@@ -73,6 +79,10 @@ enum Purpose {
     Expire { number: usize },
     /// Reads one.
     LookExpiring { number: usize, called: Nanos },
+    /// Appends a word.
+    Append { number: usize },
+    /// Reads a key to which words are appended, where these must be.
+    LookAppended { key: usize, must: u32 },
 }
 
 #[derive(Debug)]
@@ -154,6 +164,7 @@ pub(crate) struct Load {
     window: Nanos,
     pub(crate) ledger: Ledger,
     expiring: Expiring,
+    appended: Appended,
     failures: Vec<String>,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
@@ -200,6 +211,7 @@ impl Load {
             window,
             ledger: Ledger::new(window, split),
             expiring: Expiring::default(),
+            appended: Appended::default(),
             failures: Vec::new(),
             answered: 0,
             unknown: 0,
@@ -229,6 +241,7 @@ impl Load {
     pub(crate) fn newest_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
         self.ledger.power_lost(now, deaths);
         self.expiring.power_lost();
+        self.appended.power_lost();
         for history in &mut self.histories {
             history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
         }
@@ -288,6 +301,17 @@ impl Load {
             && let Some((op, number)) = self.expiring.read(rng)
         {
             return (op, Purpose::LookExpiring { number, called: now });
+        }
+        let appends = self.habits.appends();
+        if appends
+            && rng.one_in(24)
+            && let Some((op, key, must)) = self.appended.read(rng)
+        {
+            return (op, Purpose::LookAppended { key, must });
+        }
+        if appends && !reads_only && rng.one_in(10) {
+            let (op, number) = self.appended.write();
+            return (op, Purpose::Append { number });
         }
         if !reads_only && rng.one_in(16) {
             let (op, number) = self.expiring.write(now, rng);
@@ -418,7 +442,9 @@ impl Load {
                 self.histories[key].operations[operation].action = Action::Read(None);
             }
             Purpose::Fill { number } => self.ledger.not_done(number),
-            Purpose::Look { .. } | Purpose::Expire { .. } | Purpose::LookExpiring { .. } => {}
+            Purpose::Append { number } => self.appended.not_done(number),
+            Purpose::Look { .. } | Purpose::Expire { .. } => {}
+            Purpose::LookExpiring { .. } | Purpose::LookAppended { .. } => {}
         }
     }
 
@@ -438,6 +464,12 @@ impl Load {
             (Purpose::Expire { number }, OpResult::Put { done: true, .. }) => self.expiring.acknowledged(now, number),
             (Purpose::LookExpiring { number, called }, OpResult::Value(found)) => {
                 self.failures.extend(self.expiring.check(number, (called, now), found.as_ref()).err());
+            }
+            (Purpose::Append { number }, OpResult::Integer(length)) => {
+                self.failures.extend(self.appended.acknowledged(number, *length).err());
+            }
+            (Purpose::LookAppended { key, must }, OpResult::Value(found)) => {
+                self.failures.extend(self.appended.check(key, must, found.as_ref()).err());
             }
             (Purpose::Look { number, must }, OpResult::Value(found)) => {
                 self.failures.extend(self.ledger.check_read(number, must, found.as_ref()).err());
@@ -488,6 +520,7 @@ impl Load {
         }
         self.ledger.check(&mut content)?;
         self.expiring.check_content(now, &mut content)?;
+        self.appended.check_content(&mut content)?;
         for (number, history) in self.histories.iter().enumerate() {
             let found = content.remove(&key(number)).map(|value| number_of(&value));
             let left = Operation { called: now.0, answered: now.0, action: Action::Read(found) };
