@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 mod agreement;
 mod alteration;
 mod asked;
+mod balancing;
 mod claims;
 mod creation;
 mod departure;
@@ -28,6 +29,8 @@ mod ruling;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
 use claims::Claims;
+pub use balancing::Balance;
+use balancing::Balancing;
 use creation::Creation;
 
 /// How a master goes about its work.
@@ -41,6 +44,8 @@ pub struct ClusterOptions {
     pub restart_patience: Nanos,
     /// After an operation failed without the tree telling why, it is asked again after this pause.
     pub retry_pause: Nanos,
+    /// When a master looks whether servers have alike; `None`: never.
+    pub balance: Option<Balance>,
 }
 
 impl Default for ClusterOptions {
@@ -50,6 +55,7 @@ impl Default for ClusterOptions {
             assign_grace: Nanos::from_secs(2),
             restart_patience: Nanos::from_secs(300),
             retry_pause: Nanos::from_millis(200),
+            balance: Some(Balance::default()),
         }
     }
 }
@@ -151,6 +157,7 @@ pub struct Agent {
     /// Regions that are left of tables, as this master knows.
     leftovers: BTreeSet<RegionId>,
     claims: Claims,
+    balancing: Balancing,
     is_withdrawn: bool,
     /// Its process is about to end.
     is_departing: bool,
@@ -183,6 +190,7 @@ impl Agent {
             docket: Docket::default(),
             leftovers: BTreeSet::new(),
             claims: Claims::default(),
+            balancing: Balancing::default(),
             is_withdrawn: false,
             is_departing: false,
             restarting: BTreeMap::new(),
@@ -203,6 +211,7 @@ impl Agent {
         self.view.handle(&event);
         let changed = self.view.take_changed();
         self.docket.changed(&changed);
+        self.balancing.changed(&changed.regions);
         self.news.add(changed);
         match event {
             CoordinatorEvent::Up { .. } | CoordinatorEvent::Down | CoordinatorEvent::Expired => {
@@ -430,6 +439,7 @@ impl Agent {
         self.carry_creations();
         self.carry_alterations();
         self.rule(now);
+        self.balance(now);
     }
 
     /// Whether an operation on `path` may be asked for.

@@ -38,7 +38,7 @@ pub(super) struct Fixture {
 
 impl Fixture {
     /// Connected, and told `tree` as what there is.
-    fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
+    pub(super) fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
         let mut fixture = Fixture::unconnected();
         fixture.connect(tree);
         fixture
@@ -83,7 +83,7 @@ impl Fixture {
         self.pass(Nanos::from_secs(1));
     }
 
-    fn pass(&mut self, time: Nanos) {
+    pub(super) fn pass(&mut self, time: Nanos) {
         self.now += time;
         self.agent.tick(self.now);
         self.asked.extend(self.agent.take_ops());

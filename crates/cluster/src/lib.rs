@@ -16,6 +16,7 @@
 
 mod agent;
 mod awaited;
+mod balance;
 mod bootstrap;
 mod client;
 mod connection;
@@ -30,7 +31,7 @@ mod view;
 mod wishes;
 pub mod zookeeper;
 
-pub use agent::{Absence, Agent, ClusterOptions, Outcome, ProposalId};
+pub use agent::{Absence, Agent, Balance, ClusterOptions, Outcome, ProposalId};
 pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
 pub use client::Client;

@@ -238,6 +238,12 @@ impl Region {
         view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
     }
 
+    /// Bytes of its segments, in whole segments, those included that it shares with other regions of the volume.
+    pub fn space_bytes(&self) -> u64 {
+        let segments = |state: &RegionState| state.segments.len() as u64;
+        self.volume.with_region(&self.owner, segments).unwrap_or(0) * self.volume.segment_bytes() as u64
+    }
+
     /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.
     ///
     /// # Errors

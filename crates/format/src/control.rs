@@ -6,6 +6,7 @@
 //! the fabric and this channel). Each message is one [`crate::frame`] of kind `Control`.
 
 use crate::cluster::{Member, TableOptions};
+use crate::load::ServerLoad;
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
 use crate::request::Once;
@@ -80,6 +81,8 @@ pub enum Control {
         /// The message.
         body: ToPrimary,
     },
+    /// What the sender has to do, to the master, every few seconds. No answer.
+    Load(ServerLoad),
 }
 
 /// What a primary tells a backup, in the order of a session.

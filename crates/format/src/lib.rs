@@ -13,6 +13,7 @@ pub mod filter;
 pub mod frame;
 mod ids;
 pub mod leaf_segment;
+pub mod load;
 pub mod manifest;
 pub mod node;
 pub mod op;

@@ -8,6 +8,7 @@ use leeward_format::cluster::{
 };
 use leeward_format::control::{Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
@@ -219,4 +220,7 @@ fn control_messages() {
     };
     let flush = Control::ToBackup { region: RegionId(1), term: Epoch(2), session: 3, body };
     check(FrameKind::Control, flush, include_str!("golden/control-flush.hex"));
+    let region = RegionLoad { region: RegionId(7), bytes: 2 << 20, ops: 300, written: 5 };
+    let load = ServerLoad { used: 4 << 20, capacity: Some(64 << 20), regions: vec![region] };
+    check(FrameKind::Control, Control::Load(load), include_str!("golden/control-load.hex"));
 }

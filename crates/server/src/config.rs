@@ -214,6 +214,8 @@ pub struct NodeConfig {
     pub lease_ms: u64,
     /// With this many live servers a master assigns regions at once; with fewer it waits a while: 1 to 1,000.
     pub expected_servers: u32,
+    /// A master evens out what servers have: copies and offices are moved. The same on all nodes.
+    pub balance: bool,
 }
 
 impl Default for NodeConfig {
@@ -245,6 +247,7 @@ impl Default for NodeConfig {
             session_timeout_ms: 1000,
             lease_ms: 600,
             expected_servers: 3,
+            balance: true,
         }
     }
 }

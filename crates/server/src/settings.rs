@@ -116,6 +116,13 @@ pub const SETTINGS: &[Setting] = &[
         1..=1_000,
         "with this many live servers a master assigns regions at once; with fewer it waits two seconds first",
     ),
+    text(
+        "balance",
+        "`true`",
+        "`true`, `false`",
+        "whether this node, as the master, [evens out](reconfiguration.md#balance) what servers have, and tells a master \
+         what it has to do. The same on all nodes",
+    ),
     text("resp_listen", "`127.0.0.1:<7378 + server_id>`", "an IP address and a port", "address for Redis clients"),
     text("native_listen", "`127.0.0.1:<7478 + server_id>`", "an IP address and a port", "address for native clients"),
     text(

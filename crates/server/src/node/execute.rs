@@ -52,6 +52,7 @@ impl Serving {
     pub(super) fn execute(&mut self, now: Nanos, pending: Pending) {
         assert!(self.open, "what comes earlier waits elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
+        *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;
         if self.behind.len() >= MOST_WAITING || is_write && self.stalled.len() >= MOST_WAITING {
             return self.refuse(to, OpError::Overloaded(self.id));
         }

@@ -10,7 +10,7 @@
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
 //! - `hand_over`: how it gives an office up. - `leases`: promises, asked for and given.
-//! - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
+//! - `load`: what it has to do, as the master is told. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
 //! - `wall`: what time it is for pairs that expire.
@@ -27,6 +27,7 @@ mod job;
 mod joining;
 mod leases;
 pub mod link;
+mod load;
 mod membership;
 mod presence;
 mod proof;
@@ -62,6 +63,7 @@ use leeward_replication::backup::Office;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
 use link::Link;
+use load::LoadReports;
 use membership::Proposer;
 use presence::Presence;
 use serving::{Answer, ReplyTo};
@@ -121,6 +123,8 @@ pub struct NodeTiming {
     pub catch_up_bytes: u64,
     /// For so long a group must be whole without this node before what it has of it is destroyed: it may be asked back.
     pub surplus_after: Nanos,
+    /// How often the master is told what there is to do.
+    pub load_interval: Nanos,
 }
 
 impl Default for NodeTiming {
@@ -130,6 +134,7 @@ impl Default for NodeTiming {
             flush_interval: Nanos::from_secs(1),
             catch_up_bytes: 0,
             surplus_after: Nanos::from_secs(10),
+            load_interval: Nanos::from_secs(2),
         }
     }
 }
@@ -213,6 +218,7 @@ pub struct Node {
     flush_interval: Nanos,
     surplus_after: Nanos,
     leases_asked: Nanos,
+    loads: LoadReports,
     tails_saved: Nanos,
     /// Bytes that had come over the fabric then.
     received_at_save: u64,
@@ -267,6 +273,7 @@ impl Node {
             flush_interval: parts.timing.flush_interval,
             surplus_after: parts.timing.surplus_after,
             leases_asked: Nanos::ZERO,
+            loads: LoadReports::new(parts.timing.load_interval),
             tails_saved: Nanos::ZERO,
             received_at_save: 0,
             answers: Vec::new(),
@@ -407,6 +414,7 @@ impl Node {
             self.leases_asked = now;
             self.ask_for_leases();
         }
+        self.report_load(now);
         self.answers.extend(self.forwarding.expire(now));
         self.route_again(now);
     }
@@ -483,6 +491,7 @@ impl Node {
         match message {
             Control::LeaseRequest { sent, regions } => self.grant_leases(now, from, sent, &regions),
             Control::LeaseGrant { sent, regions } => self.lease_granted(from, sent, regions),
+            Control::Load(load) => self.context.agent.hear_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
                 self.forwarding.note_asker((from, id), named_in);

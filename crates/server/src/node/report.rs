@@ -28,6 +28,8 @@ impl Node {
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
             absence: absence.map(|absence| self.presence.describe(context.now, &absence, outage.as_ref())),
+            intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
+            balances: context.agent.is_master() && context.agent.tells_load_to().is_some(),
             volume_failure: context.volume.failure().map(str::to_owned),
             volume_full: context.volume.why_full(),
             device: DeviceStatus {
@@ -117,6 +119,7 @@ impl Serving {
         let stats = self.region.stats();
         status.last_lsn = self.region.last_lsn();
         status.commit_lsn = self.region.commit();
+        status.bytes = self.region.space_bytes();
         (status.l0_bytes, status.promotion_bytes) = (stats.l0_bytes, self.region.promotion_bytes());
         status.levels = levels(&stats.levels);
         status.logs = LogStatus {

@@ -22,6 +22,12 @@ pub struct NodeStatus {
     pub coordinator_up: bool,
     /// Why it is not part of the cluster; `None` while it is.
     pub absence: Option<String>,
+    /// What is to become of it, if it is to be a member of no group.
+    #[serde(default)]
+    pub intent: Option<String>,
+    /// As the master it evens out what servers have.
+    #[serde(default)]
+    pub balances: bool,
     /// Why its volume takes no writes, if it does not.
     pub volume_failure: Option<String>,
     /// Why its volume has no room for more, if it has not.
@@ -162,6 +168,9 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
+    /// Bytes of the segments of this copy, in whole segments (primary only): what copies are spread by.
+    #[serde(default)]
+    pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
     #[serde(default)]
     pub promotion_bytes: u64,
@@ -228,6 +237,12 @@ pub struct PeerStatus {
 /// What a node did for a region, in the role it had then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionCounters {
+    /// Operations that read, begun by a primary.
+    #[serde(default)]
+    pub reads: u64,
+    /// Operations that write, begun by a primary.
+    #[serde(default)]
+    pub writes: u64,
     /// Compactions finished. Always 0 at a backup that is sent the index.
     pub compactions: u64,
     /// Bytes that compactions read from the device. Always 0 at a backup that is sent the index.

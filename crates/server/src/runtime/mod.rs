@@ -29,7 +29,7 @@ use crate::rings::{Mail, RingFabric, RingLimits, Rings};
 use channel::{Doorbell, Event, event_channel};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
-use leeward_cluster::{ClusterOptions, Coordinator, embedded};
+use leeward_cluster::{Balance, ClusterOptions, Coordinator, embedded};
 use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
 use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
@@ -142,7 +142,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         copies,
         fabric,
         coordinator: join_cluster(config, credentials, &doorbell)?,
-        cluster: ClusterOptions { expected_servers: config.expected_servers, ..ClusterOptions::default() },
+        cluster: cluster_options(config),
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
@@ -417,6 +417,11 @@ fn join_cluster(
         }
     };
     Ok(Arc::new(client.map_err(system("coordinator client"))?))
+}
+
+fn cluster_options(config: &NodeConfig) -> ClusterOptions {
+    let balance = config.balance.then(Balance::default);
+    ClusterOptions { expected_servers: config.expected_servers, balance, ..ClusterOptions::default() }
 }
 
 fn timing(config: &NodeConfig) -> NodeTiming {

@@ -1,6 +1,7 @@
 //! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
 
 mod backups;
+mod balance;
 mod identity;
 mod moves;
 mod rings;
