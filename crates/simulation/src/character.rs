@@ -4,6 +4,7 @@
 use crate::load::Habits;
 use crate::world::FaultKind;
 use bytes::Bytes;
+use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, RegionWish, TableOptions,
@@ -126,7 +127,7 @@ impl Character {
             false => Promise::Everything,
         };
         let mut table = table(nodes, rng);
-        let splits = if rng.one_in(2) { vec![Bytes::from_static(b"m")] } else { Vec::new() };
+        let mut splits = if rng.one_in(2) { vec![Bytes::from_static(b"m")] } else { Vec::new() };
         let max_delay_us = rng.between(100, 2_000);
         // Nor are these drawn.
         let may_lose = promise == Promise::AllButTheLastSecond && nodes > 1;
@@ -135,6 +136,10 @@ impl Character {
         }
         if nodes > 1 && max_delay_us.is_multiple_of(4) {
             table.replicas = 2;
+        }
+        // With more regions there is more to move. The ledger judges what a loss of power took by two of them at most.
+        if nodes > 1 && is_balanced(max_delay_us) && promise == Promise::Everything {
+            splits = MANY_SPLITS.map(Bytes::from_static).to_vec();
         }
         Character {
             nodes,
@@ -223,11 +228,26 @@ impl Character {
         (self.network.max_delay.0 / 1_000).is_multiple_of(2)
     }
 
+    /// When a master looks whether servers have alike: often, since a run is short. In a third of the seeds. Not drawn.
+    pub(crate) fn balance(&self) -> Option<Balance> {
+        let often = Balance {
+            every: Nanos::from_millis(200),
+            settle: Nanos::from_millis(300),
+            mourn: Nanos::from_millis(600),
+            rest: Nanos::from_millis(200),
+            respect: Nanos::from_millis(400),
+            remember: Nanos::from_secs(2),
+            stale: Nanos::from_secs(2),
+        };
+        Some(often).filter(|_| self.nodes > 1 && is_balanced(self.network.max_delay.0 / 1_000))
+    }
+
     /// Timing of its nodes. In every other seed a member may break its promises as long as it may owe an answer, so that primaries
     /// die while some members lack what others have; and tails are saved often, so that backups that build their index do it of
     /// what they have just got. What nobody needs is destroyed soon, since a run is short. Not drawn.
     pub(crate) fn timing(&self) -> NodeTiming {
-        let mut timing = NodeTiming { surplus_after: Nanos::from_millis(100), ..NodeTiming::default() };
+        let (surplus_after, load_interval) = (Nanos::from_millis(100), Nanos::from_millis(150));
+        let mut timing = NodeTiming { surplus_after, load_interval, ..NodeTiming::default() };
         if self.is_patient() {
             timing.replication.promise_patience = timing.replication.answer_patience;
             timing.flush_interval = Nanos::from_millis(20);
@@ -239,7 +259,7 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
@@ -252,6 +272,7 @@ impl Character {
             table.posting,
             self.alterations().len(),
             self.wishes().len(),
+            if self.balance().is_some() { ", balanced" } else { "" },
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
@@ -261,6 +282,14 @@ impl Character {
             self.troubles.kinds
         )
     }
+}
+
+/// First keys of regions, so that each has some of the keys that are used.
+const MANY_SPLITS: [&[u8]; 5] = [b"h", b"k000020", b"m", b"q000021", b"v"];
+
+/// Whether servers come to have alike in a seed whose network delays at most by so much.
+fn is_balanced(max_delay_us: u64) -> bool {
+    (max_delay_us / 12).is_multiple_of(3)
 }
 
 fn table(nodes: usize, rng: &mut Rng) -> TableOptions {

@@ -142,7 +142,11 @@ impl World {
             copies,
             fabric: self.network.node(link::peer(server_id(node)), sink),
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
-            cluster: ClusterOptions { expected_servers: self.character.nodes as u32, ..ClusterOptions::default() },
+            cluster: ClusterOptions {
+                expected_servers: self.character.nodes as u32,
+                balance: self.character.balance(),
+                ..ClusterOptions::default()
+            },
             timing: NodeTiming { catch_up_bytes, ..self.character.timing() },
             checkpoints: None,
         };
