@@ -174,8 +174,13 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
     let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
     table.check().map_err(|reason| format!("--l0-kib: {reason}"))?;
     let changes = changes(&table);
-    let wanted =
-        Wanted { table, link: of.link, regions: options.cell.regions, memory_bytes: options.cell.memory_mib << 20 };
+    let wanted = Wanted {
+        table,
+        link: of.link,
+        regions: options.cell.regions,
+        late: 0,
+        memory_bytes: options.cell.memory_mib << 20,
+    };
     let Started { seeds, cluster } = clusters.start(wanted)?;
     let work = ycsb::Options {
         seeds,

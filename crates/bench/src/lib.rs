@@ -24,6 +24,7 @@ mod kills;
 mod ledger;
 mod machine;
 mod meter;
+pub mod moves;
 mod newest;
 pub mod pauses;
 mod phase;
@@ -32,6 +33,7 @@ mod process;
 mod records;
 pub mod replication;
 mod report;
+mod spread;
 mod status;
 mod table;
 mod verify;
@@ -50,5 +52,6 @@ pub use report::{
     Backups, CpuSeconds, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures,
     new_histogram,
 };
+pub use spread::{Share, Spread};
 pub use status::{NodeStatus, RegionStatus, fetch_status};
 pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};

@@ -158,7 +158,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
         let rounds = if kind == PauseKind::HandOver { 5 * options.rounds } else { options.rounds };
         eprintln!("{}: {rounds} rounds", kind.name());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
-        let wanted = Wanted { table, link: Link::Shm, regions: 1, memory_bytes: MEMORY_BYTES };
+        let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: MEMORY_BYTES };
         let mut field = Field::new(clusters.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
     }

@@ -27,6 +27,12 @@ pub struct NodeStatus {
     /// Why it is not part of the cluster; `None` while it is.
     #[serde(default)]
     pub absence: Option<String>,
+    /// What is to become of it, if it is to be a member of no group.
+    #[serde(default)]
+    pub intent: Option<String>,
+    /// As the master it evens out what servers have.
+    #[serde(default)]
+    pub balances: Option<bool>,
     /// Why its volume takes no writes, if it does not.
     #[serde(default)]
     pub volume_failure: Option<String>,
@@ -109,6 +115,8 @@ pub struct RegionStatus {
     pub last_lsn: u64,
     /// Last LSN that every member in sync holds (primary only).
     pub commit_lsn: u64,
+    /// Bytes of the segments of its copy (primary only).
+    pub bytes: Option<u64>,
     /// Memory of its L0s, in bytes.
     pub l0_bytes: Option<u64>,
     /// Bytes that a backup would have to replay before it serves in its place (primary only).

@@ -1,6 +1,7 @@
 //! The command line, as clap reads it and as `--help` tells it.
 
 use crate::config::ConfigArgs;
+use crate::join::JoinArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use crate::regions::RegionsArgs;
 use crate::restart::RestartArgs;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 
 mod faults;
 mod measures;
+mod moves;
 mod operators;
 mod pairs;
 mod pauses;
@@ -20,6 +22,7 @@ mod replication;
 mod table;
 pub(crate) use faults::FaultsArgs;
 pub(crate) use measures::{IdleArgs, RoutesArgs};
+pub(crate) use moves::MovesArgs;
 pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use pauses::PausesArgs;
@@ -86,6 +89,8 @@ pub(crate) enum Command {
     Move(MoveArgs),
     /// Have a server hand over and leave all it has
     Drain(DrainArgs),
+    /// Have a server take its share of copies and offices
+    Join(JoinArgs),
     /// Restart servers one after the other, without a failed request
     Restart(RestartArgs),
     /// Check a node's settings and print them, or explain them
@@ -399,6 +404,7 @@ pub(crate) struct InTable {
 Examples:
   leeward status
   leeward status --connect 10.0.0.1:7479
+  leeward status --watch                       what moves, every two seconds, until Ctrl-C
   leeward status --admin 127.0.0.1:7580 --json")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -409,6 +415,10 @@ pub(crate) struct StatusArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show what each server has, and the regions of which something is wished or under way, over and over
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with_all = ["json", "admin"],
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) watch: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -431,6 +441,8 @@ pub(crate) enum Benchmark {
     Faults(FaultsArgs),
     /// How long a region stands still when its office changes hands, or a member dies or stops
     Pauses(PausesArgs),
+    /// What it costs to add servers and have them leave again while clients work
+    Moves(MovesArgs),
 }
 
 #[derive(Args, Debug)]

@@ -42,6 +42,7 @@ Commands:
   regions  Show regions, who has them, and how far they are
   move    Move a region's copy, or its primary's office, to another server
   drain   Have a server hand over and leave all it has
+  join    Have a server take its share of copies and offices
   restart  Restart servers one after the other, without a failed request
   config  Check a node's settings and print them, or explain them
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
@@ -75,6 +76,7 @@ fn every_page_has_an_example() {
         "bench ycsb",
         "bench idle",
         "bench routes",
+        "bench moves",
         "get",
         "put",
         "del",
@@ -85,6 +87,7 @@ fn every_page_has_an_example() {
         "table list",
         "table describe",
         "regions",
+        "join",
         "restart",
         "config",
         "accept-loss",

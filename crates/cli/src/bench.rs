@@ -25,6 +25,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Replication(args) => replication::run(args),
         Benchmark::Faults(args) => replication::run_faults(args),
         Benchmark::Pauses(args) => replication::run_pauses(args),
+        Benchmark::Moves(args) => replication::run_moves(args),
     }
 }
 
@@ -125,6 +126,7 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
 fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: PathBuf) -> Result<Plan, String> {
     Ok(Plan {
         nodes,
+        late: 0,
         directory,
         ports: Ports::free(nodes).ok_or("no free ports were found for the nodes")?,
         splits: even_split_points(regions.unwrap_or(2 * nodes)),

@@ -9,6 +9,7 @@ use std::path::Path;
 fn plan(directory: &Path) -> Plan {
     Plan {
         nodes: 2,
+        late: 0,
         directory: directory.into(),
         ports: Ports::free(2).expect("some ports are free"),
         splits: Vec::new(),

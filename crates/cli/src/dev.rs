@@ -30,6 +30,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
     let coordinator = args.coordinator.iter().map(|address| ("coordinator".into(), address.clone()));
     let plan = Plan {
         nodes: args.nodes,
+        late: 0,
         directory: args.data.clone(),
         ports: Ports::new(args.base_port),
         splits,

@@ -1,7 +1,7 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
 //! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it. - [`status`], [`data`], [`table`], [`ingest`]: small
+//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it. - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`ingest`]: small
 //!   clients. - [`inspect`]: a volume that nothing runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -16,6 +16,7 @@ mod data;
 mod dev;
 mod ingest;
 mod inspect;
+mod join;
 mod moves;
 mod ports;
 mod regions;
@@ -29,6 +30,7 @@ mod status;
 mod supervisor;
 mod table;
 mod text;
+mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -37,6 +39,7 @@ use leeward_client::ClientError;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What a subcommand answers: whether the answer is "yes".
 type Outcome = Result<bool, Box<dyn Error>>;
@@ -54,7 +57,10 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
-        Command::Status(args) => status::run(&args),
+        Command::Status(args) => match args.watch {
+            Some(seconds) => watch::run(&args, Duration::from_secs(seconds.into())),
+            None => status::run(&args),
+        },
         Command::Bench(args) => bench::run(&args),
         Command::Get(args) => data::get(&args),
         Command::Put(args) => data::put(&args),
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
         Command::Regions(args) => regions::run(&args),
         Command::Move(args) => moves::move_copy(&args),
         Command::Drain(args) => moves::drain(&args),
+        Command::Join(args) => join::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),

@@ -1,4 +1,4 @@
-//! `leeward move`, `leeward drain` and `leeward join`: where copies and offices are to be, while the cluster serves.
+//! `leeward move` and `leeward drain`: where copies and offices are to be, while the cluster serves.
 //!
 //! Each command writes a wish down, which the primaries bring about, and then waits until it is so; a command that is interrupted
 //! takes nothing back.
@@ -73,13 +73,13 @@ pub(crate) struct DrainArgs {
 }
 
 #[derive(Args, Debug)]
-struct Wait {
+pub(crate) struct Wait {
     /// Do not wait until it is so
     #[arg(long)]
-    no_wait: bool,
+    pub(crate) no_wait: bool,
     /// Seconds to wait until it is so
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    patience: u64,
+    pub(crate) patience: u64,
 }
 
 pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
@@ -146,7 +146,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Outcome {
 
 impl Wait {
     /// Waits until `is_so`, and says how it goes whenever that changes.
-    fn until(
+    pub(crate) fn until(
         &self,
         client: &Client,
         what: &str,

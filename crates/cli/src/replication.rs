@@ -1,17 +1,17 @@
-//! `leeward bench replication` and `leeward bench faults`: starts the clusters that they want, each in a directory of its own, one at
+//! `leeward bench replication`, `faults`, `pauses` and `moves`: starts the clusters that they want, each in a directory of its own, one at
 //! a time.
 //!
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{CellArgs, FaultsArgs, PausesArgs, Preset, ReplicationArgs};
+use crate::args::{CellArgs, FaultsArgs, MovesArgs, PausesArgs, Preset, ReplicationArgs};
 use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
 use leeward_bench::replication::{self, CellOptions, Clusters, Failure, Link, NODES, Options, Started, Wanted};
-use leeward_bench::{DevCluster, even_split_points, faults, pauses};
+use leeward_bench::{DevCluster, even_split_points, faults, moves, pauses};
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
@@ -39,6 +39,20 @@ pub(crate) fn run_faults(args: &FaultsArgs) -> Outcome {
 pub(crate) fn run_pauses(args: &PausesArgs) -> Outcome {
     let options = pauses::Options { only: args.only.clone(), rounds: args.rounds, json: args.json.clone() };
     with_starter((args.data.as_deref(), args.json.as_deref()), |starter| pauses::run(&options, starter))
+}
+
+pub(crate) fn run_moves(args: &MovesArgs) -> Outcome {
+    let options = moves::Options {
+        regions: args.regions,
+        records: args.records,
+        mix: args.mix,
+        threads: args.threads,
+        depth: args.depth,
+        rest: seconds("rest", args.rest)?,
+        memory_bytes: args.memory_mib << 20,
+        json: args.json.clone(),
+    };
+    with_starter((args.data.as_deref(), args.json.as_deref()), |starter| moves::run(&options, starter))
 }
 
 fn cell(args: &CellArgs) -> CellOptions {
@@ -121,13 +135,18 @@ impl Clusters for Starter {
 
 fn plan(wanted: &Wanted, directory: PathBuf) -> Result<Plan, Failure> {
     let mut settings = vec![("memory_budget".into(), wanted.memory_bytes.to_string())];
+    if wanted.late == 0 {
+        // What is measured is not to be disturbed by offices that change hands.
+        settings.push(("balance".into(), "false".into()));
+    }
     if wanted.link == Link::SpinningRings {
         settings.push(("ring_spin_us".into(), SPIN_US.to_string()));
     }
     Ok(Plan {
-        nodes: NODES,
+        nodes: NODES + wanted.late,
+        late: wanted.late,
         directory,
-        ports: Ports::free(NODES).ok_or("no free ports were found for the nodes")?,
+        ports: Ports::free(NODES + wanted.late).ok_or("no free ports were found for the nodes")?,
         splits: even_split_points(wanted.regions),
         fabric: match wanted.link {
             Link::Shm | Link::Rings | Link::SpinningRings => "shm",

@@ -10,6 +10,7 @@ use leeward_cluster::{Awaited, awaited};
 use leeward_format::ServerId;
 use leeward_format::cluster::Member;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::thread;
@@ -44,34 +45,76 @@ struct Answer {
     status: Result<NodeStatus, String>,
 }
 
-pub(crate) fn run(args: &StatusArgs) -> Outcome {
-    let found = if args.admin.is_empty() { Some(find(&args.connect.connect)?) } else { None };
-    let addresses: Vec<(String, Option<u32>)> = match &found {
-        Some(found) => {
-            // A node that is not part of the cluster is not in the map, and one in the map may answer nobody.
-            let registered = found.map.servers.iter();
-            let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
-            let all: BTreeMap<String, u32> = found.admin.clone().into_iter().chain(registered).collect();
-            all.into_iter().map(|(address, server)| (address, Some(server))).collect()
+/// What a cluster says of itself.
+pub(crate) struct Overview {
+    /// `None` where only admin ports were asked.
+    map: Option<RegionMap>,
+    answers: Vec<Answer>,
+}
+
+impl Overview {
+    /// Asks the nodes at these native addresses, and all that they know of.
+    ///
+    /// # Errors
+    /// None of them answers.
+    pub(crate) fn of(addresses: &[String]) -> Result<Overview, ClientError> {
+        let found = find(addresses)?;
+        // A node that is not part of the cluster is not in the map, and one in the map may answer nobody.
+        let registered = found.map.servers.iter();
+        let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
+        let all: BTreeMap<String, u32> = found.admin.into_iter().chain(registered).collect();
+        let asked = all.into_iter().map(|(address, server)| (address, Some(server))).collect();
+        Ok(Overview { map: Some(found.map), answers: ask(asked) })
+    }
+
+    /// The map; empty where only admin ports were asked.
+    pub(crate) fn map(&self) -> Cow<'_, RegionMap> {
+        self.map.as_ref().map_or_else(|| Cow::Owned(RegionMap::default()), Cow::Borrowed)
+    }
+
+    /// What the nodes say that answer.
+    pub(crate) fn nodes(&self) -> Vec<&NodeStatus> {
+        self.answers.iter().filter_map(|answer| answer.status.as_ref().ok()).collect()
+    }
+
+    /// A line for each node.
+    fn rows(&self) -> Vec<NodeRow> {
+        let mut rows: Vec<NodeRow> = self.answers.iter().map(NodeRow::of).collect();
+        if let Some(map) = &self.map {
+            rows.extend(missing(map, &rows));
         }
-        None => args.admin.iter().map(|address| (address.clone(), None)).collect(),
-    };
-    let answers = at_once(addresses, |(address, server)| {
+        rows
+    }
+
+    /// The table of nodes.
+    pub(crate) fn node_table(&self) -> String {
+        node_table(self.rows())
+    }
+}
+
+/// Asks admin ports at once.
+fn ask(addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
+    at_once(addresses, |(address, server)| {
         let status = fetch_status(&address, PATIENCE).map_err(|error| error.to_string());
         Answer { address, server, status }
-    });
-    let nodes: Vec<&NodeStatus> = answers.iter().filter_map(|answer| answer.status.as_ref().ok()).collect();
-    let map = found.as_ref().map(|found| &found.map);
+    })
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Outcome {
+    let overview = match args.admin.is_empty() {
+        true => Overview::of(&args.connect.connect)?,
+        false => {
+            let asked = args.admin.iter().map(|address| (address.clone(), None)).collect();
+            Overview { map: None, answers: ask(asked) }
+        }
+    };
+    let (map, nodes) = (overview.map.as_ref(), overview.nodes());
     if args.json {
-        let silent = answers.iter().filter(|answer| answer.status.is_err());
+        let silent = overview.answers.iter().filter(|answer| answer.status.is_err());
         let unreachable = silent.map(|answer| answer.address.as_str()).collect();
         let json = serde_json::to_string_pretty(&Everything { map, nodes, unreachable })?;
         show(&(json + "\n"))?;
         return Ok(true);
-    }
-    let mut rows: Vec<NodeRow> = answers.iter().map(NodeRow::of).collect();
-    if let Some(map) = map {
-        rows.extend(missing(map, &rows));
     }
     let regions = match map {
         Some(map) if map.regions.is_empty() => "no node knows of a region\n".into(),
@@ -80,7 +123,7 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
         None => copy_table(&nodes),
     };
     let gap = if regions.is_empty() { "" } else { "\n" };
-    show(&format!("{}{gap}{regions}", node_table(rows)))?;
+    show(&format!("{}{gap}{regions}", overview.node_table()))?;
     Ok(!nodes.is_empty())
 }
 
@@ -169,7 +212,7 @@ fn health(node: &NodeStatus) -> String {
         (_, _, Some(absence), _) => format!("not part of the cluster: {absence}"),
         (_, _, _, Some(region)) => format!("region {} {}", region.region, region.state),
         (_, Some(full), ..) => format!("volume full: {full}"),
-        _ => "ok".into(),
+        _ => node.intent.clone().unwrap_or_else(|| "ok".into()),
     }
 }
 
@@ -195,6 +238,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         node.regions.iter().find(|region| region.region == group.region)
     };
     let has_tables = map.regions.iter().any(|group| group.table != map.regions[0].table);
+    let has_wishes = map.regions.iter().any(|group| wishes(group).is_some());
     let row = |group: &GroupConfig| {
         let status = of_primary(group);
         let range = range(
@@ -214,13 +258,18 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let mut cells = vec![group.region.to_string()];
         cells.extend(has_tables.then(|| group.table.clone()));
         cells.extend([range, or_dash(primary), members(&group.backups)]);
-        cells.extend([learners(&group.learners, status), group.epoch.to_string(), state]);
+        cells.push(learners(&group.learners, status));
+        cells.extend(has_wishes.then(|| or_dash(wishes(group))));
+        cells.extend([group.epoch.to_string(), state]);
         cells.extend(figures(status));
         cells
     };
     let mut head = vec![
         "region", "range", "primary", "in sync", "building", "epoch", "state", "last LSN", "commit", "lag", "levels",
     ];
+    if has_wishes {
+        head.insert(5, "wished");
+    }
     if has_tables {
         head.insert(1, "table");
     }
@@ -231,6 +280,14 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         }
     }
     text
+}
+
+/// What is wished of a region and not yet so.
+fn wishes(group: &GroupConfig) -> Option<String> {
+    let primary = group.wishes.primary.map(|server| format!("primary {server}"));
+    let leaving = group.wishes.leaving.map(|server| format!("{server} leaves"));
+    let all: Vec<String> = primary.into_iter().chain(leaving).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Those that are being built, with how many of the segments that each lacked were sent.

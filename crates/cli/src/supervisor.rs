@@ -51,6 +51,8 @@ const SHOWN_LOG_LINES: usize = 12;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: u32,
+    /// The last so many of them are not started with the others.
+    pub(crate) late: u32,
     pub(crate) directory: PathBuf,
     pub(crate) ports: Ports,
     /// First keys of the regions after the first.
@@ -175,7 +177,9 @@ impl Cluster {
             let path = cluster.plan.config_path(node);
             fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File { path, source })?;
             cluster.nodes.push(Node { child: None, started: Instant::now(), earlier_log: 0 });
-            cluster.spawn(node)?;
+            if node <= cluster.plan.nodes - cluster.plan.late {
+                cluster.spawn(node)?;
+            }
         }
         Ok(cluster)
     }
@@ -381,7 +385,7 @@ impl Plan {
             format!("admin_listen = {}", text(&self.ports.admin(node).to_string())),
             format!("coordinator = {}", text(&self.ports.coordinator().to_string())),
             format!("fabric = {}", text(self.fabric)),
-            format!("expected_servers = {}", self.nodes),
+            format!("expected_servers = {}", self.nodes - self.late),
         ];
         if self.fabric != "shm" {
             lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));

@@ -12,6 +12,7 @@ use std::process::ExitStatus;
 fn plan(directory: &Path, fabric: &'static str) -> Plan {
     Plan {
         nodes: 3,
+        late: 0,
         directory: directory.into(),
         ports: Ports::new(9379),
         splits: Vec::new(),

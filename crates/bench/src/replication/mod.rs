@@ -85,6 +85,8 @@ pub struct Wanted {
     pub link: Link,
     /// Regions of the table.
     pub regions: u32,
+    /// Nodes beside the [`NODES`] that run from the start: [`DevCluster::restart`] starts them.
+    pub late: u32,
     /// Memory of a node, in bytes.
     pub memory_bytes: u64,
 }
@@ -219,7 +221,7 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         (false, cell) => (cell.regions, cell.threads, cell.depth),
         (true, _) => (1, 1, 1),
     };
-    let wanted = Wanted { table, link: of.link, regions, memory_bytes: options.cell.memory_mib << 20 };
+    let wanted = Wanted { table, link: of.link, regions, late: 0, memory_bytes: options.cell.memory_mib << 20 };
     let Started { seeds, cluster } = clusters.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = options.records.unwrap_or_else(|| records(setup.mix));
     let work = ycsb::Options {

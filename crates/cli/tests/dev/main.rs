@@ -10,6 +10,7 @@ mod many;
 mod restarts;
 mod rings;
 mod running;
+mod shares;
 mod tables;
 mod zookeeper;
 

@@ -1,0 +1,329 @@
+//! Servers that are added to a cluster and leave it again while YCSB A runs: are requests lost, what does the move cost, and have all
+//! alike afterwards?
+//!
+//! Three nodes run from the start. Two more are started, and get their share by themselves; then both are asked to leave, and are
+//! stopped once they have nothing left. Call it from any thread; it starts its own and joins them before it answers.
+
+use crate::keys::Mix;
+use crate::ledger::Ledger;
+use crate::records::Records;
+use crate::replication::{Clusters, Failure, Link, NODES, Started, Wanted};
+use crate::spread::Spread;
+use crate::status::{NodeStatus, fetch_status};
+use crate::worker::{Measured, Shared, Worker};
+use crate::ycsb::{self, Workload, client_options};
+use leeward_client::{ClientError, Op, OpResult, Session};
+use leeward_format::ServerId;
+use leeward_format::cluster::{Intent, TableOptions};
+use serde::Serialize;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;
+
+/// Nodes that come and go.
+const LATE: u32 = 2;
+/// Of the throughput before a move, so much should be left during it.
+const LEAST_THROUGHPUT: f64 = 0.7;
+/// Servers should have as many bytes as they would have if all had alike, within this part of them.
+const WIDEST: f64 = 0.1;
+/// How long a move may take.
+const MOVED_WITHIN: Duration = Duration::from_secs(600);
+/// Nothing more moves once nothing has moved for so long; longer than a master waits between two looks.
+const STILL_FOR: Duration = Duration::from_secs(8);
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a node may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Regions of the table.
+    pub regions: u32,
+    /// Records that are loaded first.
+    pub records: u64,
+    /// Sizes of the pairs.
+    pub mix: Mix,
+    /// Client threads.
+    pub threads: usize,
+    /// Operations that each keeps under way.
+    pub depth: usize,
+    /// Time for which nothing is moved before each move, and after the last.
+    pub rest: Duration,
+    /// Memory of a node, in bytes.
+    pub memory_bytes: u64,
+    /// Results as JSON.
+    pub json: Option<PathBuf>,
+}
+
+/// One part of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stage {
+    /// What happened.
+    pub name: &'static str,
+    /// How long it took.
+    pub seconds: f64,
+    /// Operations a second.
+    pub ops_per_second: f64,
+    /// Bytes of copies at its end: how far the server that is farthest from an equal share is from it, as a part of that.
+    pub widest_spread: f64,
+    /// The fewest and the most regions that one server is primary of at its end.
+    pub offices: (u64, u64),
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moves {
+    /// The parts, in order: each move comes after a rest.
+    pub stages: Vec<Stage>,
+    /// Operations of the clients.
+    pub ops: u64,
+    /// Of them, those that failed.
+    pub failed: u64,
+    /// Reads that did not find what must be there.
+    pub misses: u64,
+    /// The first failure.
+    pub first_error: Option<String>,
+    /// Throughput during the move that cost most, as a part of that before it.
+    pub least_throughput: f64,
+}
+
+impl Moves {
+    fn of(stages: Vec<Stage>, measured: &Measured) -> Moves {
+        let pairs = stages.windows(2).filter(|pair| pair[0].name == REST && pair[1].name != REST);
+        let parts = pairs.map(|pair| pair[1].ops_per_second / pair[0].ops_per_second.max(1.0));
+        Moves {
+            least_throughput: parts.fold(f64::INFINITY, f64::min),
+            stages,
+            ops: measured.ops,
+            failed: measured.errors,
+            misses: measured.misses,
+            first_error: measured.first_error.clone(),
+        }
+    }
+
+    fn widest(&self) -> f64 {
+        self.stages.iter().filter(|stage| stage.name != REST).map(|stage| stage.widest_spread).fold(0.0, f64::max)
+    }
+
+    /// Whether it is as it should be.
+    pub fn is_met(&self) -> bool {
+        (self.failed, self.misses) == (0, 0) && self.least_throughput >= LEAST_THROUGHPUT && self.widest() <= WIDEST
+    }
+}
+
+const REST: &str = "nothing moves";
+
+impl fmt::Display for Moves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| what happens | seconds | operations a second | bytes off an equal share, at most | regions a primary serves |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|")?;
+        for Stage { name, seconds, ops_per_second, widest_spread, offices: (least, most) } in &self.stages {
+            let spread = 100.0 * widest_spread;
+            writeln!(f, "| {name} | {seconds:.1} | {ops_per_second:.0} | {spread:.1} % | {least} to {most} |")?;
+        }
+        let verdict = |is_met: bool| if is_met { "met" } else { "MISSED" };
+        let Moves { ops, failed, misses, least_throughput, .. } = self;
+        let is_lossless = (*failed, *misses) == (0, 0);
+        writeln!(f, "failed requests: {failed} of {ops}, {misses} misses (should be 0: {})", verdict(is_lossless))?;
+        if let Some(error) = &self.first_error {
+            writeln!(f, "the first failure: {error}")?;
+        }
+        writeln!(
+            f,
+            "throughput during a move / before: {least_throughput:.2} (should be at least {LEAST_THROUGHPUT}: {})",
+            verdict(*least_throughput >= LEAST_THROUGHPUT)
+        )?;
+        let widest = self.widest();
+        writeln!(
+            f,
+            "bytes off an equal share after a move: {:.1} % (should be at most {:.0} %: {})",
+            100.0 * widest,
+            100.0 * WIDEST,
+            verdict(widest <= WIDEST)
+        )
+    }
+}
+
+/// Measures, prints a table, and writes what `options` ask for; answers whether all is as it should be.
+///
+/// # Errors
+/// A cluster that does not start, a file that cannot be written, or a move that does not come to an end.
+pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+    let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
+    let Options { regions, memory_bytes, .. } = *options;
+    let started = clusters.start(Wanted { table, link: Link::Shm, regions, late: LATE, memory_bytes })?;
+    let load = ycsb::Options {
+        seeds: started.seeds.clone(),
+        workloads: vec![Workload::Load],
+        mix: options.mix,
+        records: options.records,
+        ops: 0,
+        threads: options.threads,
+        depth: options.depth,
+        ..ycsb::Options::default()
+    };
+    ycsb::run(&load, None)?;
+    let moves = measure(options, &load, started)?;
+    print!("{moves}");
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&serde_json::json!({ "moves": moves }))? + "\n";
+        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(moves.is_met())
+}
+
+fn measure(options: &Options, load: &ycsb::Options, started: Started) -> Result<Moves, Failure> {
+    let ledger = Ledger::new(false);
+    let shared = Shared {
+        workload: Workload::A,
+        options: load,
+        ledger: &ledger,
+        records: Records::new(options.records),
+        issued: AtomicU64::new(0),
+        completed: AtomicU64::new(0),
+        succeeded: AtomicU64::new(0),
+        ops: 0,
+        go_on: AtomicBool::new(true),
+        abandon: AtomicBool::new(false),
+        started: Instant::now(),
+    };
+    let chooser = Workload::A.chooser(None, options.records);
+    let workers = (0..options.threads).map(|index| Worker::connect(&shared, chooser.clone(), index));
+    let workers = workers.collect::<Result<Vec<_>, _>>()?;
+    let session = Session::connect(&load.seeds, client_options(load))?;
+    let mut field = Field { started, session, shared: &shared, rest: options.rest, stages: Vec::new() };
+    let (measured, moved) = thread::scope(|scope| {
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
+        let moved = field.move_all();
+        shared.go_on.store(false, Ordering::Relaxed);
+        let measured: Result<Vec<Measured>, ClientError> =
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+        (measured, moved)
+    });
+    moved?;
+    let mut sum = Measured::new();
+    measured?.into_iter().for_each(|measured| sum.add(measured));
+    Ok(Moves::of(field.stages, &sum))
+}
+
+/// The servers that come and go.
+fn late() -> impl Iterator<Item = u32> {
+    NODES + 1..=NODES + LATE
+}
+
+fn is_late(server: ServerId) -> bool {
+    late().any(|one| one == server.0)
+}
+
+/// A cluster under load.
+struct Field<'a> {
+    started: Started,
+    session: Session,
+    shared: &'a Shared<'a>,
+    rest: Duration,
+    stages: Vec<Stage>,
+}
+
+impl Field<'_> {
+    fn move_all(&mut self) -> Result<(), Failure> {
+        self.rest(|server| !is_late(server))?;
+        let begun = self.begin();
+        for server in late() {
+            self.started.cluster.restart(server)?;
+        }
+        let has_come =
+            |spread: &Spread| late().all(|one| spread.shares.get(&ServerId(one)).is_some_and(|s| s.copies > 0));
+        self.wait("two servers join", has_come)?;
+        self.end("two servers join", begun, |_| true)?;
+        self.rest(|_| true)?;
+        let begun = self.begin();
+        for server in late() {
+            let leave = Op::Intend { server: ServerId(server), intent: Some(Intent::Leave) };
+            let answers = self.session.execute(vec![leave])?;
+            if answers != [OpResult::Done] {
+                return Err(format!("asking server {server} to leave is answered by {answers:?}").into());
+            }
+        }
+        let has_gone =
+            |spread: &Spread| late().all(|one| spread.shares.get(&ServerId(one)).is_none_or(|s| s.copies == 0));
+        self.wait("they leave", has_gone)?;
+        self.end("they leave", begun, |server| !is_late(server))?;
+        for server in late() {
+            self.started.cluster.kill(server)?;
+        }
+        self.rest(|server| !is_late(server))?;
+        Ok(self.started.cluster.check()?)
+    }
+
+    fn rest(&mut self, among: impl Fn(ServerId) -> bool) -> Result<(), Failure> {
+        let begun = self.begin();
+        thread::sleep(self.rest);
+        self.end(REST, begun, among)
+    }
+
+    fn begin(&self) -> (Instant, u64) {
+        (Instant::now(), self.shared.succeeded.load(Ordering::Relaxed))
+    }
+
+    fn end(
+        &mut self,
+        name: &'static str,
+        (begun, before): (Instant, u64),
+        among: impl Fn(ServerId) -> bool,
+    ) -> Result<(), Failure> {
+        let done = self.shared.succeeded.load(Ordering::Relaxed) - before;
+        let seconds = begun.elapsed().as_secs_f64();
+        let spread = self.spread()?;
+        let (widest_spread, offices) = (spread.widest(&among), spread.offices(&among));
+        self.stages.push(Stage { name, seconds, ops_per_second: done as f64 / seconds, widest_spread, offices });
+        Ok(())
+    }
+
+    /// Waits until it is so, and nothing moves any more.
+    fn wait(&mut self, what: &str, is_so: impl Fn(&Spread) -> bool) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let mut still = Instant::now();
+        let mut said = usize::MAX;
+        while begun.elapsed() < MOVED_WITHIN {
+            let spread = self.spread()?;
+            if !is_so(&spread) || !spread.moving.is_empty() {
+                still = Instant::now();
+            }
+            if still.elapsed() > STILL_FOR {
+                return Ok(());
+            }
+            if said != spread.moving.len() {
+                said = spread.moving.len();
+                eprintln!("{what}: {said} regions move, {}", describe(&spread));
+            }
+            thread::sleep(LOOK);
+        }
+        Err(format!("{what}: it has not come to an end after {MOVED_WITHIN:?}").into())
+    }
+
+    fn spread(&mut self) -> Result<Spread, Failure> {
+        let map = self.session.fetch_map()?;
+        // One that has just come, or gone, says nothing.
+        let asked = map.servers.iter().map(|info| fetch_status(&info.admin_address, PATIENCE));
+        let statuses: Vec<NodeStatus> = asked.filter_map(Result::ok).collect();
+        Ok(Spread::of(&map, &statuses.iter().collect::<Vec<_>>()))
+    }
+}
+
+fn describe(spread: &Spread) -> String {
+    let of = |(server, share): (&ServerId, &crate::spread::Share)| {
+        format!("{server}: {} MiB, {} offices", share.bytes >> 20, share.offices)
+    };
+    spread.shares.iter().map(of).collect::<Vec<_>>().join("; ")
+}

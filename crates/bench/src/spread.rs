@@ -1,0 +1,91 @@
+//! How copies, their bytes and offices are spread over the servers of a cluster, by its map and by what primaries say of their
+//! regions. Pure.
+
+use crate::status::NodeStatus;
+use leeward_client::{GroupConfig, RegionMap};
+use leeward_format::{RegionId, ServerId};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// What one server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// Regions that it is primary of.
+    pub offices: u64,
+    /// Copies, those included that are being built.
+    pub copies: u64,
+    /// Of them, those that are being built.
+    pub builds: u64,
+    /// Bytes of all of them; what regions count whose primary said nothing is missing.
+    pub bytes: u64,
+}
+
+/// What all have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// By server: those that live.
+    pub shares: BTreeMap<ServerId, Share>,
+    /// Regions of which something is wished, or that lack a member or have one that is being built.
+    pub moving: Vec<RegionId>,
+}
+
+impl Spread {
+    /// What servers of `map` have by `statuses`.
+    pub fn of(map: &RegionMap, statuses: &[&NodeStatus]) -> Spread {
+        let told = statuses.iter().flat_map(|node| &node.regions).filter(|region| region.role == "primary");
+        let bytes: HashMap<RegionId, u64> = told.filter_map(|region| Some((region.region, region.bytes?))).collect();
+        let live = map.servers.iter().map(|info| (info.member.server, Share::default()));
+        let mut spread = Spread { shares: live.collect(), moving: Vec::new() };
+        for group in &map.regions {
+            let size = bytes.get(&group.region).copied().unwrap_or(0);
+            for member in group.members() {
+                let Some(share) = spread.shares.get_mut(&member.server) else { continue };
+                share.offices += u64::from(group.primary == Some(member));
+                share.builds += u64::from(group.learners.contains(&member));
+                share.copies += 1;
+                share.bytes += size;
+            }
+        }
+        spread.moving = map.regions.iter().filter(|group| is_moving(map, group)).map(|group| group.region).collect();
+        spread
+    }
+
+    /// Bytes that each of these servers would have if they had alike; 0 if there are none.
+    pub fn even_bytes(&self, among: impl Fn(ServerId) -> bool) -> u64 {
+        let mut sum = (0, 0);
+        for share in self.among(among) {
+            sum = (sum.0 + share.bytes, sum.1 + 1);
+        }
+        sum.0.checked_div(sum.1).unwrap_or(0)
+    }
+
+    /// How far the one of these servers that has the most, or the least, is from what all have on the average: a part of that.
+    pub fn widest(&self, among: impl Fn(ServerId) -> bool) -> f64 {
+        let even = self.even_bytes(&among);
+        let widest = self.among(among).map(|share| share.bytes.abs_diff(even)).max().unwrap_or(0);
+        widest as f64 / even.max(1) as f64
+    }
+
+    /// The fewest and the most offices that one of these servers has.
+    pub fn offices(&self, among: impl Fn(ServerId) -> bool) -> (u64, u64) {
+        let of = |least: (u64, u64), share: &Share| (least.0.min(share.offices), least.1.max(share.offices));
+        let found = self.among(among).fold((u64::MAX, 0), of);
+        (found.0.min(found.1), found.1)
+    }
+
+    fn among(&self, is_one: impl Fn(ServerId) -> bool) -> impl Iterator<Item = &Share> {
+        self.shares.iter().filter(move |(server, _)| is_one(**server)).map(|(_, share)| share)
+    }
+}
+
+fn is_moving(map: &RegionMap, group: &GroupConfig) -> bool {
+    let replicas = map.table(&group.table).map_or(0, |table| table.replicas as usize);
+    group.wishes.primary.is_some()
+        || group.wishes.leaving.is_some()
+        || !group.learners.is_empty()
+        || group.in_sync().count() != replicas
+}
+
+#[cfg(test)]
+#[path = "spread_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! The command line of `leeward bench moves`.
+
+use clap::Args;
+use leeward_bench::Mix;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward bench moves
+  leeward bench moves --regions 48 --records 5000000 --mix md --json moves.json
+
+Three nodes serve YCSB A. Two more are started, and get their share of copies and offices by themselves; then both are asked to
+leave, and are stopped. Printed are the requests that failed, the throughput during each move and before it, and how far bytes
+are from even afterwards.
+Exit code 1: a request failed, less than 0.7 of the throughput was left, or a server is more than a tenth off its share.")]
+pub(crate) struct MovesArgs {
+    /// Regions of the table
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) regions: u32,
+    /// Records that are loaded first
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: u64,
+    /// Sizes of the pairs
+    #[arg(long, default_value = "sd")]
+    pub(crate) mix: Mix,
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+    /// Operations that each thread keeps under way
+    #[arg(long, default_value_t = 16, value_name = "OPS")]
+    pub(crate) depth: usize,
+    /// Seconds for which nothing is moved before each move, and after the last
+    #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
+    pub(crate) rest: f64,
+    /// Memory of a node
+    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) memory_mib: u64,
+    /// Directory in which the cluster makes one of its own [default: that for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the results here as JSON; the names in it are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}

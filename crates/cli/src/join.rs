@@ -1,0 +1,104 @@
+//! `leeward join`: a server takes its share of what there is.
+//!
+//! A server that runs gets its share without being asked, unless it is to leave. So this takes back that it is to leave, says what it
+//! has and what its share is, and waits until it has that.
+
+use crate::args::Connect;
+use crate::moves::Wait;
+use crate::status::Overview;
+use crate::text::bytes;
+use crate::{Outcome, data};
+use clap::Args;
+use leeward_bench::{Share, Spread};
+use leeward_format::ServerId;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often nodes are asked.
+const LOOK: Duration = Duration::from_secs(1);
+/// Nothing more moves once nothing has moved for so long: a master waits after servers have come before it moves anything.
+const STILL_FOR: Duration = Duration::from_secs(20);
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A server that is started for the first time (`leeward serve`, with a number and a data directory of its own) gets its share of
+copies and offices by itself, some seconds after it came. `join` says how far that is, and waits until it is so; a server that
+was to leave (`leeward drain`) may have copies again from then on. Where balancing is switched off (`balance = false`) copies are
+moved by hand: `leeward move`.
+
+Examples:
+  leeward join --server 4
+  leeward join --server 4 --no-wait")]
+pub(crate) struct JoinArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// The server
+    #[arg(long)]
+    server: u32,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+pub(crate) fn run(args: &JoinArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let server = ServerId(args.server);
+    let (mut spread, balances) = look(args)?;
+    let Some(share) = spread.shares.get(&server).copied() else {
+        let live: Vec<String> = spread.shares.keys().map(ToString::to_string).collect();
+        return Err(
+            format!("server {server} is not there: start it first; live servers are {}", live.join(", ")).into()
+        );
+    };
+    client.intend(server, None)?;
+    println!("server {server} may have copies; {}", describe(share, &spread));
+    if !balances {
+        println!("balancing is switched off (balance = false): move copies by `leeward move`");
+        return Ok(true);
+    }
+    if args.wait.no_wait {
+        println!("its share comes by itself; see `leeward status --watch`");
+        return Ok(true);
+    }
+    let deadline = Instant::now() + Duration::from_secs(args.wait.patience);
+    let (mut moved, mut said) = (Instant::now(), String::new());
+    loop {
+        let share = spread.shares.get(&server).copied().unwrap_or_default();
+        let now = describe(share, &spread);
+        if now != said {
+            eprintln!("server {server}: {now}");
+            said = now;
+        }
+        if !spread.moving.is_empty() {
+            moved = Instant::now();
+        }
+        if spread.moving.is_empty() && (has_its_share(share, &spread) || moved.elapsed() > STILL_FOR) {
+            println!("server {server} has its share: {said}");
+            return Ok(true);
+        }
+        if Instant::now() > deadline {
+            let seconds = args.wait.patience;
+            return Err(format!("server {server}: not so after {seconds} s ({said}); it goes on by itself").into());
+        }
+        thread::sleep(LOOK);
+        spread = look(args)?.0;
+    }
+}
+
+/// What servers have, and whether a master evens it out.
+fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
+    let overview = Overview::of(&args.connect.connect)?;
+    let nodes = overview.nodes();
+    Ok((Spread::of(&overview.map(), &nodes), nodes.iter().any(|node| node.balances == Some(true))))
+}
+
+/// Nine tenths of what all would have if they had alike.
+fn has_its_share(share: Share, spread: &Spread) -> bool {
+    share.bytes / 9 * 10 >= spread.even_bytes(|_| true) && share.copies > 0
+}
+
+fn describe(share: Share, spread: &Spread) -> String {
+    let all: u64 = spread.shares.values().map(|share| share.copies).sum();
+    let even = bytes(spread.even_bytes(|_| true));
+    let Share { offices, copies, .. } = share;
+    format!("{copies} of {all} copies with {}, primary of {offices}; an equal share is {even}", bytes(share.bytes))
+}

@@ -1,0 +1,53 @@
+//! Servers that come, leave and come back: what the commands say and wait for, and the benchmark of it, with real processes.
+
+use crate::running::{Dev, leeward};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+#[test]
+fn a_server_is_told_to_join_and_its_share_is_shown() {
+    let dev = Dev::start(3, &[]);
+    let said = dev.leeward(&["join", "--server", "2", "--no-wait"]);
+    assert!(said.starts_with("server 2 may have copies; "), "{said}");
+    assert!(said.contains("an equal share is") && said.contains("its share comes by itself"), "{said}");
+    let native = format!("127.0.0.1:{}", dev.base + 100);
+    let output = leeward().args(["join", "--server", "9", "--connect", &native]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(text.contains("server 9 is not there: start it first; live servers are 1, 2, 3"), "{text}");
+
+    let mut watching = leeward()
+        .args(["status", "--watch", "1", "--connect", &native])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let lines = BufReader::new(watching.stdout.take().expect("it is piped")).lines();
+    let mut at_rest = lines.map_while(Result::ok).filter(|line| line.ends_with("regions move, 4 are at rest"));
+    assert!(at_rest.by_ref().nth(1).is_some(), "it shows it over and over");
+    watching.kill().expect("it runs until it is stopped");
+    watching.wait().expect("it ends");
+    dev.stop();
+}
+
+#[test]
+fn no_request_fails_while_servers_come_and_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let json = directory.path().join("result.json");
+    let output = leeward()
+        .args(["bench", "moves", "--regions", "6", "--records", "3000", "--rest", "1", "--depth", "4", "--json"])
+        .arg(&json)
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    // Whether enough of the throughput is left is for machines that do nothing else.
+    assert!(text.contains(", 0 misses (should be 0: met)"), "{text}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&json).expect("it was written")).expect("it is JSON");
+    let moves = &report["moves"];
+    let counts = ["failed", "misses"].map(|name| moves[name].as_u64());
+    assert_eq!(counts, [0, 0].map(Some), "{moves}");
+    assert!(moves["ops"].as_u64() > Some(0) && moves["stages"].as_array().map(Vec::len) == Some(5), "{moves}");
+    // Eighteen copies of six regions: five servers have three or four each.
+    let joined = &moves["stages"][1];
+    assert!(joined["offices"][1].as_u64() <= Some(3), "{joined}");
+}
