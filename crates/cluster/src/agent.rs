@@ -28,9 +28,9 @@ mod departure;
 mod ruling;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
-use claims::Claims;
 pub use balancing::Balance;
 use balancing::Balancing;
+use claims::Claims;
 use creation::Creation;
 
 /// How a master goes about its work.

@@ -70,8 +70,8 @@ use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use surplus::Surplus;
 use std::sync::atomic::AtomicUsize;
+use surplus::Surplus;
 use wall::Wall;
 
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
