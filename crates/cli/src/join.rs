@@ -1,7 +1,7 @@
 //! `leeward join`: a server takes its share of what there is.
 //!
 //! A server that runs gets its share without being asked, unless it is to leave. So this takes back that it is to leave, says what it
-//! has and what its share is, and waits until it has that.
+//! has and what its share is, and waits until it has that, or nothing moves any more: regions are moved whole.
 
 use crate::args::Connect;
 use crate::moves::Wait;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often nodes are asked.
 const LOOK: Duration = Duration::from_secs(1);
-/// Nothing more moves once nothing has moved for so long: a master waits after servers have come before it moves anything.
-const STILL_FOR: Duration = Duration::from_secs(20);
+/// Nothing more moves once nothing has moved for so long: a master waits after servers have come or gone before it moves anything.
+const STILL_FOR: Duration = Duration::from_secs(45);
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -71,8 +71,12 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
         if !spread.moving.is_empty() {
             moved = Instant::now();
         }
-        if spread.moving.is_empty() && (has_its_share(share, &spread) || moved.elapsed() > STILL_FOR) {
+        if spread.moving.is_empty() && has_its_share(share, &spread) {
             println!("server {server} has its share: {said}");
+            return Ok(true);
+        }
+        if moved.elapsed() > STILL_FOR {
+            println!("server {server}: nothing moves any more: {said}");
             return Ok(true);
         }
         if Instant::now() > deadline {

@@ -5,16 +5,17 @@
 //! is acknowledged only while every in-sync member runs. A killed primary keeps on disk what it had acknowledged; a
 //! killed backup keeps any part of what it had not flushed, even if it was promoted but had not taken office.
 //!
-//! - `tables`: tables that come and go, and copies that nobody needs.
+//! - `quiet`: clusters to which nothing happens. - `tables`: tables that come and go, and copies that nobody needs.
 //!
 //! `LEEWARD_SEED=n cargo test -p leeward-cluster --test simulation` replays one seed.
 
+mod quiet;
 mod tables;
 
 use bytes::Bytes;
 use leeward_cluster::{
-    Agent, ClusterOptions, CoordinatorError, CoordinatorEvent, CoordinatorOp, Deadlines, Outcome, ProposalId,
-    SessionId, Tree, bootstrap_op,
+    Agent, ClusterOptions, CoordinatorEvent, CoordinatorOp, Deadlines, Outcome, ProposalId, SessionId, Tree,
+    bootstrap_op,
 };
 use leeward_format::cluster::{ClusterPath, CopyFound, GroupConfig, Member, ServerInfo, TableOptions, decode_value};
 use leeward_format::coordinator::Change;
@@ -581,21 +582,4 @@ fn promoting_restarted_processes_is_found() {
         outcome.is_err()
     });
     assert!(found);
-}
-
-#[test]
-fn a_quiet_cluster_is_assigned_once_and_then_left_alone() {
-    let mut cluster = Cluster::new(7, 3);
-    for server in [1, 2, 3] {
-        cluster.start(ServerId(server));
-    }
-    cluster.settle();
-    let primaries: BTreeSet<ServerId> =
-        cluster.truth.values().map(|config| config.primary.expect("assigned").server).collect();
-    assert_eq!(primaries.len(), 3, "primaries are spread");
-    let before = cluster.tree.version();
-    cluster.run(5_000, false);
-    assert_eq!(cluster.tree.version(), before);
-    let error = cluster.tree.apply(None, &bootstrap_op(&TableOptions::default(), &[]));
-    assert!(matches!(error, Err(CoordinatorError::Exists { .. })));
 }

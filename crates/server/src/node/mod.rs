@@ -5,7 +5,7 @@
 //! leaves as jobs. There is no thread, clock, socket or file in here: the runtime drives it in production and the
 //! simulator in tests, over the same traits.
 //!
-//! - `slot`: one region here, whatever this node is to it.
+//! - `parts`: what it is made of, what happens to it. - `slot`: one region here, whatever this node is to it.
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
@@ -29,6 +29,7 @@ mod leases;
 pub mod link;
 mod load;
 mod membership;
+mod parts;
 mod presence;
 mod proof;
 mod report;
@@ -46,15 +47,13 @@ use forward::{Forwarding, Naming, Unrouted, Way};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
-use leeward_cluster::{Agent, ClusterOptions, Coordinator, CoordinatorEvent, ProposalId, Routes};
+use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
-use leeward_format::cluster::{CopyFound, GroupConfig, Member, ServerInfo, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Op, OpError, OpResult};
-use leeward_format::request::Once;
-use leeward_format::table::TableName;
 use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
@@ -65,6 +64,7 @@ use leeward_replication::primary::Ops;
 use link::Link;
 use load::LoadReports;
 use membership::Proposer;
+pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use presence::Presence;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
@@ -77,87 +77,6 @@ use wall::Wall;
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
-
-/// What happens to a node.
-pub enum Input {
-    /// Time passed: every few tens of milliseconds.
-    Tick,
-    /// A client's operation.
-    Submit {
-        /// Its name.
-        token: Token,
-        /// The table that it is on.
-        table: TableName,
-        /// The operation.
-        op: Op,
-        /// How it is asked for, if it is to be carried out once.
-        once: Option<Once>,
-        /// Answer [`OpError::NotPrimary`] instead of forwarding.
-        direct: bool,
-    },
-    /// From the fabric.
-    Link(ServerId, LinkEvent),
-    /// From the coordinator.
-    Coordinator(CoordinatorEvent),
-    /// A job ended.
-    Job(JobDone),
-}
-
-/// What a turn of a node asks of the runtime.
-#[derive(Default)]
-pub struct Outbox {
-    /// Answers.
-    pub replies: Vec<(Token, OpResult)>,
-    /// Work for the pool, in any order and in parallel.
-    pub jobs: Vec<Job>,
-}
-
-/// Timing of a node.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeTiming {
-    /// Of its replica groups.
-    pub replication: Timing,
-    /// How long bytes of a log tail may stay in the page cache, or in a backup's memory.
-    pub flush_interval: Nanos,
-    /// Bytes a second that are read to build learners; 0: as many as it can.
-    pub catch_up_bytes: u64,
-    /// For so long a group must be whole without this node before what it has of it is destroyed: it may be asked back.
-    pub surplus_after: Nanos,
-    /// How often the master is told what there is to do.
-    pub load_interval: Nanos,
-}
-
-impl Default for NodeTiming {
-    fn default() -> Self {
-        NodeTiming {
-            replication: Timing::default(),
-            flush_interval: Nanos::from_secs(1),
-            catch_up_bytes: 0,
-            surplus_after: Nanos::from_secs(10),
-            load_interval: Nanos::from_secs(2),
-        }
-    }
-}
-
-/// What a node is made of.
-pub struct NodeParts {
-    /// Who it is and where it is reached; `copies` is filled in from the volume.
-    pub info: ServerInfo,
-    /// Its volume.
-    pub volume: Arc<Volume>,
-    /// The copies that the volume held when it was opened.
-    pub copies: Vec<Replica>,
-    /// Its fabric, whose events come back as [`Input::Link`].
-    pub fabric: Arc<dyn Fabric>,
-    /// Its coordinator, whose events come back as [`Input::Coordinator`].
-    pub coordinator: Arc<dyn Coordinator>,
-    /// Options of the cluster.
-    pub cluster: ClusterOptions,
-    /// Timing.
-    pub timing: NodeTiming,
-    /// Where checkpoints go; `None`: none are made.
-    pub checkpoints: Option<Checkpoints>,
-}
 
 /// What the regions of a node share.
 struct Context {
