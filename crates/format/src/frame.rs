@@ -53,13 +53,6 @@ impl FrameKind {
             | FrameKind::CoordinatorReply => PROTOCOL_VERSION,
         }
     }
-
-    const fn name(self) -> &'static str {
-        match self {
-            FrameKind::ManifestEdit | FrameKind::CoordinatorLog => "frame",
-            _ => "message",
-        }
-    }
 }
 
 /// Why bytes are not what they should be. The bytes come from a disk or a peer, so this is a fault, never a bug.
@@ -158,7 +151,7 @@ pub fn frame_bytes(kind: FrameKind, bytes: &[u8], limit: usize) -> Result<Option
         return Ok(None);
     }
     if bytes[4] != kind.version() {
-        return Err(DecodeError::Version { what: kind.name(), found: bytes[4].into(), known: kind.version().into() });
+        return Err(DecodeError::Version { what: "frame", found: bytes[4].into(), known: kind.version().into() });
     }
     if bytes[6..8] != [0, 0] {
         return Err(DecodeError::invalid("frame", "reserved bytes are not 0"));

@@ -94,7 +94,10 @@ impl Node {
         }
         if has_changed {
             let routes = self.context.agent.view().routes();
-            let primary_of = |region| Some(routes.region(region)?.primary?.server);
+            // One that has given its office up lives, answers what it has carried out, and passes on the rest; its heir may not remember
+            // what is that old.
+            let is_lost = |config: &&Arc<GroupConfig>| config.voided().is_none();
+            let primary_of = |region| Some(routes.region(region).filter(is_lost)?.primary?.server);
             let deposed = self.forwarding.deposed(now, me.server, primary_of);
             deposed.into_iter().for_each(|next| self.next(now, next));
         }
