@@ -26,7 +26,7 @@ office changes hands in a pause of some milliseconds.
 Examples:
   leeward move --region 3 --primary 2          the member on server 2 becomes the primary
   leeward move --region 3 --from 1 --to 4      the copy on server 1 goes to server 4, and the office with it
-  leeward move --region 3 --cancel             what was wished of the region and has not come about is forgotten"
+  leeward move --region 3 --cancel             what was wished of its members and has not come about is forgotten"
 )]
 pub(crate) struct MoveArgs {
     #[command(flatten)]
@@ -91,12 +91,12 @@ pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
             RegionWish::Move { from: ServerId(from), to: ServerId(to) },
             format!("its copy has moved from server {from} to server {to}"),
         ),
-        (None, None) => (RegionWish::Nothing, "nothing is wished of it".into()),
+        (None, None) => (RegionWish::Nothing, "nothing is wished of its members".into()),
     };
-    client.wish(region, wish)?;
+    client.wish(region, wish.clone())?;
     let is_so = |map: &RegionMap| {
         let group = map.regions.iter().find(|group| group.region == region);
-        group.is_some_and(|group| is_fulfilled(group, wish))
+        group.is_some_and(|group| is_fulfilled(group, &wish))
     };
     args.wait.until(&client, &format!("region {region}"), is_so, |map| progress_of(map, region))?;
     if !args.wait.no_wait {
@@ -105,12 +105,12 @@ pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
     Ok(true)
 }
 
-fn is_fulfilled(group: &GroupConfig, wish: RegionWish) -> bool {
+fn is_fulfilled(group: &GroupConfig, wish: &RegionWish) -> bool {
     let is_in_sync = |server| group.in_sync().any(|member| member.server == server);
-    match wish {
+    match *wish {
         RegionWish::Primary(server) => group.primary.is_some_and(|primary| primary.server == server),
         RegionWish::Move { from, to } => is_in_sync(to) && group.members().all(|member| member.server != from),
-        RegionWish::Nothing => true,
+        RegionWish::Nothing | RegionWish::Split { .. } | RegionWish::Whole => true,
     }
 }
 

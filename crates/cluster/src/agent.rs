@@ -11,9 +11,10 @@
 //! [`Agent::take_ops`] to the coordinator.
 
 use crate::awaited::{Awaited, awaited};
+use crate::bootstrap::create;
 use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
-use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Plan, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -109,6 +110,8 @@ struct Proposal {
     id: ProposalId,
     old: GroupConfig,
     new: GroupConfig,
+    /// A region that is made with it.
+    child: Option<GroupConfig>,
 }
 
 #[derive(Debug)]
@@ -256,7 +259,19 @@ impl Agent {
         let hands_over = (old.must_hear > 0 || gives_up) && new.term == new.epoch;
         let keeps_office = new.primary == old.primary && new.term == old.term;
         assert!(keeps_office || hands_over, "a primary does not propose another");
-        self.carry(now, old, new)
+        self.carry(now, old, new, None)
+    }
+
+    /// Proposes, as the primary of `old`, to replace it by `left`, and to make the region of `right` at once: see
+    /// [`GroupConfig::divided`]. The proposal is accepted if the region was made, whatever has become of both since.
+    ///
+    /// # Panics
+    /// These are not what follows from `old`, or its plan names another region.
+    pub fn divide(&mut self, now: Nanos, old: GroupConfig, left: GroupConfig, right: GroupConfig) -> ProposalId {
+        let is_planned = old.wishes.plan.as_ref().map(Plan::child) == Some(right.region);
+        assert!(is_planned && left.region == old.region, "a region is divided as it is planned");
+        assert!(left.epoch == old.epoch.next() && right.epoch == left.epoch, "both begin with the next epoch");
+        self.carry(now, old, left, Some(right))
     }
 
     /// Proposes, for the operator, that `region` waits no more for volumes of `server`: what only they hold is lost.
@@ -283,7 +298,7 @@ impl Agent {
             new.must_hear = new.heir_servers();
         }
         tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
-        Ok(self.carry(now, old, new))
+        Ok(self.carry(now, old, new, None))
     }
 
     /// Whether an operator's wish can be carried out now.
@@ -295,9 +310,9 @@ impl Agent {
         }
     }
 
-    fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
+    fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, child: Option<GroupConfig>) -> ProposalId {
         let id = self.new_proposal();
-        self.proposals.push_back(Proposal { id, old, new });
+        self.proposals.push_back(Proposal { id, old, new, child });
         self.advance(now);
         id
     }
@@ -532,7 +547,15 @@ impl Agent {
             if !self.is_free(&path) {
                 self.proposals.push_back(proposal);
             } else if current == Some(&proposal.old) {
-                let op = self.replace(&proposal.new);
+                let replace = self.replace(&proposal.new);
+                let op = match &proposal.child {
+                    // In this order: who is shown the changes one by one sees each key in some region.
+                    Some(child) => {
+                        let make = create(ClusterPath::Region(child.region), encode_value(child), false);
+                        CoordinatorOp::All(vec![make, replace])
+                    }
+                    None => replace,
+                };
                 self.submit(path, op, Purpose::Proposal(Box::new(proposal)));
             } else {
                 self.judge(&proposal);
@@ -542,7 +565,11 @@ impl Agent {
 
     /// Ends a proposal by what the view holds: its answer was lost, or someone else was faster, perhaps with the same.
     fn judge(&mut self, proposal: &Proposal) {
-        let made = self.view.region(proposal.new.region) == Some(&proposal.new);
+        let made = match &proposal.child {
+            // Its number was given for this alone.
+            Some(child) => self.view.region(child.region).is_some(),
+            None => self.view.region(proposal.new.region) == Some(&proposal.new),
+        };
         self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
     }
 
@@ -554,6 +581,9 @@ impl Agent {
     }
 }
 
+#[cfg(test)]
+#[path = "agent/division_tests.rs"]
+mod division_tests;
 #[cfg(test)]
 #[path = "agent_tests.rs"]
 mod tests;

@@ -1,5 +1,6 @@
 //! A new table and its regions, as operations of the coordinator: the first content of a new cluster, or more of it later. Pure.
 
+use crate::View;
 use bytes::Bytes;
 use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, RegionNumbers, TableOptions, encode_value};
@@ -55,6 +56,31 @@ pub(crate) fn region_ops(table: &NewTable, numbers: &[RegionId]) -> Vec<Coordina
         create(ClusterPath::Region(*region), encode_value(&config), false)
     };
     numbers.iter().enumerate().map(config).collect()
+}
+
+/// The operation that gives these numbers to regions, if nobody has given any since the view was so.
+pub(crate) fn give(view: &View, numbers: &[RegionId]) -> CoordinatorOp {
+    let (mut given, path) = (view.numbers(), ClusterPath::Numbers);
+    given.give(numbers.iter().copied());
+    let value = encode_value(&given);
+    match view.version_of(&path) {
+        Some(version) => CoordinatorOp::Set { path: path.to_string(), value, version },
+        None => create(path, value, false),
+    }
+}
+
+/// Numbers for so many new regions: the next that were not given, and of which no live server has a copy.
+///
+/// # Errors
+/// There are not so many left.
+pub(crate) fn free_numbers(view: &View, regions: u32) -> Result<Vec<RegionId>, String> {
+    let copies = view.servers().flat_map(|info| &info.copies).map(|copy| copy.region);
+    let known = copies.chain(view.regions().map(|config| config.region)).max();
+    let none_left = || "there are no region numbers left".to_owned();
+    let next = view.numbers().next().ok_or_else(none_left)?.0;
+    let first = next.max(known.map_or(0, |region| region.0.saturating_add(1)));
+    let after = first.checked_add(regions).ok_or_else(none_left)?;
+    Ok((first..after).map(RegionId).collect())
 }
 
 pub(crate) fn create(path: ClusterPath, value: Bytes, ephemeral: bool) -> CoordinatorOp {

@@ -396,7 +396,7 @@ fn a_copy_that_moves_is_replaced_and_the_wished_primary_is_promoted_first() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=4).map(|server| (member(server, 1), None)).collect();
     let mut view = view(1, 3, &live);
     let mut moving = group(&view, 3, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
-    moving.wishes = Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(2)) };
+    moving.wishes = Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(2)), plan: None };
     configure(&mut view, &moving);
     assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)]);
     kill(&mut view, 1);

@@ -9,7 +9,7 @@
 
 use crate::{CoordinatorEvent, Routes};
 use leeward_format::cluster::{
-    ClusterPath, GroupConfig, Intent, Member, RegionNumbers, ServerInfo, TableOptions, decode_value,
+    ClusterPath, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo, TableOptions, decode_value,
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
@@ -87,6 +87,8 @@ struct Content {
     making: BTreeMap<String, (u64, Member)>,
     /// Paths whose values make no sense here: perhaps another version's.
     unread: BTreeSet<ClusterPath>,
+    /// Regions that plans of others name.
+    planned: BTreeSet<RegionId>,
 }
 
 impl View {
@@ -212,11 +214,12 @@ impl View {
         self.region(region).is_some_and(|config| lacks_table(&config.table))
     }
 
-    /// Whether the region was there and is no more. That a region is not there says nothing: whoever lost the coordinator's data, and
+    /// Whether the region was there and is no more, and is not to be. That a region is not there says nothing: whoever lost the coordinator's data, and
     /// began anew, knows of none.
     pub fn is_gone(&self, region: RegionId) -> bool {
         let is_given = |(_, numbers): &(u64, RegionNumbers)| numbers.has(region);
-        self.synced && self.lacks(&ClusterPath::Region(region)) && self.current.numbers.as_ref().is_some_and(is_given)
+        let is_absent = self.lacks(&ClusterPath::Region(region)) && !self.is_planned(region);
+        self.synced && is_absent && self.current.numbers.as_ref().is_some_and(is_given)
     }
 
     /// Whether the configuration of a region names `server`, in whatever life.
@@ -233,6 +236,11 @@ impl View {
         let is_whole = config.in_sync().count() >= table.replicas as usize;
         let is_settled = config.former.is_empty() && config.must_hear == 0;
         is_whole && is_settled && !self.names(region, server)
+    }
+
+    /// Whether a region is to be made of another one. It is in no configuration; what servers have of it is of use all the same.
+    pub fn is_planned(&self, region: RegionId) -> bool {
+        self.current.planned.contains(&region)
     }
 
     /// Version at which a path last changed; `None` if it is not there.
@@ -282,6 +290,8 @@ impl Content {
             ClusterPath::Region(id) => {
                 let config: GroupConfig = decode_value("region", value)?;
                 same("region", id.0, config.region.0)?;
+                self.forget_plan(id);
+                self.planned.extend(config.wishes.plan.as_ref().map(Plan::child));
                 self.routes.put_region(version, config);
             }
             ClusterPath::Server(id) => {
@@ -302,10 +312,21 @@ impl Content {
         Ok(())
     }
 
+    /// The plan of a region as it is known counts no more.
+    fn forget_plan(&mut self, id: RegionId) {
+        let plan = self.routes.region(id).and_then(|config| config.wishes.plan.as_ref());
+        if let Some(child) = plan.map(Plan::child) {
+            self.planned.remove(&child);
+        }
+    }
+
     fn remove(&mut self, path: ClusterPath, version: u64) {
         match path {
             ClusterPath::Table(name) => self.routes.remove_table(version, &name),
-            ClusterPath::Region(id) => self.routes.remove_region(version, id),
+            ClusterPath::Region(id) => {
+                self.forget_plan(id);
+                self.routes.remove_region(version, id);
+            }
             ClusterPath::Server(id) => self.routes.remove_server(id),
             ClusterPath::Intent(id) => drop(self.intents.remove(&id)),
             ClusterPath::Master => self.master = None,

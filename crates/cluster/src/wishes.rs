@@ -3,20 +3,23 @@
 //! Pure functions of the view: whoever carries a wish out asks them again whenever the view has changed.
 
 use crate::View;
-use leeward_format::cluster::{GroupConfig, Intent, Member, RegionWish, Wishes};
-use leeward_format::{RegionId, ServerId};
+use crate::bootstrap::free_numbers;
+use leeward_format::cluster::{GroupConfig, Intent, Member, Plan, RegionWish, Wishes};
+use leeward_format::{MAX_KEY_BYTES, RegionId, ServerId};
 use std::fmt;
 
 /// The configuration that has `wish` of `region` written down; `None`: it has it already, or it is so.
 ///
 /// # Errors
 /// It cannot be; says why, and what to do.
-pub(crate) fn wished(view: &View, region: RegionId, wish: RegionWish) -> Result<Option<GroupConfig>, String> {
+pub(crate) fn wished(view: &View, region: RegionId, wish: &RegionWish) -> Result<Option<GroupConfig>, String> {
     let config = view.region(region).ok_or_else(|| format!("there is no region {region}"))?;
     let wishes = &config.wishes;
     let next = match wish {
-        RegionWish::Nothing => config.wishing(Wishes::default()),
-        RegionWish::Primary(server) => {
+        RegionWish::Nothing => config.wishing(Wishes { plan: wishes.plan.clone(), ..Wishes::default() }),
+        RegionWish::Whole => config.wishing(Wishes { plan: None, ..wishes.clone() }),
+        RegionWish::Split { at } => split(view, config, at.as_deref())?,
+        &RegionWish::Primary(server) => {
             if !has(config, server) {
                 return Err(format!(
                     "server {server} has no copy of region {region}: {}; move one there first",
@@ -30,10 +33,41 @@ pub(crate) fn wished(view: &View, region: RegionId, wish: RegionWish) -> Result<
             let is_primary = config.primary.is_some_and(|primary| primary.server == server);
             config.wishing(Wishes { primary: Some(server).filter(|_| !is_primary), ..wishes.clone() })
         }
-        RegionWish::Move { from, to } => moved(view, config, from, to)?,
+        &RegionWish::Move { from, to } => moved(view, config, from, to)?,
     };
     let is_so = (&next.wishes, &next.learners) == (wishes, &config.learners);
     Ok(Some(next).filter(|_| !is_so))
+}
+
+/// The configuration in which the region is to become two, at `at` or wherever that halves it.
+fn split(view: &View, config: &GroupConfig, at: Option<&[u8]>) -> Result<GroupConfig, String> {
+    let region = config.region;
+    if let Some(Plan::Split { at: planned, child }) = &config.wishes.plan {
+        return match at.is_none() || planned.as_deref() == at {
+            true => Ok(config.clone()),
+            false => Err(format!(
+                "region {region} is being divided already, into it and region {child}: wait for it, or cancel that"
+            )),
+        };
+    }
+    if at.is_some() && at == config.end.as_deref() {
+        // It was divided there while this was on its way.
+        return Ok(config.clone());
+    }
+    if let Some(key) = at.filter(|key| *key <= &config.start[..] || !config.contains(key) || key.len() > MAX_KEY_BYTES)
+    {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        let end = config.end.as_ref().map_or_else(|| "the last one".into(), |end| format!("{:?}", text(end)));
+        return Err(format!(
+            "region {region} cannot be divided at {:?}: its keys are from {:?} up to {end}; name one between, of at most \
+             {MAX_KEY_BYTES} bytes",
+            text(key),
+            text(&config.start)
+        ));
+    }
+    let child = free_numbers(view, 1)?[0];
+    let plan = Some(Plan::Split { at: at.map(|key| key.to_vec().into()), child });
+    Ok(config.wishing(Wishes { plan, ..config.wishes.clone() }))
 }
 
 /// The configuration in which the copy of `from` is to be on `to`.
@@ -69,7 +103,7 @@ fn moved(view: &View, config: &GroupConfig, from: ServerId, to: ServerId) -> Res
     }
     let is_primary = config.primary.is_some_and(|primary| primary.server == from);
     let primary = if is_primary { Some(to) } else { config.wishes.primary.filter(|wished| *wished != from) };
-    let mut next = config.wishing(Wishes { primary, leaving: Some(from) });
+    let mut next = config.wishing(Wishes { primary, leaving: Some(from), ..config.wishes.clone() });
     if !has(config, to) {
         next.learners.push(target);
     }

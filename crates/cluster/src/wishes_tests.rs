@@ -40,43 +40,43 @@ fn moved(from: u32, to: u32) -> RegionWish {
 #[test]
 fn another_primary_is_wished_for_among_the_members() {
     let mut view = view();
-    let next = wished(&view, REGION, RegionWish::Primary(ServerId(2))).unwrap().unwrap();
-    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(2)), leaving: None });
+    let next = wished(&view, REGION, &RegionWish::Primary(ServerId(2))).unwrap().unwrap();
+    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(2)), leaving: None, plan: None });
     assert_eq!(next.epoch, view.region(REGION).unwrap().epoch.next());
     configure(&mut view, &next);
-    assert_eq!(wished(&view, REGION, RegionWish::Primary(ServerId(2))), Ok(None), "it is written down");
-    let back = wished(&view, REGION, RegionWish::Primary(ServerId(1))).unwrap().unwrap();
+    assert_eq!(wished(&view, REGION, &RegionWish::Primary(ServerId(2))), Ok(None), "it is written down");
+    let back = wished(&view, REGION, &RegionWish::Primary(ServerId(1))).unwrap().unwrap();
     assert_eq!(back.wishes, Wishes::default(), "it is the primary");
-    let error = wished(&view, REGION, RegionWish::Primary(ServerId(3))).unwrap_err();
+    let error = wished(&view, REGION, &RegionWish::Primary(ServerId(3))).unwrap_err();
     assert_eq!(error, "server 3 has no copy of region 1: members are 1, 2; move one there first");
-    assert_eq!(wished(&view, RegionId(9), RegionWish::Nothing).unwrap_err(), "there is no region 9");
+    assert_eq!(wished(&view, RegionId(9), &RegionWish::Nothing).unwrap_err(), "there is no region 9");
 }
 
 #[test]
 fn a_copy_moves_with_its_office() {
     let mut view = view();
-    let next = wished(&view, REGION, moved(1, 3)).unwrap().unwrap();
-    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(1)) });
+    let next = wished(&view, REGION, &moved(1, 3)).unwrap().unwrap();
+    assert_eq!(next.wishes, Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(1)), plan: None });
     assert_eq!(next.learners, [member(3, 1)]);
-    let backup = wished(&view, REGION, moved(2, 3)).unwrap().unwrap();
-    assert_eq!(backup.wishes, Wishes { primary: None, leaving: Some(ServerId(2)) });
+    let backup = wished(&view, REGION, &moved(2, 3)).unwrap().unwrap();
+    assert_eq!(backup.wishes, Wishes { primary: None, leaving: Some(ServerId(2)), plan: None });
     configure(&mut view, &next);
-    assert_eq!(wished(&view, REGION, moved(1, 3)), Ok(None));
-    assert!(wished(&view, REGION, moved(2, 3)).unwrap_err().contains("server 1 is being moved"));
-    let nothing = wished(&view, REGION, RegionWish::Nothing).unwrap().unwrap();
+    assert_eq!(wished(&view, REGION, &moved(1, 3)), Ok(None));
+    assert!(wished(&view, REGION, &moved(2, 3)).unwrap_err().contains("server 1 is being moved"));
+    let nothing = wished(&view, REGION, &RegionWish::Nothing).unwrap().unwrap();
     assert_eq!((nothing.wishes, nothing.learners), (Wishes::default(), next.learners), "the master sees to those");
 }
 
 #[test]
 fn what_cannot_be_moved_is_said() {
     let mut view = view();
-    assert_eq!(wished(&view, REGION, moved(3, 2)), Ok(None), "it has been");
-    assert!(wished(&view, REGION, moved(3, 4)).unwrap_err().contains("server 3 has no copy of region 1"));
-    assert!(wished(&view, REGION, moved(1, 1)).unwrap_err().contains("to itself"));
-    assert_eq!(wished(&view, REGION, moved(1, 2)).unwrap_err(), "server 2 has a copy of region 1 already");
-    assert_eq!(wished(&view, REGION, moved(1, 4)).unwrap_err(), "server 4 is not there: live servers are 1, 2, 3");
+    assert_eq!(wished(&view, REGION, &moved(3, 2)), Ok(None), "it has been");
+    assert!(wished(&view, REGION, &moved(3, 4)).unwrap_err().contains("server 3 has no copy of region 1"));
+    assert!(wished(&view, REGION, &moved(1, 1)).unwrap_err().contains("to itself"));
+    assert_eq!(wished(&view, REGION, &moved(1, 2)).unwrap_err(), "server 2 has a copy of region 1 already");
+    assert_eq!(wished(&view, REGION, &moved(1, 4)).unwrap_err(), "server 4 is not there: live servers are 1, 2, 3");
     change(&mut view, ClusterPath::Intent(ServerId(3)), Some(encode_value(&Intent::Leave)));
-    assert_eq!(wished(&view, REGION, moved(1, 3)).unwrap_err(), "server 3 leaves: it takes no copies");
+    assert_eq!(wished(&view, REGION, &moved(1, 3)).unwrap_err(), "server 3 leaves: it takes no copies");
 }
 
 #[test]
@@ -93,9 +93,41 @@ fn a_server_leaves_only_where_enough_are_left() {
 fn who_departs_is_who_should_leave_the_group_or_the_cluster() {
     let mut view = view();
     let config = view.region(REGION).unwrap().clone();
-    let leaving = config.wishing(Wishes { primary: None, leaving: Some(ServerId(2)) });
+    let leaving = config.wishing(Wishes { primary: None, leaving: Some(ServerId(2)), plan: None });
     assert_eq!(view.departs(&leaving, member(2, 1)), Some(Intent::Leave));
     assert_eq!(view.departs(&leaving, member(1, 1)), None);
     change(&mut view, ClusterPath::Intent(ServerId(1)), Some(encode_value(&Intent::Restart)));
     assert_eq!(view.departs(&config, member(1, 1)), Some(Intent::Restart));
+}
+
+fn split(at: Option<&'static str>) -> RegionWish {
+    RegionWish::Split { at: at.map(Into::into) }
+}
+
+#[test]
+fn a_region_is_to_become_two_with_a_number_that_nobody_has() {
+    let mut view = view();
+    let next = wished(&view, REGION, &split(Some("m"))).unwrap().unwrap();
+    let planned = Plan::Split { at: Some("m".into()), child: RegionId(2) };
+    assert_eq!(next.wishes.plan.as_ref(), Some(&planned));
+    configure(&mut view, &next);
+    for again in [split(Some("m")), split(None)] {
+        assert_eq!(wished(&view, REGION, &again), Ok(None), "it is written down");
+    }
+    let other = wished(&view, REGION, &split(Some("n"))).unwrap_err();
+    assert_eq!(other, "region 1 is being divided already, into it and region 2: wait for it, or cancel that");
+    let moved = wished(&view, REGION, &moved(1, 3)).unwrap().unwrap();
+    assert_eq!(moved.wishes.plan, Some(planned), "one wish does not forget another");
+    assert_eq!(wished(&view, REGION, &RegionWish::Whole).unwrap().unwrap().wishes, Wishes::default());
+    assert_eq!(wished(&view, REGION, &RegionWish::Nothing), Ok(None), "that is about members");
+    let (left, right) = next.divided("m".into(), RegionId(2), leeward_format::SegmentId(9));
+    configure(&mut view, &left);
+    configure(&mut view, &right);
+    assert_eq!(wished(&view, REGION, &split(Some("m"))), Ok(None), "it was divided there");
+    for (region, at) in [(1, "n"), (1, ""), (2, "m"), (2, "a")] {
+        let error = wished(&view, RegionId(region), &split(Some(at))).unwrap_err();
+        assert!(error.contains("name one between"), "{region} at {at:?}: {error}");
+    }
+    let child = wished(&view, REGION, &split(None)).unwrap().unwrap().wishes.plan.map(|plan| plan.child());
+    assert_eq!(child, Some(RegionId(3)));
 }

@@ -23,7 +23,7 @@ use std::str::FromStr;
 mod numbers;
 mod wishes;
 pub use numbers::RegionNumbers;
-pub use wishes::{Intent, RegionWish, Wishes};
+pub use wishes::{Intent, Plan, RegionWish, Wishes};
 
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
@@ -407,6 +407,8 @@ pub struct GroupConfig {
     pub yielded: Epoch,
     /// What is wished and not yet so.
     pub wishes: Wishes,
+    /// The region was divided: segments with lower ids were there then, and parts of them are another region's. 0: it never was.
+    pub inherited_below: SegmentId,
 }
 
 /// A member that was in sync, and left the group before the primary had settled.
@@ -435,6 +437,7 @@ impl GroupConfig {
             must_hear: 0,
             yielded: Epoch(0),
             wishes: Wishes::default(),
+            inherited_below: SegmentId(0),
         }
     }
     /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.

@@ -1,9 +1,9 @@
 //! Golden bytes of the coordinator's messages and log, and what damaged bytes do.
 
 use super::*;
-use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, Wishes, decode_value, encode_value};
+use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, Plan, Wishes, decode_value, encode_value};
 use crate::frame::{FrameKind, read_frame, write_frame};
-use crate::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
+use crate::{Epoch, Incarnation, RegionId, SegmentId, ServerId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
@@ -125,11 +125,17 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         former: vec![Former { member: member(4), term: Epoch(3) }],
         must_hear: 2,
         yielded: Epoch(3),
-        wishes: Wishes { primary: Some(ServerId(2)), leaving: Some(ServerId(1)) },
+        wishes: Wishes {
+            primary: Some(ServerId(2)),
+            leaving: Some(ServerId(1)),
+            plan: Some(Plan::Split { at: Some("m".into()), child: RegionId(6) }),
+        },
+        inherited_below: SegmentId(300),
         ..GroupConfig::unassigned(RegionId(1), "t")
     };
-    let golden =
-        bytes("01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01");
+    let golden = bytes(
+        "01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01 01 00 01 016d 06  ac02",
+    );
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
     assert!(decode_value::<GroupConfig>("region", &[&golden[..], b"!"].concat()).is_err());
@@ -144,6 +150,13 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     let settled = config.settled();
     assert_eq!((settled.epoch, settled.former.len(), settled.must_hear), (Epoch(6), 0, 0));
     assert_eq!(settled.without(member(2)).former, []);
+    let (left, right) = config.divided("n".into(), RegionId(6), SegmentId(400));
+    assert_eq!((&left.start[..], left.end.as_deref(), left.term), (&b"a"[..], Some(&b"n"[..]), Epoch(4)));
+    assert_eq!((&right.start[..], right.end.as_deref(), right.term), (&b"n"[..], None, Epoch(6)));
+    assert_eq!((left.epoch, right.epoch, right.region), (Epoch(6), Epoch(6), RegionId(6)));
+    assert_eq!((left.inherited_below, right.inherited_below), (SegmentId(400), SegmentId::new(Epoch(6), 0)));
+    assert_eq!((&left.wishes.plan, &right.wishes), (&None, &left.wishes));
+    assert_eq!((right.primary, &right.backups), (config.primary, &config.backups));
     let handed = config.handed_to(member(3));
     assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));
     assert_eq!((&handed.backups[..], handed.learners.len(), handed.former.len()), (&[member(1), member(2)][..], 0, 1));

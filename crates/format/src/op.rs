@@ -331,7 +331,9 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            Op::Wish { .. } | Op::Intend { .. } => true,
+            // Where nobody says at which key, the second time would divide what came of the first.
+            Op::Wish { wish, .. } => !matches!(wish, RegionWish::Split { at: None }),
+            Op::Intend { .. } => true,
             Op::DropTable { .. } => false,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
             Op::Put { .. } | Op::Delete { .. } | Op::DeleteRange { .. } => false,

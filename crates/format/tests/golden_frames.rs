@@ -125,6 +125,7 @@ fn requests() {
         Op::Wish { region: RegionId(7), wish: RegionWish::Move { from: ServerId(1), to: ServerId(2) } },
         Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
         Op::DropTable { table: "orders".parse().expect("a name") },
+        Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));

@@ -5,9 +5,11 @@
 //! faster, it is asked for again, until the view shows what was wished for.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
+use crate::bootstrap::give;
 use crate::wishes::{may_leave, wished};
 use crate::{CoordinatorOp, View};
-use leeward_format::cluster::{ClusterPath, Intent, RegionWish, encode_value};
+use bytes::Bytes;
+use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Plan, RegionWish, encode_value};
 use leeward_format::table::{DEFAULT_TABLE, TableChange, TableName, unknown_table};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -22,6 +24,8 @@ enum Wish {
     Table(TableChange),
     /// What is to become of a region.
     Region(RegionId, RegionWish),
+    /// That a region become two, and where it ended when that was wished for.
+    Split(RegionId, RegionWish, Option<Bytes>),
     /// What is to become of a server; `None`: nothing.
     Intent(ServerId, Option<Intent>),
     /// There is to be no such table: the one whose options were made at this version.
@@ -32,7 +36,7 @@ impl Wish {
     fn path(&self) -> ClusterPath {
         match self {
             Wish::Table(change) => ClusterPath::Table(change.name.to_string()),
-            Wish::Region(region, _) => ClusterPath::Region(*region),
+            Wish::Region(region, _) | Wish::Split(region, ..) => ClusterPath::Region(*region),
             Wish::Intent(server, _) => ClusterPath::Intent(*server),
             Wish::Drop(name, _) => ClusterPath::Table(name.to_string()),
         }
@@ -49,8 +53,11 @@ impl Wish {
                 let wanted = Some(change.apply(options)?).filter(|wanted| wanted != options);
                 wanted.zip(version).map(|(wanted, version)| set(encode_value(&wanted), version))
             }
-            Wish::Region(region, wish) => {
-                wished(view, *region, *wish)?.zip(version).map(|(next, version)| set(encode_value(&next), version))
+            // It was divided since.
+            Wish::Split(region, _, end) if view.region(*region).is_some_and(|config| config.end != *end) => None,
+            Wish::Region(region, wish) | Wish::Split(region, wish, _) => {
+                let next = wished(view, *region, wish)?.zip(version);
+                next.map(|(next, version)| planned(view, &next, set(encode_value(&next), version)))
             }
             Wish::Intent(server, intent) if view.intent(*server) == *intent => None,
             Wish::Intent(server, Some(intent)) => {
@@ -71,6 +78,16 @@ impl Wish {
             }
             Wish::Drop(..) => version.map(|_| CoordinatorOp::Delete { path: text, version }),
         })
+    }
+}
+
+/// `set`, which writes `next` down; and gives its number to the region that `next` plans, if that is new.
+fn planned(view: &View, next: &GroupConfig, set: CoordinatorOp) -> CoordinatorOp {
+    let child = |config: &GroupConfig| config.wishes.plan.as_ref().map(Plan::child);
+    match child(next).filter(|new| view.region(next.region).and_then(child) != Some(*new)) {
+        // In this order: a number that is given and stands for nothing is that of a region that is no more.
+        Some(new) => CoordinatorOp::All(vec![set, give(view, &[new])]),
+        None => set,
     }
 }
 
@@ -101,7 +118,14 @@ impl Agent {
     /// # Errors
     /// It cannot be, or the coordinator cannot be reached.
     pub fn wish_of_region(&mut self, now: Nanos, region: RegionId, wish: RegionWish) -> Result<ProposalId, String> {
-        self.wish(now, Wish::Region(region, wish))
+        let config = self.view.region(region);
+        self.wish(
+            now,
+            match (&wish, config) {
+                (RegionWish::Split { .. }, Some(config)) => Wish::Split(region, wish, config.end.clone()),
+                _ => Wish::Region(region, wish),
+            },
+        )
     }
 
     /// Says what is to become of a server, or that it is to stay; every primary lets it go as soon as enough others are in sync. Its

@@ -21,7 +21,7 @@
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
-use crate::bootstrap::{chunk, create, region_ops, table_ops};
+use crate::bootstrap::{chunk, create, free_numbers, give, region_ops, table_ops};
 use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, encode_value};
 use leeward_format::table::NewTable;
@@ -125,16 +125,16 @@ impl Agent {
         let in_the_way = self.in_the_way(name, claimed);
         let Some(numbers) = claimed else {
             let numbers = match &table.numbers[..] {
-                [] => self.next_numbers(table.splits.len() as u32 + 1)?,
+                [] => free_numbers(&self.view, table.splits.len() as u32 + 1)?,
                 known => known.to_vec(),
             };
-            let all = table_ops(table, &numbers, self.give(&numbers));
+            let all = table_ops(table, &numbers, give(&self.view, &numbers));
             if chunk(&all) == all.len() && in_the_way.is_empty() && holds.is_none() {
                 return Ok((Step::Last, CoordinatorOp::All(all)));
             }
             // Numbers of regions that are to be recovered are given when those are there. Until then they are only compared, so that
             // whoever makes the table at once knows of this one, or comes before it.
-            let give = self.give(if table.numbers.is_empty() { &numbers } else { &[] });
+            let give = give(&self.view, if table.numbers.is_empty() { &numbers } else { &[] });
             return Ok((Step::Claim(numbers), CoordinatorOp::All(vec![hold, give])));
         };
         let is_missing = |op: &CoordinatorOp| match op {
@@ -153,7 +153,7 @@ impl Agent {
             let make = create(ClusterPath::Table(name.clone()), encode_value(&table.options), false);
             ops.extend([make, CoordinatorOp::Delete { path: making.to_string(), version: holds }]);
             if !table.numbers.is_empty() {
-                ops.push(self.give(numbers));
+                ops.push(give(&self.view, numbers));
             }
             return Ok((Step::Last, CoordinatorOp::All(ops)));
         }
@@ -182,28 +182,6 @@ impl Agent {
     pub(super) fn remove(&self, region: RegionId) -> CoordinatorOp {
         let path = ClusterPath::Region(region);
         CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) }
-    }
-
-    /// Numbers for so many new regions: the next that were not given, and of which no live server has a copy.
-    pub(super) fn next_numbers(&self, regions: u32) -> Result<Vec<RegionId>, String> {
-        let copies = self.view.servers().flat_map(|info| &info.copies).map(|copy| copy.region);
-        let known = copies.chain(self.view.regions().map(|config| config.region)).max();
-        let none_left = || "there are no region numbers left".to_owned();
-        let next = self.view.numbers().next().ok_or_else(none_left)?.0;
-        let first = next.max(known.map_or(0, |region| region.0.saturating_add(1)));
-        let after = first.checked_add(regions).ok_or_else(none_left)?;
-        Ok((first..after).map(RegionId).collect())
-    }
-
-    /// The operation that gives these numbers, if nobody has given any since.
-    pub(super) fn give(&self, numbers: &[RegionId]) -> CoordinatorOp {
-        let (mut given, path) = (self.view.numbers(), ClusterPath::Numbers);
-        given.give(numbers.iter().copied());
-        let value = encode_value(&given);
-        match self.view.version_of(&path) {
-            Some(version) => CoordinatorOp::Set { path: path.to_string(), value, version },
-            None => create(path, value, false),
-        }
     }
 
     /// Gives up the right to make tables that this server makes no more.

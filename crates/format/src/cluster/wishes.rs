@@ -1,10 +1,11 @@
-//! What is wished of a replica group, and of a server: who should be primary, who should leave.
+//! What is wished of a replica group, and of a server: who should be primary, who should leave, whether a region should be two.
 //!
 //! Wishes stand where every member and every later primary finds them. Whoever wishes (the master, an operator) only writes them
 //! down, by compare-and-set; the group's primary alone brings them about, and its successor goes on where it stopped.
 
 use super::{GroupConfig, Member};
-use crate::{Epoch, ServerId};
+use crate::{Epoch, RegionId, SegmentId, ServerId};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -15,10 +16,33 @@ pub struct Wishes {
     pub primary: Option<ServerId>,
     /// Who should leave, as soon as enough others are in sync.
     pub leaving: Option<ServerId>,
+    /// How its keys should be divided among regions.
+    pub plan: Option<Plan>,
+}
+
+/// How keys should be divided among regions otherwise than they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Plan {
+    /// The region should become two.
+    Split {
+        /// First key of the second one; `None`: whatever halves the region when it comes to that.
+        at: Option<Bytes>,
+        /// Number of the second one. It was given for this alone.
+        child: RegionId,
+    },
+}
+
+impl Plan {
+    /// The region that there is to be, and is not yet.
+    pub fn child(&self) -> RegionId {
+        match self {
+            Plan::Split { child, .. } => *child,
+        }
+    }
 }
 
 /// What an operator, or the master, wishes of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionWish {
     /// This member is to be the primary.
     Primary(ServerId),
@@ -29,8 +53,15 @@ pub enum RegionWish {
         /// Where it is to be.
         to: ServerId,
     },
-    /// All is to stay as it is: what was wished and has not come about is forgotten.
+    /// Its members are to stay as they are: what was wished of them and has not come about is forgotten.
     Nothing,
+    /// It is to become two.
+    Split {
+        /// First key of the second one; `None`: one that halves it.
+        at: Option<Bytes>,
+    },
+    /// It is to stay one: that it should become two is forgotten, if it has not come about.
+    Whole,
 }
 
 /// Why a server should be a member of no group.
@@ -67,6 +98,25 @@ impl GroupConfig {
             next.wishes.primary = None;
         }
         next
+    }
+    /// The two configurations that follow when the region is divided at `key`, above its first key and below its end: of the region
+    /// itself, and of `child`, which has the keys from there on, the same members, and a term above all that there was. Segments
+    /// that the region had then have ids below `inherited_below`. Only its primary may propose this, while the child is in sync
+    /// wherever the region is, with the same content.
+    #[must_use]
+    pub fn divided(&self, key: Bytes, child: RegionId, inherited_below: SegmentId) -> (GroupConfig, GroupConfig) {
+        let epoch = self.epoch.next();
+        let mut left = GroupConfig { epoch, inherited_below, ..self.clone() };
+        left.wishes.plan = None;
+        let inherited_below = SegmentId::new(epoch, 0);
+        let right = GroupConfig { region: child, start: key.clone(), term: epoch, inherited_below, ..left.clone() };
+        left.end = Some(key);
+        (left, GroupConfig { yielded: Epoch(0), ..right })
+    }
+    /// The next configuration, with nothing changed but that: for who needs an epoch that was not used yet.
+    #[must_use]
+    pub fn renewed(&self) -> GroupConfig {
+        GroupConfig { epoch: self.epoch.next(), ..self.clone() }
     }
     /// The term whose primary gave it up, so that promises to it are void; `None`: those promises must be waited out.
     pub fn voided(&self) -> Option<Epoch> {

@@ -54,7 +54,7 @@ fn two_that_restart_do_not_count_on_each_other() {
 fn the_heir_is_who_is_wished_for_or_has_the_most() {
     let mut group = group(2);
     assert_eq!(group.primary.heir(), None, "nothing is wished");
-    let wished = group.primary.config().wishing(Wishes { primary: Some(THREE.server), leaving: None });
+    let wished = group.primary.config().wishing(Wishes { primary: Some(THREE.server), leaving: None, plan: None });
     group.primary.reconfigure(group.now, wished.clone(), &[]);
     assert_eq!(group.primary.heir(), Some(THREE));
     group.primary.set_departing(departing(&[(THREE, Intent::Restart)]));
