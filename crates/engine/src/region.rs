@@ -28,6 +28,7 @@ mod middle;
 mod open;
 mod requests;
 mod tails;
+mod trim;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
@@ -35,6 +36,7 @@ pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use export::Export;
 pub(crate) use open::{cut, recover};
 pub use requests::{MOST_REQUESTS, Requests};
+pub use trim::Piece;
 
 use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
 use crate::error::{Error, Result};

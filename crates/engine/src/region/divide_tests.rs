@@ -218,3 +218,45 @@ fn the_middle_halves_the_bytes() {
         assert_eq!(region.middle(&key(0), Some(&key(1))).expect("a sound disk"), None, "one key");
     }
 }
+
+#[test]
+fn few_keys_that_are_written_often_have_a_middle() {
+    let region =
+        open_with(&SimDisk::new(1, u64::MAX), TableOptions { l0_bytes: 4 << 20, ..options(Placement::HYBRID) });
+    for n in 0..4_000 {
+        write(&region, &key(n % 4), Some(b"counted up"), None);
+    }
+    let found = region.middle(b"", None).expect("a sound disk");
+    assert_eq!(found, Some(key(2)), "two keys on either side");
+}
+
+/// What a side finds of the other's, piece by piece, is all of it and nothing else.
+#[test]
+fn what_is_not_ones_own_is_found_piece_by_piece() {
+    let (region, mut left) = filled(4, PLACEMENTS[0]);
+    region.set_commit(region.last_lsn());
+    let at = key(KEYS / 3);
+    let (copy, _) = region.divide(CHILD).expect("all is committed");
+    let child = copy.serve(region.term().next()).expect("a sound disk");
+    child.set_commit(child.last_lsn());
+    let right = left.split_off(&at);
+    let at: bytes::Bytes = at.into();
+    for (side, start, end) in [(&region, at.clone(), None), (&child, bytes::Bytes::new(), Some(&at))] {
+        let mut pieces = 0;
+        while let Some((first, last)) = side.first_piece(&start, end, UnixMs(1)).expect("a sound disk") {
+            assert!(
+                first >= start && end.is_none_or(|end| first < *end && last.as_ref().is_some_and(|last| last <= end))
+            );
+            append(side, Write::delete_range(&first, last.as_deref()));
+            let lsn = side.last_lsn();
+            assert!(!side.levels_hold(lsn) && !side.has_collected(lsn));
+            side.freeze();
+            while compact(side) {}
+            assert!(side.levels_hold(lsn) && side.has_collected(lsn));
+            pieces += 1;
+        }
+        assert!(pieces >= 1, "there was something");
+    }
+    check(&region, &left, "the left side");
+    check(&child, &right, "the right side");
+}

@@ -136,8 +136,17 @@ fn leaves(reads: &Reads, segments: &[Arc<LeafSegment>], samples: usize) -> Resul
 
 /// Pieces of some of the keys of the range.
 fn keys(l0: &MemTable, start: &[u8], end: Option<&[u8]>) -> Vec<Piece> {
+    let (pieces, passed) = every_so_many(l0, start, end, l0.entries() as usize / SAMPLES + 1);
+    match pieces.len() < SAMPLES / 2 {
+        // Few keys that were written often, or a small part of all.
+        true => every_so_many(l0, start, end, passed / SAMPLES + 1).0,
+        false => pieces,
+    }
+}
+
+/// A piece for so many keys each, and how many keys there are.
+fn every_so_many(l0: &MemTable, start: &[u8], end: Option<&[u8]>, every: usize) -> (Vec<Piece>, usize) {
     let (mut pieces, mut passed) = (Vec::new(), 0);
-    let every = l0.entries() as usize / SAMPLES + 1;
     let mut cursor = l0.cursor(Lsn(u64::MAX));
     cursor.seek(start);
     while let Some((key, _, entry)) = cursor.current().filter(|(key, ..)| end.is_none_or(|end| *key < end)) {
@@ -145,7 +154,7 @@ fn keys(l0: &MemTable, start: &[u8], end: Option<&[u8]>) -> Vec<Piece> {
         passed += 1;
         cursor.step();
     }
-    pieces
+    (pieces, passed)
 }
 
 /// Begins a piece with a pair, or adds it to the last one.

@@ -74,7 +74,8 @@ impl Found {
 }
 
 impl Replica {
-    /// The copy that has most of `base`: the own one, unless another has more.
+    /// The copy that has most of `base`: the own one, unless another has more, or as much and more of it that is known to be committed:
+    /// what an attempt to divide a region has left does not stand in the way of the next one.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`].
@@ -89,8 +90,9 @@ impl Replica {
         let is_like =
             |found: &Found| found.state.options.addressing == base.options.addressing && found.is_closed(base);
         let others = others.into_iter().filter_map(copy).filter(is_like);
-        let best = others.max_by_key(|found| found.bytes_of(base));
+        let worth = |found: &Found| (found.bytes_of(base), found.committed(base));
+        let best = others.max_by_key(worth);
         let mine = Found { state: self.state()?, segments: self.volume.segments(own), is_own: true };
-        Ok(best.filter(|found| found.bytes_of(base) > mine.bytes_of(base)).unwrap_or(mine))
+        Ok(best.filter(|found| worth(found) > worth(&mine)).unwrap_or(mine))
     }
 }
