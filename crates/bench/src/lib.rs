@@ -53,5 +53,5 @@ pub use report::{
     new_histogram,
 };
 pub use spread::{Share, Spread};
-pub use status::{NodeStatus, RegionStatus, fetch_status};
+pub use status::{NodeStatus, PlanStatus, RegionStatus, fetch_status};
 pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};

@@ -28,7 +28,7 @@ fn servers_have_what_the_regions_of_the_map_have() {
     };
     let mut moved = group(2, 1, 2);
     moved.learners.push(member(3));
-    moved.wishes = Wishes { primary: None, leaving: Some(ServerId(2)) };
+    moved.wishes = Wishes { leaving: Some(ServerId(2)), ..Wishes::default() };
     let map = RegionMap {
         version: 1,
         tables: vec![TableOptions { replicas: 2, ..TableOptions::default() }],

@@ -127,8 +127,18 @@ pub struct RegionStatus {
     pub peers: Vec<PeerStatus>,
     /// Time from taking office to serving, in milliseconds (primary only).
     pub recovery_ms: Option<u64>,
+    /// What it is to become (primary only).
+    pub plan: Option<PlanStatus>,
     /// What was done for it.
     pub counters: RegionCounters,
+}
+
+/// A region that is to become two.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanStatus {
+    /// Why it is not so yet, if anything but time keeps it from that.
+    pub waits_for: Option<String>,
 }
 
 /// A level.

@@ -5,6 +5,7 @@ use crate::join::JoinArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use crate::regions::RegionsArgs;
 use crate::restart::RestartArgs;
+use crate::split::SplitArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
 use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
@@ -95,6 +96,8 @@ pub(crate) enum Command {
     Restart(RestartArgs),
     /// Check a node's settings and print them, or explain them
     Config(ConfigArgs),
+    /// Make two regions of one
+    Split(SplitArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it

@@ -45,6 +45,7 @@ Commands:
   join    Have a server take its share of copies and offices
   restart  Restart servers one after the other, without a failed request
   config  Check a node's settings and print them, or explain them
+  split   Make two regions of one
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum

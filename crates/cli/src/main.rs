@@ -26,6 +26,7 @@ mod restart;
 mod routes;
 mod serve;
 mod signals;
+mod split;
 mod status;
 mod supervisor;
 mod table;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         Command::Join(args) => join::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Split(args) => split::split(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {

@@ -8,7 +8,7 @@ use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
 use leeward_client::{ClientError, GroupConfig, RegionMap, introduce};
 use leeward_cluster::{Awaited, awaited};
 use leeward_format::ServerId;
-use leeward_format::cluster::Member;
+use leeward_format::cluster::{Member, Plan};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -279,6 +279,9 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
             write!(text, "\n{}\n", awaited.explain(group.region)).expect("writing to memory");
         }
     }
+    for group in &map.regions {
+        text += &plan(group, of_primary(group)).unwrap_or_default();
+    }
     text
 }
 
@@ -286,8 +289,18 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
 fn wishes(group: &GroupConfig) -> Option<String> {
     let primary = group.wishes.primary.map(|server| format!("primary {server}"));
     let leaving = group.wishes.leaving.map(|server| format!("{server} leaves"));
-    let all: Vec<String> = primary.into_iter().chain(leaving).collect();
+    let split = group.wishes.plan.as_ref().map(|_| "two regions".to_owned());
+    let all: Vec<String> = primary.into_iter().chain(leaving).chain(split).collect();
     (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What a region is to become, and why it is not yet.
+fn plan(group: &GroupConfig, status: Option<&RegionStatus>) -> Option<String> {
+    let Plan::Split { at, child } = group.wishes.plan.as_ref()?;
+    let at = at.as_ref().map_or_else(|| "where that halves it".into(), |at| format!("at {}", at.escape_ascii()));
+    let waits_for = status.and_then(|status| status.plan.as_ref()?.waits_for.as_deref());
+    let why = waits_for.map(|why| format!("; not yet: {why}")).unwrap_or_default();
+    Some(format!("\nregion {} is to become two {at}, the second one region {child}{why}\n", group.region))
 }
 
 /// Those that are being built, with how many of the segments that each lacked were sent.

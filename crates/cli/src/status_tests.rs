@@ -2,9 +2,9 @@
 
 use super::{NodeRow, copy_table, learners, node_table, range, region_table};
 use crate::text::bytes;
-use leeward_bench::NodeStatus;
+use leeward_bench::{NodeStatus, PlanStatus};
 use leeward_client::{GroupConfig, RegionMap};
-use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::cluster::{Member, Plan, ServerInfo};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn primary() -> NodeStatus {
@@ -93,6 +93,14 @@ fn regions_are_listed_with_members_and_lag() {
     several.regions[1].table = "orders".into();
     let text = region_table(&several, &[&primary(), &backup()]);
     assert_eq!(cells(text.lines().nth(2).unwrap())[..2], ["2", "orders"], "{text}");
+    let mut planned = map.clone();
+    planned.regions[0].wishes.plan = Some(Plan::Split { at: Some("k".into()), child: RegionId(9) });
+    let waiting = PlanStatus { waits_for: Some("a copy is being built".into()) };
+    let mut node = primary();
+    assert!(region_table(&planned, &[&node]).ends_with("\nregion 1 is to become two at k, the second one region 9\n"));
+    node.regions[0].plan = Some(waiting);
+    let text = region_table(&planned, &[&node]);
+    assert!(text.ends_with("the second one region 9; not yet: a copy is being built\n"), "{text}");
     // All are gone, and the primary's server is back with another volume.
     map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
     let text = region_table(&map, &[&primary()]);

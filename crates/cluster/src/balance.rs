@@ -32,7 +32,25 @@ const SMALL_GAP: u64 = OFFICE + OFFICE / 2;
 const FEW_OPS: u64 = 100;
 
 /// What is wished of a region.
-pub(crate) type Wish = (RegionId, RegionWish);
+pub(crate) type Wish = (RegionId, Shift);
+
+/// What is to go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shift {
+    /// The office, to this member.
+    Primary(ServerId),
+    /// A copy, and with it the office if it has it.
+    Move { from: ServerId, to: ServerId },
+}
+
+impl From<Shift> for RegionWish {
+    fn from(shift: Shift) -> RegionWish {
+        match shift {
+            Shift::Primary(server) => RegionWish::Primary(server),
+            Shift::Move { from, to } => RegionWish::Move { from, to },
+        }
+    }
+}
 
 /// What is known of one region beside its configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +60,7 @@ pub(crate) struct Figures {
     /// Operations a second, and what else its primary does, in operations.
     pub(crate) ops: u64,
     /// What would take back what was last wished of it.
-    pub(crate) undoing: Option<RegionWish>,
+    pub(crate) undoing: Option<Shift>,
 }
 
 /// One server.
@@ -70,7 +88,7 @@ struct Region {
     /// Something may be wished of it.
     is_free: bool,
     /// But not this.
-    undoing: Option<RegionWish>,
+    undoing: Option<Shift>,
 }
 
 /// All that a wish depends on.
@@ -158,7 +176,7 @@ impl Picture {
         let servers = self.servers.iter().map(|(id, server)| (*id, server));
         servers.filter(move |(to, server)| {
             let has_room = server.builds < BUILDS && server.room >= region.bytes;
-            has_room && !region.members.contains(to) && region.undoing != Some(RegionWish::Move { from, to: *to })
+            has_room && !region.members.contains(to) && region.undoing != Some(Shift::Move { from, to: *to })
         })
     }
 
@@ -176,14 +194,14 @@ impl Picture {
         for region in self.free() {
             let Some(giver) = self.servers.get(&region.primary) else { continue };
             for heir in &region.members {
-                let wish = RegionWish::Primary(*heir);
+                let wish = Shift::Primary(*heir);
                 let Some(taker) = self.servers.get(heir).filter(|_| region.undoing != Some(wish)) else { continue };
                 let gain = gain(giver.work, taker.work, region.work, least);
                 best = best.max(gain.map(|gain| (gain, Reverse((region.id, *heir)))));
             }
         }
         let (_, Reverse((region, heir))) = best?;
-        Some((region, RegionWish::Primary(heir)))
+        Some((region, Shift::Primary(heir)))
     }
 
     /// A copy that goes to a server with fewer bytes; one without the office if there is one.
@@ -205,7 +223,7 @@ impl Picture {
             }
         }
         let (.., Reverse((region, from, to))) = best?;
-        Some((region, RegionWish::Move { from, to }))
+        Some((region, Shift::Move { from, to }))
     }
 
     /// A copy that takes its office to a server with less to do, where bytes are even and stay so.
@@ -228,17 +246,17 @@ impl Picture {
             best = best.max(gain.map(|gain| (gain, Reverse((region.id, region.primary, to)))));
         }
         let (_, Reverse((region, from, to))) = best?;
-        Some((region, RegionWish::Move { from, to }))
+        Some((region, Shift::Move { from, to }))
     }
 
     /// From now on it is as if the wish had come about.
-    fn count(&mut self, id: RegionId, wish: RegionWish) {
+    fn count(&mut self, id: RegionId, wish: Shift) {
         let region =
             self.regions.iter_mut().find(|region| region.id == id).expect("a wish is of a region that is there");
         region.is_free = false;
         let heir = match wish {
-            RegionWish::Primary(heir) => heir,
-            RegionWish::Move { from, to } => {
+            Shift::Primary(heir) => heir,
+            Shift::Move { from, to } => {
                 region.members.iter_mut().filter(|member| **member == from).for_each(|member| *member = to);
                 let bytes = region.bytes;
                 change(&mut self.servers, from, |giver| giver.bytes -= bytes);
@@ -249,7 +267,6 @@ impl Picture {
                 });
                 if region.primary == from { to } else { region.primary }
             }
-            RegionWish::Nothing => return,
         };
         if heir != region.primary {
             self.hand_overs += 1;

@@ -45,19 +45,19 @@ impl Model {
         picture
     }
 
-    fn fulfil(&mut self, id: RegionId, wish: RegionWish) {
+    fn fulfil(&mut self, id: RegionId, wish: Shift) {
         let region = self.regions.iter_mut().find(|region| region.id == id).unwrap();
         assert_ne!(region.undoing, Some(wish), "it takes back the last wish of {region:?}");
         match wish {
-            RegionWish::Primary(heir) => {
+            Shift::Primary(heir) => {
                 assert!(region.members.contains(&heir), "{wish:?} of {region:?}");
                 assert_ne!(region.primary, heir);
-                region.undoing = Some(RegionWish::Primary(region.primary));
+                region.undoing = Some(Shift::Primary(region.primary));
                 region.primary = heir;
             }
-            RegionWish::Move { from, to } => {
+            Shift::Move { from, to } => {
                 assert!(region.members.contains(&from) && !region.members.contains(&to), "{wish:?} of {region:?}");
-                region.undoing = Some(RegionWish::Move { from: to, to: from });
+                region.undoing = Some(Shift::Move { from: to, to: from });
                 region.members.retain(|member| *member != from);
                 region.members.push(to);
                 if region.primary == from {
@@ -65,7 +65,6 @@ impl Model {
                 }
                 self.moved_bytes += region.bytes;
             }
-            RegionWish::Nothing => panic!("nothing is wished in vain"),
         }
     }
 

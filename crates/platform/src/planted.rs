@@ -40,6 +40,12 @@ pub enum Bug {
     ForgetRequests,
     /// A primary that takes office does not know what was asked of those before it, and takes it for new.
     ForgetAtTakeover,
+    /// A region is divided before every member has what is divided off.
+    BearBeforeInstalled,
+    /// What is to be another region's is deleted before it is.
+    TrimBeforeBirth,
+    /// Another attempt to divide a region begins in the epoch of the one before.
+    ReuseTerm,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
     /// What a member has of a group that is whole is destroyed.
@@ -47,8 +53,8 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Those that the simulation finds. No region is divided there, so [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 18] = [
+    /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
+    pub const ALL: [Bug; 21] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -67,6 +73,9 @@ impl Bug {
         Bug::DestroyNamed,
         Bug::ForgetRequests,
         Bug::ForgetAtTakeover,
+        Bug::BearBeforeInstalled,
+        Bug::TrimBeforeBirth,
+        Bug::ReuseTerm,
     ];
 }
 

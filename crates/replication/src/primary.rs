@@ -11,6 +11,7 @@
 //!   may take office without the rest, but they hear first of so many that one of them promised ([`crate::candidate`]).
 
 mod departure;
+mod division;
 
 use crate::Timing;
 use crate::lease::Lease;
@@ -39,6 +40,13 @@ pub enum PrimaryAction {
     },
     /// Ask the coordinator to replace the configuration, by compare-and-set.
     Propose(GroupConfig),
+    /// Ask it to do so, and to make a region, both or neither.
+    Divide {
+        /// What this region's configuration becomes.
+        left: Box<GroupConfig>,
+        /// That of the region that is made.
+        right: Box<GroupConfig>,
+    },
 }
 
 /// Names one-sided writes: unique on a node, with the region in the high bits so that completions find their way.

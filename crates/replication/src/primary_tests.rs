@@ -96,6 +96,7 @@ impl Group {
             for action in actions {
                 match action {
                     PrimaryAction::Propose(config) => self.proposals.push(config),
+                    PrimaryAction::Divide { left, right } => self.proposals.extend([*left, *right]),
                     PrimaryAction::Peer { server, session, action: PeerAction::Send(message) } => {
                         if let Some(member) = members.iter().find(|member| member.server == server) {
                             self.answer(*member, session, &message);

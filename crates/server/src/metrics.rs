@@ -402,6 +402,13 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     });
     by_role(registry, "sync_shipped_bytes", "Bytes sent to bring a backup in sync", |r| r.counters.sync_bytes_shipped);
     by_role(registry, "installs", "Shipped compactions installed", |r| r.counters.installs);
+    by_role(registry, "divisions", "Regions that were divided off", |r| r.counters.divisions);
+    by_role(registry, "divisions_failed", "Attempts to divide a region that were given up", |r| {
+        r.counters.divisions_failed
+    });
+    by_role(registry, "trims", "Ranges deleted after a division, because they are another region's", |r| {
+        r.counters.trims
+    });
     by_role(registry, "relocated_bytes", "Bytes of values moved out of segments that were mostly garbage", |r| {
         r.logs.relocated_bytes
     });

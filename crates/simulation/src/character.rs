@@ -18,6 +18,8 @@ use leeward_server::node::NodeTiming;
 
 /// Wishes of an operator in a seed that has any.
 const WISHES: u64 = 16;
+/// Times that one wishes for a division in a seed that has any.
+const SPLITS: u64 = 8;
 
 /// What a power loss may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +188,39 @@ impl Character {
         times.into_iter().zip([first, second, third]).collect()
     }
 
-    /// When an operator wishes that offices and copies are elsewhere, and what: in two of three seeds. Not drawn.
+    /// What an operator wishes of regions and servers, and when. Not drawn.
     pub(crate) fn wishes(&self) -> Vec<(Nanos, Op)> {
+        let mut wishes = self.moves();
+        wishes.extend(self.splits_wished());
+        wishes
+    }
+
+    /// A process may die at any moment, whatever else has happened: no disk is lost.
+    pub(crate) fn may_die(&self) -> bool {
+        !self.troubles.kinds.contains(&FaultKind::ReplaceDisk)
+    }
+
+    /// That regions become two, and those again: in every other seed.
+    fn splits_wished(&self) -> Vec<(Nanos, Op)> {
+        let salt = self.network.max_delay.0 / 1_000;
+        if salt % 4 > 1 {
+            return Vec::new();
+        }
+        let regions = self.splits.len() as u64 + 1;
+        let keys = [None, Some("b4"), Some("k000004"), None, Some("z3"), Some("q000003"), Some("b7")];
+        let wish = |number: u64| {
+            let at = keys[(salt / 4 + number) as usize % keys.len()].map(|key: &'static str| Bytes::from(key));
+            let wish = if (salt + number).is_multiple_of(9) { RegionWish::Whole } else { RegionWish::Split { at } };
+            Op::Wish { region: RegionId(1 + ((salt / 2 + number) % (regions + number / 2)) as u32), wish }
+        };
+        let first = Nanos::from_millis(600);
+        (0..SPLITS)
+            .map(|number| (first + Nanos(self.troubles.end.since(first).0 * number / SPLITS), wish(number)))
+            .collect()
+    }
+
+    /// That offices and copies are elsewhere: in two of three seeds.
+    fn moves(&self) -> Vec<(Nanos, Op)> {
         let salt = self.network.max_delay.0 / 1_000;
         if self.nodes == 1 || salt.is_multiple_of(3) {
             return Vec::new();

@@ -38,8 +38,8 @@ pub(crate) struct Ledger {
     losses: Vec<Loss>,
     /// Acknowledged writes that are this much older than a loss of power survive it.
     window: Nanos,
-    /// First key of the second region.
-    split: Option<Bytes>,
+    /// First keys of all regions but the first, ascending. Keys of one region were always in the same one.
+    splits: Vec<Bytes>,
 }
 
 /// The key of entry `number`: not in order of time, so that compactions overlap.
@@ -55,8 +55,13 @@ fn value(number: usize, bytes: usize) -> Bytes {
 }
 
 impl Ledger {
-    pub(crate) fn new(window: Nanos, split: Option<Bytes>) -> Ledger {
-        Ledger { entries: Vec::new(), losses: Vec::new(), window, split }
+    pub(crate) fn new(window: Nanos) -> Ledger {
+        Ledger { entries: Vec::new(), losses: Vec::new(), window, splits: Vec::new() }
+    }
+
+    /// Regions begin at these keys, which ascend, and at the first.
+    pub(crate) fn set_splits(&mut self, splits: Vec<Bytes>) {
+        self.splits = splits;
     }
 
     /// The write of a new key with a value of about `bytes` bytes.
@@ -175,8 +180,9 @@ impl Ledger {
     }
 
     /// Which region a key is in.
-    fn side(&self, number: usize) -> bool {
-        self.split.as_ref().is_some_and(|split| key(number) >= *split)
+    fn side(&self, number: usize) -> usize {
+        let key = key(number);
+        self.splits.partition_point(|split| *split <= key)
     }
 
     fn describe(&self, number: usize, found: Option<&Bytes>) -> String {

@@ -4,7 +4,7 @@ use super::*;
 
 /// Three writes, called at 10, 30, 50 ms and acknowledged 10 ms later.
 fn ledger(window_ms: u64) -> Ledger {
-    let mut ledger = Ledger::new(Nanos::from_millis(window_ms), None);
+    let mut ledger = Ledger::new(Nanos::from_millis(window_ms));
     for (number, at) in [10, 30, 50].into_iter().enumerate() {
         assert_eq!(ledger.write(Nanos::from_millis(at), 100).1, number);
         ledger.acknowledged(Nanos::from_millis(at + 10), number);

@@ -52,6 +52,8 @@ pub struct Report {
     pub compactions: u64,
     /// Times that a region got a new primary after its first.
     pub promotions: u64,
+    /// Regions that were made of others.
+    pub divisions: u64,
     /// Faults that struck.
     pub faults: u64,
     /// Digest of everything that happened on the network and in the event queue: equal for equal runs.

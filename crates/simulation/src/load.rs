@@ -191,7 +191,7 @@ fn number_of(value: &[u8]) -> i64 {
 
 impl Load {
     /// Clients of `nodes` nodes. Writes that were acknowledged within the `window` before a loss may be gone.
-    pub(crate) fn new(habits: Habits, nodes: usize, window: Nanos, split: Option<Bytes>, rng: &mut Rng) -> Load {
+    pub(crate) fn new(habits: Habits, nodes: usize, window: Nanos, rng: &mut Rng) -> Load {
         let client = |number| Client {
             pending: None,
             again: None,
@@ -209,7 +209,7 @@ impl Load {
             next_value: 1,
             histories: (0..KEYS).map(|_| History::default()).collect(),
             window,
-            ledger: Ledger::new(window, split),
+            ledger: Ledger::new(window),
             expiring: Expiring::default(),
             appended: Appended::default(),
             failures: Vec::new(),

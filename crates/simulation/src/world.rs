@@ -4,9 +4,10 @@
 //! node is the real [`leeward_server::node::Node`] over a volume on a simulated disk; its jobs run a while after they were
 //! asked for, each at one instant, and their results arrive a while after that.
 //!
-//! - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
+//! - [`bounds`]: what regions hold. - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
 //!   nothing breaks any more.
 
+mod bounds;
 mod faults;
 mod machine;
 mod shelf;
@@ -19,6 +20,7 @@ use crate::character::Character;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
+use bounds::Bounds;
 use faults::Trouble;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
@@ -72,6 +74,10 @@ enum Event {
         token: Token,
     },
     Fault,
+    /// A process dies at a moment that was chosen.
+    Die {
+        node: NodeId,
+    },
     /// An operator changes how the table is replicated, or where regions are.
     Operate {
         op: Op,
@@ -113,8 +119,10 @@ pub(crate) struct World {
     /// Clients make operations.
     is_loaded: bool,
     trouble: Trouble,
-    /// Terms that were begun in each region, after the first.
-    promotions: BTreeMap<RegionId, u32>,
+    /// The first term of each region, and how many were begun since.
+    promotions: BTreeMap<RegionId, (u32, u32)>,
+    /// The regions that were there, and what was found wrong with their bounds.
+    bounds: Bounds,
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
@@ -137,7 +145,6 @@ impl World {
         let mut host = Host::new(nodes, seed);
         let tables = bootstrap_op(&character.table, &character.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
-        let split = character.splits.first().cloned();
         World {
             seed,
             now: Nanos::ZERO,
@@ -147,7 +154,6 @@ impl World {
                 character.habits.clone(),
                 nodes,
                 character.promise.window(character.table.acknowledge),
-                split,
                 &mut rng,
             ),
             character,
@@ -159,6 +165,7 @@ impl World {
             is_loaded: true,
             trouble: Trouble::default(),
             promotions: BTreeMap::new(),
+            bounds: Bounds::default(),
             questions: BTreeMap::new(),
             next_question: 1 << 48,
         }
@@ -192,7 +199,8 @@ impl World {
             unknown: self.load.unknown,
             again: self.load.again,
             compactions,
-            promotions: self.promotions.values().map(|terms| u64::from(*terms)).sum(),
+            promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
+            divisions: self.bounds.divisions,
             faults: self.trouble.struck,
             digest: self.network.digest() ^ self.queue.made().rotate_left(32) ^ self.rng.u64(),
             failure,
@@ -282,6 +290,7 @@ impl World {
                 }
             }
             Event::Fault => self.strike(),
+            Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
@@ -298,6 +307,7 @@ impl World {
                 self.host.apply(self.now, node, (connection, id, op), &mut self.rng, &mut sent);
                 self.send(sent);
                 self.count_promotions();
+                self.look_at_bounds();
             }
             Travelling::Event { connection, event } => {
                 if self.machines[node].life == life && self.host.is_current(node, connection) {
@@ -367,12 +377,14 @@ impl World {
     }
 
     fn count_promotions(&mut self) {
-        let before = self.promotions.values().sum::<u32>();
+        let count =
+            |promotions: &BTreeMap<RegionId, (u32, u32)>| promotions.values().map(|(_, begun)| begun).sum::<u32>();
+        let before = count(&self.promotions);
         for config in self.configs() {
-            let terms = self.promotions.entry(config.region).or_default();
-            *terms = (*terms).max(config.term.0.saturating_sub(1));
+            let (first, begun) = self.promotions.entry(config.region).or_insert((config.term.0.max(1), 0));
+            *begun = (*begun).max(config.term.0.saturating_sub(*first));
         }
-        let is_new = before < self.promotions.values().sum();
+        let is_new = before < count(&self.promotions);
         if is_new && self.character.table.acknowledge == Acknowledge::LastFlush {
             self.load.newest_lost(self.now, &[]);
         }

@@ -57,4 +57,7 @@ planted! {
     what_members_have_is_destroyed: DestroyNamed,
     what_was_asked_for_before_is_carried_out_again: ForgetRequests,
     what_was_asked_for_under_another_primary_is_carried_out_again: ForgetAtTakeover,
+    a_region_is_divided_before_every_member_has_the_child: BearBeforeInstalled,
+    what_another_region_is_to_have_is_deleted_before: TrimBeforeBirth,
+    another_attempt_to_divide_a_region_has_the_term_of_the_first: ReuseTerm,
 }

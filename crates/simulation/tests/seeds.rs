@@ -12,6 +12,7 @@ fn nothing_goes_wrong() {
         total.answered += report.answered;
         total.compactions += report.compactions;
         total.promotions += report.promotions;
+        total.divisions += report.divisions;
         total.faults += report.faults;
         total.again += report.again;
         if let Some(failure) = report.failure {
@@ -27,6 +28,7 @@ fn nothing_goes_wrong() {
     let seeds = seeds::CI.count() as u64;
     assert!(total.answered > 1_000 * seeds && total.faults > 2 * seeds, "{total:?}");
     assert!(total.compactions > 5 * seeds && total.promotions > seeds && total.again > 3 * seeds, "{total:?}");
+    assert!(total.divisions > seeds / 2, "{total:?}");
 }
 
 #[test]

@@ -75,10 +75,12 @@ fn repeat(seed: u64, bug: Option<Bug>) -> bool {
 }
 
 fn line(report: &Report) -> String {
-    let Report { seed, character, answered, unknown, again, compactions, promotions, faults, digest, .. } = report;
+    let Report {
+        seed, character, answered, unknown, again, compactions, promotions, divisions, faults, digest, ..
+    } = report;
     format!(
         "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {compactions} compactions, {promotions} promotions, \
-         {faults} faults, digest {digest:016x} ({character})"
+         {divisions} divisions, {faults} faults, digest {digest:016x} ({character})"
     )
 }
 
@@ -102,10 +104,10 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, again, compactions, promotions, faults, .. } = total;
+    let Report { answered, unknown, again, compactions, promotions, divisions, faults, .. } = total;
     println!(
         "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {compactions} compactions, \
-         {promotions} promotions, {faults} faults"
+         {promotions} promotions, {divisions} divisions, {faults} faults"
     );
     failed > 0
 }
@@ -119,6 +121,7 @@ impl Seen {
         total.again += report.again;
         total.compactions += report.compactions;
         total.promotions += report.promotions;
+        total.divisions += report.divisions;
         total.faults += report.faults;
         if let Some(failure) = &report.failure {
             self.failed += 1;

@@ -8,7 +8,7 @@
 
 use super::{Agent, ClusterOptions, Purpose};
 use crate::View;
-use crate::balance::{Figures, Picture, plan};
+use crate::balance::{Figures, Picture, Shift, plan};
 use crate::wishes::wished;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, RegionWish, Wishes};
 use leeward_format::load::{RegionLoad, ServerLoad};
@@ -69,7 +69,7 @@ struct Wished {
     at: Nanos,
     /// Nothing once nothing of it stands.
     wishes: Wishes,
-    undoing: RegionWish,
+    undoing: Shift,
 }
 
 /// See the module.
@@ -258,7 +258,7 @@ impl Agent {
         let old = balancing.wished.iter().filter(|(region, wished)| is_old(wished) && stands(region, wished));
         let old: Vec<RegionId> = old.map(|(region, _)| *region).filter(is_free).collect();
         for region in old {
-            if let Ok(Some(next)) = wished(&self.view, region, RegionWish::Nothing) {
+            if let Ok(Some(next)) = wished(&self.view, region, &RegionWish::Nothing) {
                 tracing::info!(%region, "an office that has not changed hands for long stays where it is");
                 let op = self.replace(&next);
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
@@ -267,9 +267,9 @@ impl Agent {
     }
 
     /// Puts a wish of this master's into the configuration.
-    fn write_wish(&mut self, now: Nanos, region: RegionId, wish: RegionWish) {
+    fn write_wish(&mut self, now: Nanos, region: RegionId, wish: Shift) {
         let Some(undoing) = self.view.region(region).and_then(|config| undoing(config, wish)) else { return };
-        match wished(&self.view, region, wish) {
+        match wished(&self.view, region, &wish.into()) {
             Ok(Some(next)) => {
                 tracing::info!(%region, ?wish, "the master evens out what servers have");
                 let wished = Wished { at: now, wishes: next.wishes.clone(), undoing };
@@ -291,18 +291,17 @@ impl Agent {
 }
 
 /// What would take `wish` back.
-fn undoing(config: &GroupConfig, wish: RegionWish) -> Option<RegionWish> {
+fn undoing(config: &GroupConfig, wish: Shift) -> Option<Shift> {
     match wish {
-        RegionWish::Primary(_) => config.primary.map(|primary| RegionWish::Primary(primary.server)),
-        RegionWish::Move { from, to } => Some(RegionWish::Move { from: to, to: from }),
-        RegionWish::Nothing => None,
+        Shift::Primary(_) => config.primary.map(|primary| Shift::Primary(primary.server)),
+        Shift::Move { from, to } => Some(Shift::Move { from: to, to: from }),
     }
 }
 
 /// Whether `all` wishes everything that `part` does.
 fn is_part_of(part: &Wishes, all: &Wishes) -> bool {
     let is_in = |one: Option<ServerId>, all| one.is_none() || one == all;
-    is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
+    part.plan.is_none() && is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
 }
 
 /// Whether what was wished before, and is not any more, is so.

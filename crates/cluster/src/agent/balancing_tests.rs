@@ -149,7 +149,7 @@ fn what_an_operator_wishes_or_takes_back_is_left_alone_for_a_while() {
     let mut fixture = master();
     pass(&mut fixture, 5);
     // Somebody else moves a copy, and that has come about.
-    let operators = region(1, 2, 1).wishing(Wishes { primary: Some(ServerId(1)), leaving: None });
+    let operators = region(1, 2, 1).wishing(Wishes { primary: Some(ServerId(1)), ..Wishes::default() });
     made(&mut fixture, &operators);
     let before = fixture.agent.view().region(RegionId(1)).unwrap().clone();
     made(&mut fixture, &GroupConfig { wishes: Wishes::default(), ..before });

@@ -10,10 +10,11 @@ use super::serving::{Lookups, Pending, ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
+use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpError, OpResult, check_range};
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
-use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
+use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId, UnixMs};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
@@ -165,6 +166,8 @@ impl Serving {
                 self.start_approximation(pending, start, end);
             }
             Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
+            // What a division has left is another region's.
+            Op::Count { .. } if self.primary.config().inherited_below > SegmentId(0) => self.start_count(pending),
             Op::Count { .. } => {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
@@ -369,13 +372,30 @@ impl Serving {
 
     fn start_approximation(&mut self, pending: Pending, start: Bytes, end: Option<Bytes>) {
         let (at, region) = (self.read_lsn(), self.region.clone());
-        let edge = self.primary.config().end.clone();
+        let GroupConfig { start: first, end: edge, .. } = self.primary.config();
+        let (start, edge) = (start.max(first.clone()), edge.clone());
         // Beyond the end of this region another goes on.
         let resume = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
         let ticket = self.ticket(pending);
         self.spawn(move || {
-            let result = match region.approximate(&start, end.as_deref()) {
+            let last = resume.as_ref().or(end.as_ref());
+            let result = match region.approximate(&start, last.map(|last| &last[..])) {
                 Ok(Approximation { pairs, bytes }) => OpResult::Approximation { pairs, bytes, resume },
+                Err(error) => OpResult::Error(OpError::Unavailable(error.to_string())),
+            };
+            Outcome::Scanned { ticket, at, result }
+        });
+    }
+
+    /// About how many pairs the region has that are its own.
+    fn start_count(&mut self, pending: Pending) {
+        let (at, region) = (self.read_lsn(), self.region.clone());
+        let GroupConfig { start, end, .. } = self.primary.config();
+        let (start, end) = (start.clone(), end.clone());
+        let ticket = self.ticket(pending);
+        self.spawn(move || {
+            let result = match region.approximate(&start, end.as_deref()) {
+                Ok(found) => OpResult::Integer(i64::try_from(found.pairs).unwrap_or(i64::MAX)),
                 Err(error) => OpResult::Error(OpError::Unavailable(error.to_string())),
             };
             Outcome::Scanned { ticket, at, result }

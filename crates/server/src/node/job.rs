@@ -1,8 +1,10 @@
 //! Jobs: closures that touch the device, and what they answer. The runtime runs them on its pool, the simulator when it
 //! pleases; the node itself never waits for a device.
 
+use super::division::Divided;
 use super::serving::ReplyTo;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::region::Piece;
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Export, Region, Replica};
 use leeward_format::op::OpResult;
@@ -103,6 +105,14 @@ pub(super) enum Outcome {
     Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
     /// A segment of a checkpoint was copied; so many are left.
     Exported { name: String, left: Result<usize, Error>, export: Option<Box<(Export, Box<dyn Disk>)>> },
+    /// A key was looked for that halves the region.
+    Halved(Result<Option<Vec<u8>>, Error>),
+    /// Another region was made of what a region has; the job is the new one's.
+    Divided(Box<Divided>),
+    /// The same, as the region is told that was divided.
+    Parted(Result<(), String>),
+    /// What the region has that is another's was looked for.
+    LookedForForeign(Result<Option<Piece>, Error>),
     /// Keys were looked up on the device, each for the operation with that ticket.
     LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
     /// A question about segments was answered.

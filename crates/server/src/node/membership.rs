@@ -11,7 +11,7 @@ use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::routing::Routing;
 use leeward_format::table::{NewTable, TableChange, unknown_table};
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(super) enum Proposer {
     /// The primary of a region.
     Primary(RegionId),
+    /// The primary of a region, in a term, that is to be divided.
+    Division { parent: RegionId, term: Epoch, child: RegionId },
     /// An operator.
     Operator(ReplyTo),
 }
@@ -69,6 +71,7 @@ impl Node {
                         slot.proposal_ended(now, &outcome);
                     }
                 }
+                Proposer::Division { parent, term, .. } => self.division_ended(now, (parent, term), &outcome),
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
             }
         }

@@ -9,7 +9,8 @@
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
-//! - `hand_over`: how it gives an office up. - `leases`: promises, asked for and given.
+//! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
+//! - `wishes`: who should leave. - `leases`: promises, asked for and given.
 //! - `load`: what it has to do, as the master is told. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
@@ -19,10 +20,10 @@
 
 mod catch_up;
 pub(crate) mod decide;
+mod division;
 mod execute;
 mod export;
 mod forward;
-mod hand_over;
 mod job;
 mod joining;
 mod leases;
@@ -36,10 +37,13 @@ mod report;
 mod requests;
 mod serving;
 mod slot;
+mod stand_still;
 pub mod status;
 mod surplus;
+mod trim;
 mod waiting;
 mod wall;
+mod wishes;
 
 use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
@@ -229,16 +233,22 @@ impl Node {
                 // Other regions may have waited for the memory of its compaction.
                 self.look_at_all |= matches!(done.outcome, Outcome::Installed { .. });
                 self.touched.insert(done.region);
-                if let Outcome::Proved { to, result } = done.outcome {
-                    return self.answers.push((to, result));
-                }
-                let slot = self.slots.get_mut(&done.region).expect("a slot is given up when no job has its copy");
-                let is_destroyed = matches!(done.outcome, Outcome::Destroyed(_));
-                slot.job_done(now, done.outcome, &mut self.context, &mut self.answers);
-                if is_destroyed {
-                    self.forget(done.region);
-                }
+                self.job_done(now, done.region, done.outcome);
             }
+        }
+    }
+
+    fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
+        match outcome {
+            Outcome::Proved { to, result } => return self.answers.push((to, result)),
+            Outcome::Divided(divided) => return self.divided(now, region, *divided),
+            _ => {}
+        }
+        let slot = self.slots.get_mut(&region).expect("a slot is given up when no job has its copy");
+        let is_destroyed = matches!(outcome, Outcome::Destroyed(_));
+        slot.job_done(now, outcome, &mut self.context, &mut self.answers);
+        if is_destroyed {
+            self.forget(region);
         }
     }
 
@@ -283,13 +293,14 @@ impl Node {
         let Some(serving) = slot.serving() else { return };
         serving.resume(now);
         serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
-        if serving.advance_hand_over(now, self.context.agent.view().is_synced()) {
+        if serving.come_to_rest(now, self.context.agent.view().is_synced()) {
             serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
         }
         if serving.is_restless(now) {
             self.touched.insert(region);
         }
         slot.act_as_primary(&mut self.context);
+        self.advance_division(now, region);
     }
 
     /// Reads what learners lack, as fast as it may be.
@@ -328,6 +339,7 @@ impl Node {
             slot.waiting.expire(now, slot.id, &mut self.answers);
         }
         self.clear_surplus(now);
+        self.end_unborn();
         self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
             self.leases_asked = now;

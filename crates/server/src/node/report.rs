@@ -5,9 +5,10 @@ use super::serving::Serving;
 use super::slot::{Holding, Slot};
 use super::status::{
     CacheStatus, CpuStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
-    RegionStatus, Role,
+    PlanStatus, RegionStatus, Role,
 };
 use leeward_engine::MemoryStats;
+use leeward_format::cluster::Plan;
 use leeward_format::manifest::{LevelState, level_at};
 use leeward_replication::peer::{Peer, PeerState};
 
@@ -75,7 +76,11 @@ impl Slot {
         let state = match &self.holding {
             Holding::Serving(serving) => {
                 serving.describe(&mut status);
-                if serving.open { "serving" } else { "recovering" }
+                match serving.open {
+                    true => "serving",
+                    false if serving.unborn.is_some() => "being divided off",
+                    false => "recovering",
+                }
             }
             Holding::Assuming { .. } => "recovering",
             Holding::Retiring(_) | Holding::Reopening => "stepping down",
@@ -131,6 +136,11 @@ impl Serving {
         };
         status.recovery_ms = self.recovery.as_millis();
         status.peers = self.primary.peers().map(peer_status).collect();
+        status.plan = self.primary.config().wishes.plan.as_ref().map(|Plan::Split { at, child }| PlanStatus {
+            child: *child,
+            at: at.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+            waits_for: self.division.why(),
+        });
         let received = status.counters;
         status.counters = self.counters;
         status.counters.compactions += received.compactions;

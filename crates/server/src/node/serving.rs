@@ -10,12 +10,14 @@
 //!   given up only when none is running.
 
 use super::Context;
+use super::division::{Division, Unborn};
 use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
-use super::hand_over::{HandOver, Merging};
 use super::job::{Job, JobClass, Outcome, Stepped};
 use super::requests::Requests;
+use super::stand_still::{Merging, StandStill};
 use super::status::RegionCounters;
+use super::trim::Trim;
 use super::wall::Wall;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone};
@@ -124,7 +126,11 @@ pub(super) struct Serving {
     /// Answers up to here may leave: what is committed, and with last-flush more.
     acknowledged: Lsn,
     compacting: Compacting,
-    pub(super) hand_over: HandOver,
+    pub(super) still: StandStill,
+    pub(super) division: Division,
+    pub(super) trim: Trim,
+    /// It is in no configuration yet.
+    pub(super) unborn: Option<Unborn>,
     flushing: [bool; 2],
     flushed_below: [u64; 2],
     preparing: bool,
@@ -142,6 +148,7 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn new(now: Nanos, context: &Context, region: Arc<Region>, primary: Primary) -> Serving {
+        region.set_inherited_below(primary.config().inherited_below);
         Serving {
             requests: Requests::new(primary.config().region, region.take_requests(), context.requests.clone()),
             id: primary.config().region,
@@ -169,7 +176,10 @@ impl Serving {
             written: Lsn(0),
             acknowledged: Lsn(0),
             compacting: Compacting::Idle,
-            hand_over: HandOver::NEVER,
+            still: StandStill::NEVER,
+            division: Division::default(),
+            trim: Trim::FIRST,
+            unborn: None,
             flushing: [false; 2],
             flushed_below: [0; 2],
             preparing: false,
@@ -205,7 +215,7 @@ impl Serving {
         }
         self.post(last, ops);
         let commit = self.primary.commit(self.written);
-        if !self.open && self.primary.may_open() {
+        if !self.open && self.unborn.is_none() && self.primary.may_open() {
             self.open = true;
             self.recovery = now - self.since;
             tracing::info!(region = %self.id, term = %self.term, lsn = %last, "serving");
@@ -304,13 +314,22 @@ impl Serving {
         self.lookups = None;
         let stalled = std::mem::take(&mut self.stalled);
         let behind = std::mem::take(&mut self.behind);
-        let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
-        let unrouted = |Pending { to, op, once, since }| Unrouted::new(since, to, table.clone(), op, once);
-        let unrouted = queued.chain(waiting).chain(stalled).chain(behind).map(unrouted).collect();
+        let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(behind));
         out.append(&mut self.answers);
         self.compacting = Compacting::Idle;
         self.pins.clear();
         unrouted
+    }
+
+    fn unrouted(&self, operations: impl Iterator<Item = Pending>) -> Vec<Unrouted> {
+        let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
+        operations.map(|Pending { to, op, once, since }| Unrouted::new(since, to, table.clone(), op, once)).collect()
+    }
+
+    /// Gives back what was queued and not begun.
+    pub(super) fn hand_out_queue(&mut self) -> Vec<Unrouted> {
+        let behind = std::mem::take(&mut self.behind);
+        self.unrouted(behind.into_iter())
     }
 
     // ---- upkeep -------------------------------------------------------------------------------------------------
@@ -329,6 +348,9 @@ impl Serving {
         }
         self.sync_when_due(now, flush_interval);
         if now >= self.rest_until {
+            if self.open && self.is_moving() {
+                self.trim(now);
+            }
             self.compact(now);
         }
     }
@@ -465,6 +487,15 @@ impl Serving {
                 self.syncing = false;
                 result.map(|_| ())
             }
+            Outcome::Halved(result) => {
+                self.halved(now, result);
+                Ok(())
+            }
+            Outcome::Parted(result) => {
+                self.was_divided(now, result);
+                Ok(())
+            }
+            Outcome::LookedForForeign(found) => self.found_foreign(now, found),
             Outcome::Loaded { server, session, result } => match result {
                 Ok(parcel) => {
                     self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;

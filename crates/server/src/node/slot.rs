@@ -94,7 +94,11 @@ impl Slot {
 
     /// A configuration was read from the coordinator that is newer than what was known.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
-        self.config = Some(config.clone());
+        let before = self.config.replace(config.clone());
+        if before.is_none_or(|before| before.inherited_below != config.inherited_below) {
+            self.tell_inherited();
+        }
+        self.be_born(config);
         let voided = config.voided().or_else(|| planted(Bug::VoidEverything).then_some(config.term));
         if let Some(term) = voided {
             context.grants.void(self.id, term);
@@ -106,7 +110,7 @@ impl Slot {
 
     /// Brings the office in line with the configuration, as far as that is possible now.
     pub(super) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
-        let Some(config) = &self.config else { return };
+        let Some(config) = &self.config else { return self.finish_retiring(context) };
         if let Holding::Serving(serving) = &mut self.holding {
             if let Some(options) = context.agent.view().table(&config.table).filter(|o| *o != serving.primary.options())
             {
@@ -120,6 +124,7 @@ impl Slot {
         let mine = config.primary == Some(context.me);
         match &mut self.holding {
             Holding::Serving(serving) if mine && serving.term == config.term => {
+                serving.region.set_inherited_below(config.inherited_below);
                 serving.primary.reconfigure(now, config, &context.links_up());
                 self.act_as_primary(context);
             }
@@ -398,6 +403,7 @@ impl Slot {
             for action in actions {
                 match action {
                     PrimaryAction::Propose(config) => context.propose(serving.primary.config(), config),
+                    PrimaryAction::Divide { left, right } => context.divide(serving.primary.config(), *left, *right),
                     PrimaryAction::Peer { server, session, action } => {
                         act_for_peer(serving, server, session, action, context);
                     }
@@ -423,7 +429,7 @@ impl Slot {
             }
             Outcome::Followed { replica, result } => {
                 let copy = replica.as_deref();
-                self.building = copy.and_then(Replica::building);
+                self.build_as(copy.and_then(Replica::building));
                 let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
                 self.backup.done(result);

@@ -183,8 +183,22 @@ pub struct RegionStatus {
     /// Its logs that leaves point to (primary only).
     #[serde(default)]
     pub logs: LogStatus,
+    /// What the region is to become (primary only).
+    #[serde(default)]
+    pub plan: Option<PlanStatus>,
     /// What was done for it.
     pub counters: RegionCounters,
+}
+
+/// A region that is to become two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanStatus {
+    /// Number of the second one.
+    pub child: RegionId,
+    /// First key of the second one, lossily as text; `None`: whatever halves the region.
+    pub at: Option<String>,
+    /// Why it is not so yet, if anything but time keeps it from that.
+    pub waits_for: Option<String>,
 }
 
 /// Space of the logs that leaves point to.
@@ -271,4 +285,13 @@ pub struct RegionCounters {
     pub stall_tail_ns: u64,
     /// Nanoseconds for which answers of writes rested, so that compactions keep up and the L0s do not fill.
     pub stall_slowed_ns: u64,
+    /// Regions that were divided off.
+    #[serde(default)]
+    pub divisions: u64,
+    /// Attempts at that which were given up.
+    #[serde(default)]
+    pub divisions_failed: u64,
+    /// Ranges that were deleted after a division, because they are another region's.
+    #[serde(default)]
+    pub trims: u64,
 }

@@ -132,7 +132,7 @@ impl Node {
 
 impl Slot {
     /// Nothing is done with the copy, and nothing waits to be.
-    fn is_at_rest(&self) -> bool {
+    pub(super) fn is_at_rest(&self) -> bool {
         matches!(self.holding, Holding::Copy(_)) && self.work.is_none() && self.backup.is_idle() && !self.is_building
     }
 

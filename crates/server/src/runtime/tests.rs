@@ -2,6 +2,7 @@
 
 mod backups;
 mod balance;
+mod divisions;
 mod identity;
 mod moves;
 mod rings;

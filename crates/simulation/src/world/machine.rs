@@ -225,6 +225,7 @@ impl World {
         for (token, result) in outbox.replies {
             self.answered(node, token, result);
         }
+        self.aim(node);
     }
 
     fn device_delay(&mut self, node: NodeId) -> Nanos {

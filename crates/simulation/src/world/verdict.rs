@@ -39,11 +39,20 @@ impl World {
         self.forget_wishes()?;
         self.heal("after the faults")?;
         self.advance(self.now + REST);
+        self.advance_to("divided as it should be", World::is_divided)?;
+        self.forget_plans()?;
+        self.heal("after its divisions")?;
+        self.advance_to("trimmed", World::is_trimmed)?;
+        if let Some(failure) = &self.bounds.failure {
+            return Err(failure.clone());
+        }
         if !self.load.is_idle() {
             self.advance(self.now + self.load.patience());
         }
         let node = self.rng.index(self.character.nodes);
         let began = self.now;
+        let splits = self.first_keys();
+        self.load.ledger.set_splits(splits);
         let content = self.content(node)?;
         self.compare_gets(node, &content)?;
         self.load.check(began, content.clone())?;
@@ -64,6 +73,13 @@ impl World {
         let regions = regions.map(|region| Op::Wish { region, wish: RegionWish::Nothing });
         let node = self.rng.index(self.character.nodes);
         self.ask(node, servers.chain(regions).collect()).map(drop)
+    }
+
+    /// Regions that could not be divided are not to be any more.
+    fn forget_plans(&mut self) -> Result<(), String> {
+        let planned = self.configs().into_iter().filter(|config| config.wishes.plan.is_some());
+        let whole = planned.map(|config| Op::Wish { region: config.region, wish: RegionWish::Whole });
+        self.ask(0, whole.collect()).map(drop)
     }
 
     fn heal(&mut self, when: &str) -> Result<(), String> {

@@ -7,13 +7,13 @@ use leeward_format::op::OpError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-fn map(server: &Server) -> RegionMap {
+pub(super) fn map(server: &Server) -> RegionMap {
     server.snapshot().expect("the node answers").map
 }
 
-fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
+pub(super) fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
     let begun = Instant::now();
     loop {
         let map = map(server);
@@ -25,7 +25,7 @@ fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
     }
 }
 
-fn is_whole(map: &RegionMap) -> bool {
+pub(super) fn is_whole(map: &RegionMap) -> bool {
     !map.regions.is_empty() && map.regions.iter().all(|group| group.in_sync().count() == 3)
 }
 
@@ -44,8 +44,17 @@ fn count(mut client: Client, key: &str, is_over: &AtomicBool) -> u64 {
     counted
 }
 
+/// Is over when this is dropped, so that nobody counts on when something failed.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `change` while a client of each node counts a key of each of two regions.
-fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl FnOnce()) {
+pub(super) fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let is_over = &is_over;
@@ -56,10 +65,11 @@ fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl FnOnce()) {
                 scope.spawn(move || count(client, &key, is_over))
             })
             .collect();
+        let over = Over(is_over);
         thread::sleep(Duration::from_millis(100));
         change();
         thread::sleep(Duration::from_millis(100));
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         for thread in counting {
             assert!(thread.join().expect("every answer was right") > 10);
         }

@@ -1,0 +1,72 @@
+//! `leeward split`: a region becomes two while it serves.
+
+use crate::args::Connect;
+use crate::moves::Wait;
+use crate::{Outcome, data};
+use clap::Args;
+use leeward_client::RegionMap;
+use leeward_format::RegionId;
+use leeward_format::cluster::{Plan, RegionWish};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The region becomes two with the same members and the same primary; no data is copied. Operations wait for some milliseconds,
+and none fails. Both can be moved and divided then like any other.
+
+Examples:
+  leeward split --region 3                 where that halves what it holds
+  leeward split --region 3 --at user500    the new region begins with this key
+  leeward split --region 3 --cancel        it stays one, if it has not come to that")]
+pub(crate) struct SplitArgs {
+    #[command(flatten)]
+    connect: Connect,
+    /// The region
+    #[arg(long)]
+    region: u32,
+    /// First key of the new region [default: one that halves the region]
+    #[arg(long, value_name = "KEY", conflicts_with = "cancel")]
+    at: Option<String>,
+    /// Let it stay one
+    #[arg(long)]
+    cancel: bool,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Number of the region that `region` is to give half of its keys to, if it is.
+fn planned(map: &RegionMap, region: RegionId) -> Option<RegionId> {
+    let group = map.regions.iter().find(|group| group.region == region)?;
+    group.wishes.plan.as_ref().map(Plan::child)
+}
+
+pub(crate) fn split(args: &SplitArgs) -> Outcome {
+    let client = data::connect(&args.connect)?;
+    let region = RegionId(args.region);
+    if args.cancel {
+        client.wish(region, RegionWish::Whole)?;
+        println!("region {region} stays as it is");
+        return Ok(true);
+    }
+    let ends = |map: &RegionMap| map.regions.iter().find(|group| group.region == region).map(|group| group.end.clone());
+    let before = ends(&client.region_map()?);
+    client.wish(region, RegionWish::Split { at: args.at.clone().map(Into::into) })?;
+    let is_so = |map: &RegionMap| planned(map, region).is_none();
+    let progress = |map: &RegionMap| match planned(map, region) {
+        Some(child) => format!("is being divided, into it and region {child}; `leeward status` says what it waits for"),
+        None => "is not being divided".into(),
+    };
+    args.wait.until(&client, &format!("region {region}"), is_so, progress)?;
+    if args.wait.no_wait {
+        return Ok(true);
+    }
+    let map = client.region_map()?;
+    let end = ends(&map);
+    let second = map.regions.iter().find(|group| Some(Some(&group.start)) == end.as_ref().map(Option::as_ref));
+    match second.filter(|_| end != before || args.at.is_some()) {
+        Some(second) => {
+            println!("region {region} ends at {}, where region {} begins", second.start.escape_ascii(), second.region)
+        }
+        None => return Err(format!("region {region} was not divided: somebody took that back").into()),
+    }
+    Ok(true)
+}

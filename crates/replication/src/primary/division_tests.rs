@@ -1,0 +1,75 @@
+//! When a region can be divided, and what it proposes.
+
+use super::super::tests::{Group, ONE, THREE, TWO};
+use super::*;
+use leeward_format::cluster::{Intent, Wishes};
+use leeward_format::{Epoch, SegmentId};
+
+const CHILD: RegionId = RegionId(9);
+
+fn planned() -> Group {
+    let mut group = Group::in_sync(&[TWO, THREE], TableOptions { replicas: 3, ..TableOptions::default() });
+    assert_eq!(group.primary.planned(), None);
+    let plan = Some(Plan::Split { at: None, child: CHILD });
+    let config = group.primary.config().wishing(Wishes { plan, ..Wishes::default() });
+    group.primary.reconfigure(group.now, config, &[]);
+    group
+}
+
+#[test]
+fn it_waits_while_the_group_is_not_settled() {
+    let mut group = planned();
+    assert_eq!(group.primary.planned(), Some((CHILD, None)));
+    group.primary.set_departing([(ONE.server, Intent::Leave)].into());
+    assert!(matches!(group.primary.planned(), Some((CHILD, Some("its primary is to be another first")))));
+    group.primary.set_departing(Default::default());
+    group.primary.set_options(TableOptions {
+        backups: leeward_format::cluster::BackupMode::BuildIndex,
+        ..TableOptions::default()
+    });
+    assert!(matches!(group.primary.planned(), Some((CHILD, Some(why))) if why.contains("keep its copy")));
+    let mut config = group.primary.config().renewed();
+    (config.backups, config.learners) = (vec![TWO], vec![THREE]);
+    group.primary.reconfigure(group.now, config, &[]);
+    assert!(matches!(group.primary.planned(), Some((CHILD, Some("a copy is being built")))));
+}
+
+#[test]
+fn nothing_else_is_proposed_until_the_outcome_is_known() {
+    let mut group = planned();
+    let config = group.primary.config().clone();
+    let (left, right) = config.divided("m".into(), CHILD, SegmentId(5));
+    group.primary.divide(left.clone(), right.clone());
+    let actions = group.primary.take_actions();
+    let is_it = |action: &PrimaryAction| matches!(action, PrimaryAction::Divide { left: one, right: other } if **one == left && **other == right);
+    assert!(actions.iter().any(is_it), "{actions:?}");
+    assert!(!group.primary.is_settled());
+    group.primary.proposal_ended();
+    assert!(group.primary.is_settled());
+    group.primary.renew();
+    let actions = group.primary.take_actions();
+    let next = GroupConfig { epoch: config.epoch.next(), ..config };
+    assert!(actions.iter().any(|action| matches!(action, PrimaryAction::Propose(config) if *config == next)));
+}
+
+#[test]
+fn an_unborn_region_proposes_nothing_whoever_fails() {
+    let config = GroupConfig {
+        epoch: Epoch(7),
+        term: Epoch(7),
+        primary: Some(ONE),
+        backups: vec![TWO, THREE],
+        ..GroupConfig::unassigned(CHILD, "default")
+    };
+    let now = Nanos::from_secs(1);
+    let mut primary = Primary::unborn(now, config, TableOptions::default(), Timing::default(), &[]);
+    let proposes = |primary: &mut Primary, at: Nanos| {
+        primary.tick(at, leeward_format::Lsn(0));
+        let actions = primary.take_actions();
+        actions.iter().any(|action| matches!(action, PrimaryAction::Propose(_)))
+    };
+    let late = now + Nanos::from_secs(60);
+    assert!(!proposes(&mut primary, late));
+    primary.born();
+    assert!(proposes(&mut primary, late + Nanos::from_millis(50)), "it goes on without them");
+}

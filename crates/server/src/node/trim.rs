@@ -1,0 +1,148 @@
+//! What a division has left in a region that is not its own is deleted, piece by piece, by ordinary writes.
+//!
+//! ```text
+//! Due --a look finds the first foreign pairs--> a range is deleted --> Collecting --merges have dropped them--> Due ... --> Done
+//! ```
+//! Invariants:
+//! - Only what the configuration says is another region's is deleted: looked at again when the delete is appended.
+//! - Nothing is remembered: what is deleted cannot be seen, so whoever takes over finds by a look what is left.
+
+use super::Node;
+use super::job::Outcome;
+use super::serving::Serving;
+use super::slot::Holding;
+use bytes::Bytes;
+use leeward_engine::region::Piece;
+use leeward_engine::{Error, Region, Write};
+use leeward_format::cluster::GroupConfig;
+use leeward_format::{Lsn, RegionId, SegmentId};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::Activity;
+use leeward_platform::planted::{Bug, planted};
+
+/// How long it is waited until merges have collected a piece.
+const COLLECT_PATIENCE: Nanos = Nanos::from_secs(10);
+/// How long it rests when something was in the way.
+const REST: Nanos = Nanos::from_millis(500);
+
+/// How far a region has come with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trim {
+    /// There may be something; it is looked for from then on.
+    Due { from: Nanos },
+    /// A job looks.
+    Looking,
+    /// What this record deletes is being dropped.
+    Collecting { lsn: Lsn, since: Nanos },
+    /// All that is left is its own.
+    Done,
+}
+
+impl Trim {
+    /// Nothing was looked at yet.
+    pub(super) const FIRST: Trim = Trim::Due { from: Nanos::ZERO };
+
+    /// L0s are merged at once: what the last delete covers is to go, whether more is written or not.
+    pub(super) fn is_in_haste(&self, region: &Region) -> bool {
+        matches!(self, Trim::Collecting { lsn, .. } if !region.levels_hold(*lsn))
+    }
+}
+
+/// The ranges of a region that are not its own: below its first key, and from its end on.
+type Foreign = [Option<(Bytes, Option<Bytes>)>; 2];
+
+fn foreign(config: &GroupConfig) -> Foreign {
+    let below = Some((Bytes::new(), Some(config.start.clone()))).filter(|_| !config.start.is_empty());
+    [below, config.end.clone().map(|end| (end, None))]
+}
+
+fn is_foreign(config: &GroupConfig, (start, end): &Piece) -> bool {
+    let is_above = config.end.as_ref().is_some_and(|edge| start >= edge);
+    is_above || end.as_ref().is_some_and(|end| *end <= config.start)
+}
+
+impl Node {
+    /// Regions that it serves and in which something of others is found. Reads the device: for who checks a node, not for the node.
+    pub fn with_foreign(&self) -> Vec<RegionId> {
+        let serving = self.slots.values().filter_map(|slot| match &slot.holding {
+            Holding::Serving(serving) if serving.open => Some(&**serving),
+            _ => None,
+        });
+        let has_foreign = |serving: &&Serving| {
+            let find = |(start, end): (Bytes, Option<Bytes>)| {
+                serving.region.first_piece(&start, end.as_ref(), self.context.wall.now())
+            };
+            foreign(serving.primary.config()).into_iter().flatten().any(|range| !matches!(find(range), Ok(None)))
+        };
+        serving.filter(has_foreign).map(|serving| serving.id).collect()
+    }
+}
+
+impl Serving {
+    /// What trims go by: the configuration.
+    fn trimmed_to(&self) -> GroupConfig {
+        let mut config = self.primary.config().clone();
+        if planted(Bug::TrimBeforeBirth)
+            && let Some(key) = self.division.key()
+        {
+            config.end = Some(key.clone());
+        }
+        config
+    }
+
+    /// Comes further with what is to be trimmed. To be called in every turn in which operations are begun.
+    pub(super) fn trim(&mut self, now: Nanos) {
+        match self.trim {
+            Trim::Collecting { lsn, since } if self.region.has_collected(lsn) || now - since > COLLECT_PATIENCE => {
+                self.trim = Trim::Due { from: now };
+            }
+            Trim::Due { from } if now >= from => {
+                let config = self.trimmed_to();
+                let is_whole = config.inherited_below == SegmentId(0) && !planted(Bug::TrimBeforeBirth);
+                if is_whole || !self.may_delete() {
+                    return;
+                }
+                self.trim = Trim::Looking;
+                let (region, wall) = (self.region.clone(), self.wall.now());
+                self.spawn_in_background(Activity::Compaction.of_primary(), move || {
+                    let look = |(start, end): &(Bytes, Option<Bytes>)| {
+                        region.first_piece(start, end.as_ref(), wall).transpose()
+                    };
+                    Outcome::LookedForForeign(foreign(&config).iter().flatten().find_map(look).transpose())
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// A look has found the first pairs that are not its own, or none.
+    pub(super) fn found_foreign(&mut self, now: Nanos, found: Result<Option<Piece>, Error>) -> Result<(), Error> {
+        let rest = Trim::Due { from: now + REST };
+        self.trim = match found {
+            Err(error) => {
+                self.trim = rest;
+                return Err(error);
+            }
+            Ok(None) if planted(Bug::TrimBeforeBirth) => rest,
+            Ok(None) => Trim::Done,
+            Ok(Some(piece)) => self.delete_foreign(now, &piece).unwrap_or(rest),
+        };
+        Ok(())
+    }
+
+    fn may_delete(&self) -> bool {
+        let (in_sync, needed) = self.primary.in_sync();
+        self.open && self.is_moving() && in_sync >= needed && !self.region.volume().is_failed()
+    }
+
+    /// `None`: something is in the way.
+    fn delete_foreign(&mut self, now: Nanos, piece: &Piece) -> Option<Trim> {
+        if !self.may_delete() || !is_foreign(&self.trimmed_to(), piece) {
+            return None;
+        }
+        let (start, end) = piece;
+        let appended = self.region.append(&[Write::delete_range(start, end.as_deref())]).ok()?;
+        self.counters.trims += 1;
+        Some(Trim::Collecting { lsn: appended.last, since: now })
+    }
+}

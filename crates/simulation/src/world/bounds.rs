@@ -1,0 +1,127 @@
+//! What regions hold: all of them together every key once, whenever one looks; and in the end each nothing but its own.
+//!
+//! Divisions take milliseconds, which faults would seldom meet by chance: some are aimed at them.
+
+use super::{Event, NodeId, World};
+use crate::HERE;
+use bytes::Bytes;
+use leeward_format::cluster::GroupConfig;
+use leeward_format::{Epoch, RegionId};
+use leeward_platform::Nanos;
+use leeward_server::node::Node;
+use leeward_server::node::status::PlanStatus;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Regions that were seen, and what was wrong with them.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    /// The first time that they did not hold every key once.
+    pub(super) failure: Option<String>,
+    /// How many regions there are.
+    regions: usize,
+    /// Regions that were made of others.
+    pub(super) divisions: u64,
+    /// Attempts to make one: which region, and the term that it was to begin with.
+    attempts: BTreeSet<(RegionId, Epoch)>,
+    /// Those that are under way on each node.
+    trying: BTreeMap<NodeId, Vec<(RegionId, Epoch)>>,
+}
+
+/// Whether regions, by first key, hold every key once.
+fn is_cover(configs: &[GroupConfig]) -> bool {
+    let is_next = |pair: &[GroupConfig]| pair[0].end.as_ref() == Some(&pair[1].start);
+    let ends = configs.first().zip(configs.last());
+    ends.is_none_or(|(first, last)| first.start.is_empty() && last.end.is_none()) && configs.windows(2).all(is_next)
+}
+
+impl World {
+    fn by_first_key(&self) -> Vec<GroupConfig> {
+        let mut configs = self.configs();
+        configs.sort_by(|left, right| left.start.cmp(&right.start));
+        configs
+    }
+
+    /// The coordinator's tree has changed.
+    pub(super) fn look_at_bounds(&mut self) {
+        let configs = self.by_first_key();
+        if !is_cover(&configs) {
+            let bounds: Vec<_> = configs.iter().map(|config| (config.region, &config.start, &config.end)).collect();
+            let failure = format!("at {} ms the regions do not hold every key once: {bounds:?}", self.now.as_millis());
+            self.bounds.failure.get_or_insert(failure);
+        }
+        if self.bounds.regions > 0 {
+            self.bounds.divisions += configs.len().saturating_sub(self.bounds.regions) as u64;
+        }
+        self.bounds.regions = configs.len();
+    }
+
+    /// First keys of all regions but the first, ascending.
+    pub(super) fn first_keys(&self) -> Vec<Bytes> {
+        self.by_first_key().into_iter().skip(1).map(|config| config.start).collect()
+    }
+
+    /// A node has done something: if that was to begin a division, one of the processes may die before it ends, or just after.
+    pub(super) fn aim(&mut self, node: NodeId) {
+        let unborn: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.unborn()).collect();
+        let before = self.bounds.trying.insert(node, unborn.clone()).unwrap_or_default();
+        for (region, term) in unborn.into_iter().filter(|one| !before.contains(one)) {
+            if !self.bounds.attempts.insert((region, term)) {
+                let failure =
+                    format!("at {} ms region {region} is divided off in term {term} again", self.now.as_millis());
+                self.bounds.failure.get_or_insert(failure);
+            }
+            let may_die = self.now < self.character.troubles.end && self.character.may_die();
+            let attempts = self.bounds.attempts.len();
+            if may_die && attempts.is_multiple_of(2) {
+                let at = self.now + Nanos::from_micros(self.rng.below(15_000));
+                let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
+                self.push(at, Event::Die { node: victim });
+            }
+        }
+    }
+
+    /// The process of a node dies.
+    pub(super) fn die(&mut self, node: NodeId) {
+        if self.may_crash(&[node], false) {
+            self.crash(node, false);
+            HERE.set((self.now, None));
+            let at = self.now + Nanos::from_millis(self.rng.between(50, 2_000));
+            self.push(at, Event::Restart { node });
+        }
+    }
+
+    /// Every plan has come about, but where nothing can be halved.
+    pub(super) fn is_divided(&self) -> bool {
+        let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
+        let plans: Vec<_> = nodes.flat_map(|status| status.regions).filter_map(|region| region.plan).collect();
+        let is_small = |why: &String| why.starts_with("no key halves it");
+        let is_hopeless = |plan: &PlanStatus| plan.at.is_none() && plan.waits_for.as_ref().is_some_and(is_small);
+        let planned = self.configs().iter().filter(|config| config.wishes.plan.is_some()).count();
+        planned == plans.len() && plans.iter().all(is_hopeless)
+    }
+
+    /// Every region that is served has nothing but what is its own.
+    pub(super) fn is_trimmed(&self) -> bool {
+        let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
+        nodes.flat_map(|node| node.with_foreign()).next().is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_and_overlaps_are_no_cover() {
+        let region = |start: &'static str, end: Option<&'static str>| GroupConfig {
+            start: start.into(),
+            end: end.map(Into::into),
+            ..GroupConfig::unassigned(RegionId(1), "t")
+        };
+        assert!(is_cover(&[]) && is_cover(&[region("", None)]));
+        assert!(is_cover(&[region("", Some("b")), region("b", Some("c")), region("c", None)]));
+        assert!(!is_cover(&[region("", Some("b")), region("c", None)]));
+        assert!(!is_cover(&[region("", None), region("b", None)]));
+        assert!(!is_cover(&[region("a", None)]) && !is_cover(&[region("", Some("b"))]));
+    }
+}
