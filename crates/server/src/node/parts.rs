@@ -29,7 +29,7 @@ pub enum Input {
         op: Op,
         /// How it is asked for, if it is to be carried out once.
         once: Option<Once>,
-        /// Answer [`OpError::NotPrimary`] instead of forwarding.
+        /// Answer [`leeward_format::op::OpError::NotPrimary`] instead of forwarding.
         direct: bool,
     },
     /// From the fabric.
