@@ -366,7 +366,7 @@ impl Node {
     }
 
     /// Gives up unborn children that nobody stands still for any more.
-    pub(super) fn end_unborn(&mut self) {
+    pub(super) fn end_unborn(&mut self, now: Nanos) {
         let unborn = self.slots.values_mut().filter_map(|slot| Some((slot.id, slot.unborn()?)));
         for (child, Unborn { parent, term, .. }) in unborn.collect::<Vec<_>>() {
             let parent = self.slots.get_mut(&parent).and_then(Slot::serving);
@@ -378,6 +378,8 @@ impl Node {
             }
             let slot = self.slots.get_mut(&child).expect("just seen");
             slot.lose_office(&mut self.context, &mut self.answers);
+            // Where the plan was cancelled, what is here is of no use any more.
+            self.look_for_surplus(now, child);
         }
     }
 }

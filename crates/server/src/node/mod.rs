@@ -339,7 +339,7 @@ impl Node {
             slot.waiting.expire(now, slot.id, &mut self.answers);
         }
         self.clear_surplus(now);
-        self.end_unborn();
+        self.end_unborn(now);
         self.withdraw_if_broken(now);
         if now - self.leases_asked >= self.context.timing.lease_interval {
             self.leases_asked = now;
