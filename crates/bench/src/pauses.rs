@@ -226,8 +226,12 @@ struct Field {
 }
 
 fn connect(seeds: &[String]) -> Result<Session, Failure> {
-    let options =
-        ClientOptions { retry_pause: Duration::from_millis(1), deadline: PAUSE_WITHIN, ..ClientOptions::default() };
+    let options = ClientOptions {
+        retry_pause: Duration::from_millis(1),
+        deadline: PAUSE_WITHIN,
+        retry_puts: true,
+        ..ClientOptions::default()
+    };
     Ok(Session::connect(seeds, options)?)
 }
 
