@@ -7,7 +7,7 @@ use super::{Context, check_op, error_reply};
 use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Condition, Lifetime, Op, OpResult};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
 use std::sync::Arc;
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
@@ -156,6 +156,8 @@ pub(super) fn setnx(args: &[Bytes]) -> Work {
 /// `GETDEL key`
 pub(super) fn getdel(args: &[Bytes]) -> Work {
     one(delete(&args[1]), |result| match result {
+        // By an attempt whose answer was lost, and with it the value.
+        OpResult::Deleted { done: true, old: None, .. } => error_reply(&OpError::AnswerGone { done: true }),
         OpResult::Deleted { old, .. } => Reply::bulk_or_null(old),
         other => unexpected(&other),
     })
