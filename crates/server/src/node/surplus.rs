@@ -14,9 +14,10 @@ use super::{Context, Node};
 use crate::node::job::Outcome;
 use leeward_cluster::View;
 use leeward_engine::{Error, Replica};
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
+use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
 /// How often copies are looked at that may be destroyed.
@@ -26,6 +27,9 @@ const LOOK: Nanos = Nanos::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
     copies: BTreeMap<RegionId, Candidate>,
+    /// Regions of which this life of the server was a member, and the last configuration that said so. What others were made of when
+    /// the coordinator had lost its data says nothing of what is here: that of a region that it never left is kept.
+    was_member: BTreeMap<RegionId, Epoch>,
     looked: Nanos,
 }
 
@@ -47,15 +51,23 @@ impl Surplus {
     }
 }
 
-/// Whether nobody needs what `server` has of a region, given that its group is whole for a while.
-fn is_unneeded(view: &View, region: RegionId, server: ServerId, is_old: bool) -> bool {
-    view.is_gone(region) || (is_old && view.is_surplus(region, server))
+/// Whether nobody needs what `server` has of a region that it left after the configuration of `since`, if it did, given that its group
+/// is whole for a while.
+fn is_unneeded(view: &View, region: RegionId, server: ServerId, since: Option<Epoch>, is_old: bool) -> bool {
+    let has_left = || view.region(region).zip(since).is_some_and(|(config, since)| config.epoch > since);
+    let has_left = || has_left() || planted(Bug::DestroyNamed);
+    view.is_gone(region) || (is_old && has_left() && view.is_surplus(region, server))
 }
 
 impl Node {
     /// Takes note of whether this server is a member of the region's group.
     pub(super) fn look_for_surplus(&mut self, now: Nanos, region: RegionId) {
-        let is_named = self.context.agent.view().names(region, self.context.me.server);
+        let me = self.context.me;
+        let member_of = self.context.agent.view().region(region).filter(|config| config.has(me));
+        if let Some(config) = member_of {
+            self.surplus.was_member.insert(region, config.epoch);
+        }
+        let is_named = self.context.agent.view().names(region, me.server);
         match is_named || !self.slots.contains_key(&region) {
             true => drop(self.surplus.copies.remove(&region)),
             false => {
@@ -84,11 +96,12 @@ impl Node {
         for (region, candidate) in &mut self.surplus.copies {
             let Some(slot) = self.slots.get(region) else { continue };
             let view = self.context.agent.view();
-            if !is_unneeded(view, *region, me, true) {
+            let since = self.surplus.was_member.get(region).copied();
+            if !is_unneeded(view, *region, me, since, true) {
                 candidate.since = now;
             }
             let is_old = now - candidate.since >= self.surplus_after;
-            if !slot.is_at_rest() || !is_unneeded(view, *region, me, is_old) {
+            if !slot.is_at_rest() || !is_unneeded(view, *region, me, since, is_old) {
                 continue;
             }
             if !slot.has_copy() {
@@ -106,9 +119,9 @@ impl Node {
         let Some(candidate) = self.surplus.copies.get_mut(&region).filter(|candidate| candidate.disclaims) else {
             return;
         };
-        let view = self.context.agent.view();
+        let (view, since) = (self.context.agent.view(), self.surplus.was_member.get(&region).copied());
         let slot = self.slots.get_mut(&region).filter(|slot| slot.is_at_rest());
-        match slot.filter(|_| is_unneeded(view, region, self.context.me.server, true)) {
+        match slot.filter(|_| is_unneeded(view, region, self.context.me.server, since, true)) {
             Some(slot) => {
                 tracing::info!(%region, "destroys a copy that nobody needs");
                 slot.destroy(&mut self.context);
