@@ -15,6 +15,7 @@ use crate::bootstrap::create;
 use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Plan, ServerInfo, encode_value};
+use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -303,9 +304,11 @@ impl Agent {
 
     /// Whether an operator's wish can be carried out now.
     fn can_change(&self) -> Result<(), String> {
-        match self.disagrees() {
+        match self.other_protocol() {
             _ if !self.view.is_synced() => Err("the coordinator cannot be reached: nothing can be changed now".into()),
-            Some(absence) => Err(format!("this node is not part of the cluster: {absence:?}")),
+            Some(found) => Err(format!(
+                "this node is not part of the cluster, which speaks version {found} of the protocol and not {PROTOCOL_VERSION}"
+            )),
             None => Ok(()),
         }
     }
@@ -353,9 +356,11 @@ impl Agent {
             }
             _ if self.is_withdrawn => Some(Absence::Withdrawn),
             _ if !self.view.is_synced() => Some(Absence::NoSession),
-            _ if self.disagrees().is_some() => self.disagrees(),
-            Some(info) if info.member == me => None,
-            _ => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
+            info => match self.other_protocol() {
+                Some(found) => Some(Absence::OtherProtocol { found, own: PROTOCOL_VERSION }),
+                None if info.is_some_and(|info| info.member == me) => None,
+                None => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
+            },
         }
     }
     /// Whether this server is the master now.

@@ -214,12 +214,17 @@ impl View {
         self.region(region).is_some_and(|config| lacks_table(&config.table))
     }
 
-    /// Whether the region was there and is no more, and is not to be. That a region is not there says nothing: whoever lost the coordinator's data, and
-    /// began anew, knows of none.
-    pub fn is_gone(&self, region: RegionId) -> bool {
+    /// Whether the region was there and is no more, and is not to be, as far as was last known. That a region is not there says
+    /// nothing: whoever lost the coordinator's data, and began anew, knows of none.
+    pub fn has_ended(&self, region: RegionId) -> bool {
         let is_given = |(_, numbers): &(u64, RegionNumbers)| numbers.has(region);
         let is_absent = self.lacks(&ClusterPath::Region(region)) && !self.is_planned(region);
-        self.synced && is_absent && self.current.numbers.as_ref().is_some_and(is_given)
+        is_absent && self.current.numbers.as_ref().is_some_and(is_given)
+    }
+
+    /// [`View::has_ended`], for certain.
+    pub fn is_gone(&self, region: RegionId) -> bool {
+        self.synced && self.has_ended(region)
     }
 
     /// Whether the configuration of a region names `server`, in whatever life.

@@ -197,6 +197,7 @@ fn a_region_is_gone_only_if_its_number_was_given() {
     assert_eq!(gone(&view), [2]);
     view.handle(&CoordinatorEvent::Down);
     assert!(gone(&view).is_empty(), "it may be there again by now");
+    assert!(view.has_ended(RegionId(2)) && !view.has_ended(RegionId(1)) && !view.has_ended(RegionId(4)));
     // A coordinator that has lost its data.
     view.handle(&UP);
     view.handle(&CoordinatorEvent::Synced { version: 0 });

@@ -102,7 +102,10 @@ impl Backup {
     pub fn message(&mut self, now: Nanos, office: Office, message: ToBackup, grants: &Grants) {
         let newest = self.waiting.as_ref().map(|(office, _)| *office).or(self.joined);
         let stale = newest.is_some_and(|known| (office.term, office.session) < (known.term, known.session));
-        if stale || newest.is_some_and(|known| known.term == office.term && known.primary != office.primary) {
+        // A copy that was destroyed follows nobody; its promises outlive it.
+        let outlived = grants.newest(self.region).is_some_and(|term| office.term < term);
+        if stale || outlived || newest.is_some_and(|known| known.term == office.term && known.primary != office.primary)
+        {
             return;
         }
         match message {

@@ -69,6 +69,21 @@ fn stale_offices_are_not_heard() {
 }
 
 #[test]
+fn an_older_term_is_not_heard_after_a_promise_even_by_a_new_copy() {
+    let mut grants = Grants::default();
+    let (now, timing) = (Nanos::from_secs(1), Timing::default());
+    grants.grant(now, REGION, Epoch(7), &timing);
+    for later in [now, now + timing.lease + timing.lease] {
+        let mut backup = Backup::new(REGION, ME);
+        backup.message(later, office(1, 5, 1), open(), &grants);
+        backup.join_when_allowed(later, &grants);
+        assert!(backup.office().is_none() && !backup.may_grant(ServerId(1), Epoch(5)));
+        backup.message(later, office(1, 7, 1), open(), &grants);
+        assert!(backup.may_grant(ServerId(1), Epoch(7)));
+    }
+}
+
+#[test]
 fn a_failure_is_told_and_ends_the_session() {
     let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
     let now = Nanos::from_secs(1);

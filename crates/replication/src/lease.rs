@@ -24,6 +24,10 @@ impl Grants {
         assert!(entry.0 <= term, "a promise is never given to an older term");
         *entry = (term, entry.1.max(now + timing.lease));
     }
+    /// The newest term of `region` whose primary was promised anything, and did not give it up: older ones have lost their office.
+    pub fn newest(&self, region: RegionId) -> Option<Epoch> {
+        self.until.get(&region).map(|(term, _)| *term)
+    }
     /// The primary of exactly `term` gave its office up and relies on nothing any more: what it was promised is void. A promise to
     /// another primary stands.
     pub fn void(&mut self, region: RegionId, term: Epoch) {

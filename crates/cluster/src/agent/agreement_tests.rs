@@ -2,6 +2,7 @@
 
 use super::super::tests::Fixture;
 use super::*;
+use crate::Absence;
 use crate::CoordinatorOp;
 
 const PATH: &str = "/leeward/protocol";

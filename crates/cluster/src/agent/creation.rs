@@ -11,7 +11,8 @@
 //! Invariants:
 //! - Of several operations the last makes the table's path: regions without one are nobody's. Whoever makes a table step by step holds
 //!   its [`Making`](ClusterPath::Making) path, which vanishes with his session, and each step compares it. So when a table comes about,
-//!   all of its regions are there, and none beside: what an earlier attempt has left, or a table that was dropped, is removed first.
+//!   all of its regions are there, and none beside: what an earlier attempt has left, or a table that was dropped, is removed first, and
+//!   whoever was about to remove it finds another version.
 //! - A region's number is given once: see [`RegionNumbers`](leeward_format::cluster::RegionNumbers). Whoever takes numbers first
 //!   wins; the other asks again with the next free ones. Numbers of copies that servers have are passed over, unless they are asked
 //!   for: they may be of a table that the coordinator does not know any more.
@@ -23,10 +24,9 @@ use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
 use crate::bootstrap::{chunk, create, free_numbers, give, region_ops, table_ops};
 use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
 use leeward_platform::Nanos;
-use std::collections::BTreeSet;
 
 /// Attempts after which something must be in the way that the view cannot show, such as a value that makes no sense.
 const MOST_ATTEMPTS: u32 = 16;
@@ -38,14 +38,23 @@ pub(super) struct Creation {
     table: NewTable,
     /// Attempts that the coordinator answered with no.
     failed: u32,
-    /// Numbers of its regions, once they are taken and the table is made step by step.
-    claim: Option<Vec<RegionId>>,
+    /// Once its numbers are taken and the table is made step by step.
+    claim: Option<Claim>,
     /// What is asked for.
     step: Step,
     /// The answer to an attempt was lost: it may have been made, or may still be.
     is_doubtful: bool,
     /// Why the coordinator will not have it.
     pub(super) refusal: Option<String>,
+}
+
+/// The right to make a table step by step.
+#[derive(Clone, Debug)]
+struct Claim {
+    /// Of its regions.
+    numbers: Vec<RegionId>,
+    /// Version of the operation that took it: whatever there is of the table's regions since then was made under it.
+    since: u64,
 }
 
 /// What one operation does for a table.
@@ -72,8 +81,9 @@ impl Agent {
             return Err(exists(&table));
         }
         self.must_lack(&table)?;
-        if let Some(region) = table.numbers.iter().find(|region| self.view.region(**region).is_some()) {
-            return Err(format!("there is a region {region} already"));
+        let is_taken = |region: &&RegionId| self.view.region(**region).is_some() || self.view.is_planned(**region);
+        if let Some(region) = table.numbers.iter().find(is_taken) {
+            return Err(format!("there is a region {region} already, or it is being made of another"));
         }
         let id = self.new_proposal();
         let (failed, claim, step) = (0, None, Step::Last);
@@ -123,7 +133,7 @@ impl Agent {
         };
         let claimed = creation.claim.as_ref().filter(|_| holds.is_some());
         let in_the_way = self.in_the_way(name, claimed);
-        let Some(numbers) = claimed else {
+        let Some(Claim { numbers, .. }) = claimed else {
             let numbers = match &table.numbers[..] {
                 [] => free_numbers(&self.view, table.splits.len() as u32 + 1)?,
                 known => known.to_vec(),
@@ -171,10 +181,14 @@ impl Agent {
     }
 
     /// Operations that remove what is there under the name of a table that is not there, but for the regions that were made for it
-    /// by now.
-    fn in_the_way(&self, name: &str, made: Option<&Vec<RegionId>>) -> Vec<CoordinatorOp> {
-        let made: BTreeSet<RegionId> = made.into_iter().flatten().copied().collect();
-        let others = self.view.regions().filter(|config| config.table == name && !made.contains(&config.region));
+    /// under this claim. An earlier one's are not taken over even if they have the right numbers: the master may be about to remove
+    /// them.
+    fn in_the_way(&self, name: &str, claim: Option<&Claim>) -> Vec<CoordinatorOp> {
+        let is_made = |config: &GroupConfig| {
+            let version = self.view.version_of(&ClusterPath::Region(config.region));
+            claim.is_some_and(|claim| version.is_some_and(|version| version > claim.since))
+        };
+        let others = self.view.regions().filter(|config| config.table == name && !is_made(config));
         others.map(|config| self.remove(config.region)).collect()
     }
 
@@ -207,7 +221,8 @@ impl Agent {
             }
             (Some(Answer { done: true, .. }), step) => {
                 if let Step::Claim(numbers) = step {
-                    creation.claim = Some(numbers);
+                    let making = ClusterPath::Making(creation.table.options.name.clone());
+                    creation.claim = self.view.version_of(&making).map(|since| Claim { numbers, since });
                 }
                 self.creations.push_front(creation);
             }

@@ -295,7 +295,7 @@ fn numbers_of_copies_are_passed_over_or_asked_for() {
     fixture.grant();
     let again = NewTable { options: TableOptions { name: "again".into(), ..TableOptions::default() }, ..recovered };
     let refused = fixture.agent.create_table(fixture.now, again).unwrap_err();
-    assert_eq!(refused, "there is a region 40 already");
+    assert_eq!(refused, "there is a region 40 already, or it is being made of another");
 }
 
 #[test]
@@ -315,4 +315,33 @@ fn numbers_of_regions_that_are_recovered_are_given_last() {
     let last = all.last().unwrap();
     assert_eq!(last[last.len() - 3..], ["+table/many", "-making/many", "=regions"]);
     assert!(fixture.agent.view().numbers().has(RegionId(6_101)));
+}
+
+#[test]
+fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers() {
+    let (mut fixture, _) = primary();
+    let numbers: Vec<RegionId> = (101..=6_101).map(RegionId).collect();
+    create(&mut fixture, NewTable { numbers, ..many() });
+    fixture.grant();
+    fixture.grant();
+    let made = |fixture: &Fixture| -> Vec<RegionId> {
+        let of_it = fixture.agent.view().regions().filter(|config| config.table == "many");
+        of_it.map(|config| config.region).collect()
+    };
+    let earlier = made(&fixture);
+    assert!(!earlier.is_empty() && earlier.len() < 6_001);
+    // Its session ended; a master took what there was for left over, and its removal is still on its way.
+    let (op, _) = fixture.ask();
+    let region = ClusterPath::Region(earlier[0]);
+    let version = fixture.agent.view().version_of(&region);
+    fixture.change("/leeward/making/many", None);
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Missing) });
+    fixture.pass_a_second();
+    fixture.asked.retain(|(_, op)| matches!(op, CoordinatorOp::All(_)));
+    let (all, outcome) = grant_all(&mut fixture);
+    assert_eq!(outcome, Outcome::Accepted);
+    let removed: Vec<&String> = all.iter().flatten().filter(|step| step.starts_with("-region/")).collect();
+    assert_eq!(removed.len(), earlier.len());
+    assert_eq!(made(&fixture).len(), 6_001);
+    assert_ne!(fixture.agent.view().version_of(&region), version, "a removal of what there was removes nothing of it");
 }

@@ -33,13 +33,14 @@ impl Node {
         }
     }
 
-    /// A primary asks.
+    /// A primary asks. That of a region that is no more is promised nothing: what it acknowledges would be lost.
     pub(super) fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
         let mut granted = Vec::new();
         for &(region, term) in regions {
+            let view = self.context.agent.view();
             let slot = self.slots.get(&region).filter(|slot| {
                 let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
-                !newer && slot.backup.may_grant(from, term)
+                !newer && !view.has_ended(region) && slot.backup.may_grant(from, term)
             });
             if slot.is_some() {
                 self.context.grants.grant(now, region, term, &self.context.timing);

@@ -51,12 +51,10 @@ impl Surplus {
     }
 }
 
-/// Whether nobody needs what `server` has of a region that it left after the configuration of `since`, if it did, given that its group
-/// is whole for a while.
-fn is_unneeded(view: &View, region: RegionId, server: ServerId, since: Option<Epoch>, is_old: bool) -> bool {
-    let has_left = || view.region(region).zip(since).is_some_and(|(config, since)| config.epoch > since);
-    let has_left = || has_left() || planted(Bug::DestroyNamed);
-    view.is_gone(region) || (is_old && has_left() && view.is_surplus(region, server))
+/// Whether nobody needs what `server` has of a region that it left after the configuration of `since`, if it did.
+fn is_unneeded(view: &View, region: RegionId, server: ServerId, since: Option<Epoch>) -> bool {
+    let has_left = view.region(region).zip(since).is_some_and(|(config, since)| config.epoch > since);
+    view.is_gone(region) || ((has_left || planted(Bug::DestroyNamed)) && view.is_surplus(region, server))
 }
 
 impl Node {
@@ -97,11 +95,12 @@ impl Node {
             let Some(slot) = self.slots.get(region) else { continue };
             let view = self.context.agent.view();
             let since = self.surplus.was_member.get(region).copied();
-            if !is_unneeded(view, *region, me, since, true) {
+            if !is_unneeded(view, *region, me, since) {
                 candidate.since = now;
+                continue;
             }
-            let is_old = now - candidate.since >= self.surplus_after;
-            if !slot.is_at_rest() || !is_unneeded(view, *region, me, since, is_old) {
+            let is_due = view.is_gone(*region) || now - candidate.since >= self.surplus_after;
+            if !slot.is_at_rest() || !is_due {
                 continue;
             }
             if !slot.has_copy() {
@@ -121,7 +120,7 @@ impl Node {
         };
         let (view, since) = (self.context.agent.view(), self.surplus.was_member.get(&region).copied());
         let slot = self.slots.get_mut(&region).filter(|slot| slot.is_at_rest());
-        match slot.filter(|_| is_unneeded(view, region, self.context.me.server, since, true)) {
+        match slot.filter(|_| is_unneeded(view, region, self.context.me.server, since)) {
             Some(slot) => {
                 tracing::info!(%region, "destroys a copy that nobody needs");
                 slot.destroy(&mut self.context);
@@ -139,6 +138,7 @@ impl Node {
         if self.slots.get(&region).is_some_and(|slot| is_empty(slot) && !is_member(slot)) {
             self.slots.remove(&region);
             self.surplus.copies.remove(&region);
+            self.surplus.was_member.remove(&region);
         }
     }
 }

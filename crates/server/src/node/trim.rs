@@ -97,11 +97,11 @@ impl Serving {
                 self.trim = Trim::Due { from: now };
             }
             Trim::Due { from } if now >= from => {
-                let config = self.trimmed_to();
-                let is_whole = config.inherited_below == SegmentId(0) && !planted(Bug::TrimBeforeBirth);
-                if is_whole || !self.may_delete() {
+                let is_whole = self.primary.config().inherited_below == SegmentId(0);
+                if (is_whole && !planted(Bug::TrimBeforeBirth)) || !self.may_delete() {
                     return;
                 }
+                let config = self.trimmed_to();
                 self.trim = Trim::Looking;
                 let (region, wall) = (self.region.clone(), self.wall.now());
                 self.spawn_in_background(Activity::Compaction.of_primary(), move || {

@@ -191,6 +191,18 @@ fn a_scan_that_does_not_advance_is_an_error_not_a_loop() {
 }
 
 #[test]
+fn a_value_that_went_with_a_lost_answer_is_not_called_absent() {
+    for (old, expected) in [(Some("v"), "$1|v|"), (None, "-UNKNOWN")] {
+        let mut fake = Fake::new(&[]);
+        fake.feed(b"GETDEL a\r\n");
+        let number = fake.waiting.remove(0).number;
+        fake.complete(number, OpResult::Deleted { done: true, old: old.map(Bytes::from), version: None });
+        let reply = fake.take_output();
+        assert!(reply.starts_with(expected), "{reply}");
+    }
+}
+
+#[test]
 fn a_result_of_the_wrong_kind_is_an_error_not_a_panic() {
     for command in
         ["GET a", "SET a 1", "SET a 1 GET", "SETNX a 1", "DEL a", "GETDEL a", "INCR a", "KEYS *", "MGET a", "DBSIZE"]
