@@ -74,7 +74,6 @@ use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use surplus::Surplus;
 use wall::Wall;
 
@@ -103,7 +102,7 @@ struct Context {
     /// Operations to be routed again once the map has changed, or at the next tick.
     again: Vec<Unrouted>,
     /// Requests that the regions remember, all together.
-    requests: Arc<AtomicUsize>,
+    requests: Arc<requests::OfNode>,
     frame: Vec<u8>,
 }
 

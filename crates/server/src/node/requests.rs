@@ -16,10 +16,25 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Most that all regions of a node remember together, but for [`LEAST_OF_A_REGION`].
+/// Most that all regions of a node remember together, but for what regions have less than their share.
 const MOST_OF_A_NODE: usize = 128 << 10;
 /// As many each region may always remember.
 const LEAST_OF_A_REGION: usize = 64;
+
+/// What all regions of a node remember.
+#[derive(Debug, Default)]
+pub(super) struct OfNode {
+    requests: AtomicUsize,
+    /// Regions that remember any.
+    regions: AtomicUsize,
+}
+
+impl OfNode {
+    /// As many a region may remember however many the others do.
+    fn share(&self) -> usize {
+        LEAST_OF_A_REGION.max(MOST_OF_A_NODE / self.regions.load(Relaxed).max(1))
+    }
+}
 
 /// What is known of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,16 +55,17 @@ pub(super) struct Requests {
     /// In the order of LSNs.
     order: VecDeque<RequestId>,
     forgotten: Lsn,
-    /// Requests that all regions of the node remember.
-    of_node: Arc<AtomicUsize>,
+    /// As one of those of the node that remember any.
+    is_counted: bool,
+    of_node: Arc<OfNode>,
 }
 
 impl Requests {
     /// Those that a replay of a region has found.
-    pub(super) fn new(region: RegionId, found: Found, of_node: Arc<AtomicUsize>) -> Requests {
+    pub(super) fn new(region: RegionId, found: Found, of_node: Arc<OfNode>) -> Requests {
         let found = if planted(Bug::ForgetAtTakeover) { Found::since(Lsn(0)) } else { found };
         let (by_id, order, forgotten) = (HashMap::new(), VecDeque::new(), found.forgotten);
-        let mut requests = Requests { region, by_id, order, forgotten, of_node };
+        let mut requests = Requests { region, by_id, order, forgotten, of_node, is_counted: false };
         for (request, lsn, effect) in found.found {
             requests.remember(request, lsn, effect);
         }
@@ -78,24 +94,29 @@ impl Requests {
         {
             if let Some((lsn, _)) = self.by_id.remove(&oldest) {
                 self.forgotten = self.forgotten.max(lsn);
-                self.of_node.fetch_sub(1, Relaxed);
+                self.of_node.requests.fetch_sub(1, Relaxed);
             }
+        }
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.of_node.regions.fetch_add(1, Relaxed);
         }
         if self.by_id.insert(request, (lsn, effect)).is_none() {
             self.order.push_back(request);
-            self.of_node.fetch_add(1, Relaxed);
+            self.of_node.requests.fetch_add(1, Relaxed);
         }
     }
 
     fn is_full(&self) -> bool {
         let here = self.order.len();
-        here >= MOST_REQUESTS || here >= LEAST_OF_A_REGION && self.of_node.load(Relaxed) >= MOST_OF_A_NODE
+        let is_crowded = || self.of_node.requests.load(Relaxed) >= MOST_OF_A_NODE && here >= self.of_node.share();
+        here >= MOST_REQUESTS || is_crowded()
     }
 }
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        self.of_node.fetch_sub(self.by_id.len(), Relaxed);
+        self.of_node.requests.fetch_sub(self.by_id.len(), Relaxed);
+        self.of_node.regions.fetch_sub(usize::from(self.is_counted), Relaxed);
     }
 }
 

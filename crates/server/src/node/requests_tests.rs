@@ -11,7 +11,7 @@ fn once(sequence: u32, since: u64) -> Once {
     Once { request: RequestId { client: 1, sequence }, region: REGION, since: Lsn(since), is_again: false }
 }
 
-fn knowing(forgotten: u64, of_node: Arc<AtomicUsize>) -> Requests {
+fn knowing(forgotten: u64, of_node: Arc<OfNode>) -> Requests {
     Requests::new(REGION, Found::since(Lsn(forgotten)), of_node)
 }
 
@@ -46,7 +46,7 @@ fn a_primary_knows_what_it_replayed_and_from_where() {
 /// Whatever is remembered: an id that was carried out is never new to who asks since before then.
 #[test]
 fn nothing_that_was_carried_out_is_taken_for_new() {
-    let of_node = Arc::new(AtomicUsize::new(MOST_OF_A_NODE));
+    let of_node = Arc::new(OfNode { requests: MOST_OF_A_NODE.into(), regions: MOST_OF_A_NODE.into() });
     let mut requests = knowing(0, of_node.clone());
     let mut forgotten = BTreeSet::new();
     for sequence in 0..500 {
@@ -65,9 +65,31 @@ fn nothing_that_was_carried_out_is_taken_for_new() {
         assert!(requests.order.len() <= LEAST_OF_A_REGION && requests.order.len() == requests.by_id.len());
     }
     assert!(forgotten.len() > 100);
-    assert_eq!(of_node.load(Relaxed), MOST_OF_A_NODE + LEAST_OF_A_REGION);
+    assert_eq!(of_node.requests.load(Relaxed), MOST_OF_A_NODE + LEAST_OF_A_REGION);
     drop(requests);
-    assert_eq!(of_node.load(Relaxed), MOST_OF_A_NODE, "what is gone is not counted");
+    assert_eq!(of_node.requests.load(Relaxed), MOST_OF_A_NODE, "what is gone is not counted");
+    assert_eq!(of_node.regions.load(Relaxed), MOST_OF_A_NODE);
+}
+
+#[test]
+fn a_busy_region_gives_way_to_one_that_comes_later() {
+    let of_node = Arc::<OfNode>::default();
+    let mut regions: Vec<Requests> = (0..4).map(|_| knowing(0, of_node.clone())).collect();
+    let mut remember = |region: usize, count: u32| {
+        for sequence in 0..count {
+            regions[region].remember(once(sequence, 0).request, Lsn(sequence.into()), effect("1"));
+        }
+        regions.iter().map(|requests| requests.order.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(remember(0, 100_000), [MOST_REQUESTS, 0, 0, 0]);
+    assert_eq!(remember(1, 100_000)[1], MOST_REQUESTS);
+    assert_eq!(remember(2, 100_000)[2], MOST_OF_A_NODE / 3, "its share, though the others have all there is");
+    assert_eq!(remember(3, 10)[3], 10);
+    remember(0, 100_000);
+    let again = remember(1, 1);
+    assert!(again[0] < MOST_REQUESTS && again[2] == MOST_OF_A_NODE / 3, "{again:?}");
+    let total: usize = again.iter().sum();
+    assert!(total <= MOST_OF_A_NODE, "{total}");
 }
 
 #[test]
