@@ -3,11 +3,11 @@
 
 use crate::address::Address;
 use crate::admin::too_late;
-use leeward_format::ServerId;
 use leeward_format::cluster::RegionMap;
-use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
 use leeward_format::table::TableName;
+use leeward_format::{DecodeError, ServerId};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -59,6 +59,18 @@ fn unasked() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")
 }
 
+/// What was read is no reply of a node that speaks as this program does.
+pub(crate) fn odd_reply(error: DecodeError) -> io::Error {
+    let why = match error.other_version() {
+        Some(found) => format!(
+            "not a node, or one of another version of Leeward: it speaks version {found} of the protocol, this program version \
+             {PROTOCOL_VERSION}; use the program of the cluster's version"
+        ),
+        None => format!("no native port of a node: {error}"),
+    };
+    io::Error::new(ErrorKind::InvalidData, why)
+}
+
 /// Says hello and asks; `hear` is told each reply until it has what it wants.
 fn converse<T>(
     address: &str,
@@ -80,8 +92,7 @@ fn converse<T>(
     stream.write_all(&out)?;
     let (mut input, mut piece) = (Vec::new(), vec![0; 64 << 10]);
     loop {
-        let odd = |error| io::Error::new(ErrorKind::InvalidData, format!("no native port of a node: {error}"));
-        while let Some((reply, bytes)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd)? {
+        while let Some((reply, bytes)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd_reply)? {
             input.drain(..bytes);
             if let Some(heard) = hear(reply)? {
                 return Ok(heard);

@@ -7,6 +7,7 @@
 
 mod rings;
 
+use crate::introduction::odd_reply;
 use crate::options::{ClientError, Traffic};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
@@ -241,7 +242,7 @@ impl Link {
                     taken += bytes;
                 }
                 Ok(None) => break,
-                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                Err(error) => return Err(odd_reply(error)),
             }
         }
         self.input.drain(..taken);

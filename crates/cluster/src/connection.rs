@@ -22,7 +22,7 @@ pub(crate) enum Broken {
     Closed,
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the peer sent bytes that are not of this protocol: {0}")]
+    #[error("the peer sent bytes that are not of this protocol: {0}{advice}", advice = advice(.0))]
     Hostile(#[from] DecodeError),
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
@@ -37,6 +37,14 @@ pub(crate) enum Broken {
     Silent,
     #[error("{0}")]
     Refused(String),
+}
+
+/// What to do about bytes that are not of this protocol, where that is known.
+fn advice(error: &DecodeError) -> &'static str {
+    match error.other_version() {
+        Some(_) => "; run the version of Leeward that the others run",
+        None => "",
+    }
 }
 
 /// The connection.

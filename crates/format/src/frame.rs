@@ -99,10 +99,28 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
+    /// Version that the other side of a connection speaks, if that is what is wrong.
+    pub fn other_version(&self) -> Option<u32> {
+        match self {
+            DecodeError::Version { found, .. } => Some(*found),
+            _ => None,
+        }
+    }
+
     /// An [`DecodeError::Invalid`] for `what`.
     pub fn invalid(what: &'static str, detail: impl Into<String>) -> DecodeError {
         DecodeError::Invalid { what, detail: detail.into() }
     }
+}
+
+/// A frame of `kind` that says nothing but the version of its kind: an answer to one of another version, before the connection ends, so
+/// that the other side hears what is spoken here. Its place in the header is the same in every version.
+pub fn version_frame(kind: FrameKind) -> [u8; FRAME_HEADER_BYTES] {
+    let mut frame = [0; FRAME_HEADER_BYTES];
+    (frame[4], frame[5]) = (kind.version(), kind as u8);
+    let crc = crc32c::crc32c(&frame[4..]);
+    frame[..4].copy_from_slice(&crc.to_le_bytes());
+    frame
 }
 
 /// Appends `body` to `out` (a `Vec<u8>` or a `BytesMut`) as one frame of `kind`.

@@ -5,6 +5,8 @@ use leeward_client::{
     Client, ClientError, ClientOptions, Introduction, NewTable, RegionMap, Session, TableOptions, introduce,
 };
 use leeward_format::ServerId;
+use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, version_frame};
+use std::io::Write;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,24 @@ fn a_port_that_takes_connections_and_says_nothing_is_no_node() {
     assert!(error.to_string().contains("no answer in time"), "{error}");
     let error = introduce(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
     assert_eq!(error.to_string(), "no answer in time");
+}
+
+#[test]
+fn a_node_of_another_version_is_called_that() {
+    let node = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = node.local_addr().expect("it is bound").to_string();
+    std::thread::spawn(move || {
+        for stream in node.incoming() {
+            let mut other = version_frame(FrameKind::Reply);
+            other[4] += 1;
+            stream.expect("it connects").write_all(&other).expect("it is read");
+        }
+    });
+    let spoken = format!("it speaks version {} of the protocol, this program version", PROTOCOL_VERSION + 1);
+    let error = introduce(&address, "test", LONG).expect_err("nobody understands it");
+    assert!(error.to_string().contains(&spoken), "{error}");
+    let error = Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("nobody understands it");
+    assert!(error.to_string().contains(&spoken), "{error}");
 }
 
 #[test]

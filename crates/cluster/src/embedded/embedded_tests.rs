@@ -4,7 +4,7 @@ use super::*;
 use crate::{Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
 use bytes::Bytes;
 use leeward_format::coordinator::{Change, CoordinatorReply, CoordinatorRequest};
-use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, version_frame, write_frame};
 use leeward_platform::Nanos;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -242,7 +242,9 @@ fn hostile_bytes_close_the_connection_and_nothing_else() {
     let mut random = fastrand::Rng::with_seed(1);
     let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(100_000).collect();
     let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
-    for bytes in [heartbeat_first, damaged, huge, wrong_kind, unknown_session, noise, http] {
+    let mut other_version = damaged.clone();
+    other_version[4] += 1;
+    for bytes in [heartbeat_first, damaged, huge, wrong_kind, unknown_session, noise, http, other_version] {
         let mut stream = TcpStream::connect(host.address()).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         // The host may close before it was told everything.
@@ -251,6 +253,10 @@ fn hostile_bytes_close_the_connection_and_nothing_else() {
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+        if bytes[4] != PROTOCOL_VERSION {
+            assert_eq!(answer, version_frame(FrameKind::CoordinatorReply), "it hears what is spoken here");
+            continue;
         }
         let told = read_frame::<CoordinatorReply>(FrameKind::CoordinatorReply, &answer, 100).unwrap();
         assert!(matches!(told, None | Some((CoordinatorReply::Unknown, _))), "{told:?}");

@@ -13,7 +13,7 @@ use crate::{Deadlines, Tree};
 use leeward_format::coordinator::{
     Change, CoordinatorError, CoordinatorOp, CoordinatorReply, CoordinatorRequest, LogEntry, SessionId,
 };
-use leeward_format::frame::{FrameKind, write_frame};
+use leeward_format::frame::{FrameKind, version_frame, write_frame};
 use leeward_platform::{BootClock, Clock, Nanos};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
@@ -210,6 +210,13 @@ impl Service {
             }
         };
         if let Err(broken) = outcome {
+            if let (Broken::Hostile(error), Some(peer)) = (&broken, self.peers.get_mut(&token))
+                && error.other_version().is_some()
+            {
+                peer.connection.queue_bytes(&version_frame(REPLY));
+                // Whoever does not read it ends as one that is told nothing.
+                peer.connection.flush().ok();
+            }
             self.drop_peer(token, &broken);
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::conversation::{Conversation, Submission};
 use crate::rings::{Ask, Door};
 use bytes::{Buf, BytesMut};
-use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, write_frame};
+use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, Reply, Request};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
@@ -173,6 +173,9 @@ impl Session {
                 None
             }
             Err(error) => {
+                if error.other_version().is_some() {
+                    self.output.extend_from_slice(&version_frame(FrameKind::Reply));
+                }
                 self.refuse(context, &error.to_string());
                 None
             }

@@ -272,6 +272,16 @@ fn broken_frames_end_the_connection_after_what_was_asked_before() {
 }
 
 #[test]
+fn a_client_of_another_version_hears_which_is_spoken() {
+    let mut wire = Wire::new();
+    let mut other = frame(&Request::Map);
+    other[4] += 1;
+    wire.feed(&other);
+    assert_eq!(wire.session.output()[..], version_frame(FrameKind::Reply));
+    assert!(!wire.session.wants_input());
+}
+
+#[test]
 fn a_batch_of_too_many_operations_is_refused() {
     let mut wire = Wire::new();
     wire.request(&ops(1, false, vec![Op::Count { region: RegionId(1) }; MAX_OPERATIONS + 1]));
