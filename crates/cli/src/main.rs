@@ -31,6 +31,7 @@ mod status;
 mod supervisor;
 mod table;
 mod text;
+mod wait;
 mod watch;
 
 use args::{Cli, Command};

@@ -4,17 +4,13 @@
 //! takes nothing back.
 
 use crate::args::Connect;
+use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::{ArgGroup, Args};
 use leeward_client::{Client, GroupConfig, RegionMap};
 use leeward_format::cluster::{Intent, RegionWish};
 use leeward_format::{RegionId, ServerId};
 use std::fmt;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How often the map is looked at.
-const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
 #[command(
@@ -157,22 +153,13 @@ impl Wait {
             println!("{what}: wished for; see `leeward status`");
             return Ok(());
         }
-        let deadline = Instant::now() + Duration::from_secs(self.patience);
-        let mut said = String::new();
-        loop {
+        let lack = || {
             let map = client.region_map()?;
-            if is_so(&map) {
-                return Ok(());
-            }
-            let now = progress(&map);
-            if now != said {
-                eprintln!("{what}: {now}");
-                said = now;
-            }
-            if Instant::now() > deadline {
-                return Err(Box::new(NotYet { what: what.into(), seconds: self.patience, now: said }));
-            }
-            thread::sleep(LOOK);
+            Ok((!is_so(&map)).then(|| progress(&map)))
+        };
+        match wait(self.patience, |now| eprintln!("{what}: {now}"), lack)? {
+            Waited::Done => Ok(()),
+            Waited::Late(now) => Err(Box::new(NotYet { what: what.into(), seconds: self.patience, now })),
         }
     }
 }

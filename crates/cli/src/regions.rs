@@ -1,11 +1,9 @@
 //! `leeward regions`: the regions of the cluster, or of one table, who has them, and how far each is.
 
 use crate::args::Connect;
-use crate::status::{PATIENCE, at_once, find, region_table};
+use crate::status::{Overview, region_table};
 use crate::{Outcome, show};
 use clap::Args;
-use leeward_bench::{NodeStatus, fetch_status};
-use leeward_client::RegionMap;
 use leeward_format::table::TableName;
 
 #[derive(Args, Debug)]
@@ -25,7 +23,8 @@ pub(crate) struct RegionsArgs {
 }
 
 pub(crate) fn run(args: &RegionsArgs) -> Outcome {
-    let mut map = find(&args.connect.connect)?.map;
+    let overview = Overview::of(&args.connect.connect)?;
+    let mut map = overview.map().into_owned();
     if let Some(table) = &args.table {
         if map.table(table).is_none() {
             return Err(format!("there is no table {table}; `leeward table list` shows which there are").into());
@@ -36,16 +35,6 @@ pub(crate) fn run(args: &RegionsArgs) -> Outcome {
         show(&(serde_json::to_string_pretty(&map.regions)? + "\n"))?;
         return Ok(true);
     }
-    let nodes = primaries(&map);
-    show(&match map.regions.is_empty() {
-        true => "no node knows of a region\n".into(),
-        false => region_table(&map, &nodes.iter().collect::<Vec<_>>()),
-    })?;
+    show(&region_table(&map, &overview.nodes()))?;
     Ok(true)
-}
-
-/// What the nodes say that answer.
-fn primaries(map: &RegionMap) -> Vec<NodeStatus> {
-    let addresses = map.servers.iter().map(|info| info.admin_address.clone()).collect();
-    at_once(addresses, |address: String| fetch_status(&address, PATIENCE).ok()).into_iter().flatten().collect()
 }

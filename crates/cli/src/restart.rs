@@ -5,25 +5,21 @@
 //! the order, and that the next one is only asked once every group has all of its members again.
 
 use crate::args::Connect;
+use crate::status::{Overview, PATIENCE};
+use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::Args;
-use leeward_bench::{NodeStatus, fetch_status};
-use leeward_client::{Client, RegionMap};
+use leeward_bench::fetch_status;
+use leeward_client::{Client, ClientError, RegionMap};
 use leeward_format::ServerId;
 use leeward_format::cluster::ServerInfo;
 use std::error::Error;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[cfg(test)]
 #[path = "restart_tests.rs"]
 mod tests;
-
-/// How often the map is looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long an admin port may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -63,7 +59,7 @@ pub(crate) fn run(args: &RestartArgs) -> Outcome {
     if let Some(lack) = lack(&map) {
         return Err(format!("{lack}: no server is restarted before that is mended; `leeward status` shows more").into());
     }
-    let servers = order(&map, &args.servers, master(&map))?;
+    let servers = order(&map, &args.servers, master(&args.connect.connect)?)?;
     for (done, info) in servers.iter().enumerate() {
         let begun = Instant::now();
         eprintln!("server {} ({} of {})", info.member.server, done + 1, servers.len());
@@ -81,11 +77,11 @@ fn seconds(since: Instant) -> f64 {
 }
 
 /// The server that is the master, as it says itself.
-fn master(map: &RegionMap) -> Option<ServerId> {
-    let is_master = |status: NodeStatus| status.is_master == Some(true);
-    let mut servers = map.servers.iter();
-    let found = servers.find(|info| fetch_status(&info.admin_address, PATIENCE).is_ok_and(is_master));
-    found.map(|info| info.member.server)
+fn master(addresses: &[String]) -> Result<Option<ServerId>, ClientError> {
+    let overview = Overview::of(addresses)?;
+    let found =
+        overview.nodes().into_iter().find(|node| node.is_master == Some(true)).map(|node| ServerId(node.server));
+    Ok(found)
 }
 
 /// The servers in the order in which they are restarted: those that are wanted, or all, the master last.
@@ -133,25 +129,18 @@ fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(),
     if !status.success() {
         return Err(format!("the command failed ({status})").into());
     }
-    let deadline = Instant::now() + Duration::from_secs(args.patience);
-    let mut said = String::new();
-    loop {
-        let lack = match client.region_map() {
+    let lack = || {
+        Ok(match client.region_map() {
             Ok(map) => match map.member(info.member.server) {
                 Some(member) if member != info.member => lack(&map),
                 Some(_) => Some("it has not ended yet".into()),
                 None => Some("it is not back yet".into()),
             },
             Err(error) => Some(error.to_string()),
-        };
-        let Some(lack) = lack else { return Ok(()) };
-        if Instant::now() > deadline {
-            return Err(format!("not back after {} s: {lack}", args.patience).into());
-        }
-        if lack != said {
-            eprintln!("  {lack}");
-            said = lack;
-        }
-        thread::sleep(LOOK);
+        })
+    };
+    match wait(args.patience, |lack| eprintln!("  {lack}"), lack)? {
+        Waited::Done => Ok(()),
+        Waited::Late(lack) => Err(format!("not back after {} s: {lack}", args.patience).into()),
     }
 }

@@ -33,8 +33,8 @@ struct Everything<'a> {
 }
 
 /// The nodes that answer at their native addresses, by their admin addresses, and the newest map that one of them has.
-pub(crate) struct Found {
-    pub(crate) map: RegionMap,
+struct Found {
+    map: RegionMap,
     admin: BTreeMap<String, u32>,
 }
 
@@ -117,7 +117,6 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
         return Ok(true);
     }
     let regions = match map {
-        Some(map) if map.regions.is_empty() => "no node knows of a region\n".into(),
         Some(map) => region_table(map, &nodes),
         None if nodes.is_empty() => String::new(),
         None => copy_table(&nodes),
@@ -128,7 +127,7 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
 }
 
 /// Asks every native address at once.
-pub(crate) fn find(addresses: &[String]) -> Result<Found, ClientError> {
+fn find(addresses: &[String]) -> Result<Found, ClientError> {
     let asked = at_once(addresses.to_vec(), |address| {
         introduce(&address, "leeward-status", PATIENCE).map_err(|error| format!("{address}: {error}"))
     });
@@ -152,7 +151,7 @@ pub(crate) fn find(addresses: &[String]) -> Result<Found, ClientError> {
 }
 
 /// `ask` for each of `all`, each on a thread of its own: one that does not answer must not hold up the others.
-pub(crate) fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
+fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
     let ask = &ask;
     thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || ask(one))).collect();
@@ -232,6 +231,9 @@ fn node_table(mut rows: Vec<NodeRow>) -> String {
 
 /// A line a region, and what some of them wait for.
 pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
+    if map.regions.is_empty() {
+        return "no node knows of a region\n".into();
+    }
     let of_primary = |group: &GroupConfig| {
         let primary = group.primary?.server;
         let node = nodes.iter().find(|node| ServerId(node.server) == primary)?;
