@@ -4,7 +4,11 @@
 use super::{ANSWER_WITHIN, Cluster, NAME};
 use leeward_client::{Op, OpResult, ask_node, introduce};
 use leeward_format::ServerId;
-use leeward_format::cluster::{Intent, RegionWish};
+use leeward_format::cluster::{GroupConfig, Intent, RegionWish};
+
+const NOBODY: &str = "nobody is there to ask";
+/// Regions that the table may have before it is not divided any more.
+const MOST_REGIONS: usize = 24;
 
 impl Cluster {
     /// Asks one server after the other; answers whether one has done it.
@@ -13,14 +17,28 @@ impl Cluster {
         self.addresses().iter().any(|address| matches!(ask(address), Ok(OpResult::Done)))
     }
 
+    /// The table's regions, as somebody knows them.
+    fn groups(&self) -> Option<Vec<GroupConfig>> {
+        let mut maps = self.addresses().into_iter().filter_map(|address| introduce(&address, NAME, ANSWER_WITHIN).ok());
+        maps.next().map(|node| node.map.regions_of(&self.plan.table.name).to_vec())
+    }
+
+    /// Wishes for one region to become two, in the middle of what it has; answers what was wished for, for people.
+    pub(crate) fn split(&self, target: usize) -> String {
+        let Some(groups) = self.groups() else { return NOBODY.into() };
+        if groups.len() >= MOST_REGIONS {
+            return format!("there are {} regions already", groups.len());
+        }
+        let Some(group) = groups.get(target % groups.len().max(1)) else { return NOBODY.into() };
+        let heard = self.wish(Op::Wish { region: group.region, wish: RegionWish::Split { at: None } });
+        format!("region {} of {}{}", group.region, groups.len(), if heard { "" } else { " (not heard)" })
+    }
+
     /// Wishes for another primary of one region, or of all; answers what was wished for, for people.
     pub(crate) fn hand_over(&self, target: usize, all: bool) -> String {
-        let maps = self.addresses().into_iter().filter_map(|address| introduce(&address, NAME, ANSWER_WITHIN).ok());
-        let Some(map) = maps.map(|node| node.map).next() else { return "nobody is there to ask".into() };
-        let groups = map.regions_of(&self.plan.table.name);
+        let Some(groups) = self.groups() else { return NOBODY.into() };
         let mut wished = Vec::new();
-        for (at, group) in groups.iter().enumerate().filter(|(at, _)| all || at % groups.len() == target % groups.len())
-        {
+        for (at, group) in groups.iter().enumerate().filter(|(at, _)| all || *at == target % groups.len()) {
             let heirs: Vec<ServerId> = group.backups.iter().map(|member| member.server).collect();
             let Some(heir) = heirs.get((target + at) % heirs.len().max(1)) else { continue };
             let heard = self.wish(Op::Wish { region: group.region, wish: RegionWish::Primary(*heir) });

@@ -40,6 +40,8 @@ pub enum FaultKind {
     HandOver,
     /// Operators drain a server, and take it back.
     Drain,
+    /// Operators have a region divided.
+    Split,
 }
 
 /// Two faults of one class do not strike at the same time.
@@ -66,7 +68,7 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 17] = [
+    pub const ALL: [FaultKind; 18] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -84,6 +86,7 @@ impl FaultKind {
         FaultKind::Restart,
         FaultKind::HandOver,
         FaultKind::Drain,
+        FaultKind::Split,
     ];
 
     /// As users write it.
@@ -143,6 +146,7 @@ impl FaultKind {
                 ("hand-over", "another primary is wished for, of a region or of all", Class::Operator, Need::Nothing)
             }
             FaultKind::Drain => ("drain", "a server is drained, and taken back", Class::Operator, Need::SpareServer),
+            FaultKind::Split => ("split", "a region becomes two", Class::Operator, Need::Nothing),
         }
     }
 }
