@@ -24,7 +24,7 @@ use leeward_platform::Pool;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Weak};
 
 mod buffer;
@@ -137,6 +137,8 @@ pub struct Memory {
 struct Regions {
     /// L0s that take writes.
     active: Mutex<Vec<Weak<L0Lease>>>,
+    /// How often L0s were asked to freeze.
+    asks: AtomicU64,
     turns: Mutex<Turns>,
 }
 
@@ -259,7 +261,13 @@ impl Memory {
         {
             bytes -= largest.bytes().min(bytes);
             largest.ask();
+            self.regions.asks.fetch_add(1, Release);
         }
+    }
+
+    /// How often L0s were asked to freeze for the sake of others.
+    pub(crate) fn asks(&self) -> u64 {
+        self.regions.asks.load(Acquire)
     }
 
     /// How near L0s are to the limit at which writers wait: 0 up to their share, 1 at the limit, more beyond.

@@ -418,6 +418,11 @@ impl Volume {
         Ok(with(state, &|segment| registry.sharing(owner.region, segment)))
     }
 
+    /// A number that is another whenever some [`Region::is_called`](crate::Region::is_called) that was not.
+    pub fn calls(&self) -> u64 {
+        self.memory().asks().wrapping_add(self.sharing_serial())
+    }
+
     /// A number that is another whenever regions may share other segments, or other parts of them are live.
     pub(crate) fn sharing_serial(&self) -> u64 {
         self.registry.lock().sharing_serial()

@@ -261,6 +261,10 @@ impl Backup {
     pub fn is_idle(&self) -> bool {
         self.busy.is_none()
     }
+    /// Nothing waits to be done, and no office waits for a promise to run out.
+    pub fn is_at_rest(&self) -> bool {
+        self.busy.is_none() && self.queue.is_empty() && self.waiting.is_none()
+    }
     /// The buffers that the primary writes into, for the work to be done.
     pub fn mounted(&self) -> Option<&Arc<Mounted>> {
         self.mounted.as_ref()

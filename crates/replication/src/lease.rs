@@ -71,6 +71,36 @@ impl Lease {
     }
 }
 
+/// How time passed for this process, by the moments at which it looked. What others did not do while it stood still says nothing of
+/// them.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    looked: Nanos,
+    since: Nanos,
+}
+
+impl Attention {
+    /// It looks for the first time.
+    pub fn new(now: Nanos) -> Attention {
+        Attention { looked: now, since: now }
+    }
+    /// It looks again. If it did not for longer than `gap`, it begins anew.
+    pub fn look(&mut self, now: Nanos, gap: Nanos) {
+        if now - self.looked > gap {
+            self.since = now;
+        }
+        self.looked = now;
+    }
+    /// Since when it has looked without a gap.
+    pub fn since(&self) -> Nanos {
+        self.since
+    }
+    /// It has looked whenever `other` did.
+    pub fn follow(&mut self, other: Attention) {
+        *self = Attention { looked: self.looked.max(other.looked), since: self.since.max(other.since) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +136,21 @@ mod tests {
         }
         grants.void(REGION, Epoch(4));
         assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_none());
+    }
+
+    #[test]
+    fn a_pause_begins_the_attention_anew() {
+        let (second, gap) = (Nanos::from_secs(1), Nanos::from_millis(150));
+        let mut attention = Attention::new(second);
+        attention.look(second + gap, gap);
+        assert_eq!(attention.since(), second);
+        let mut resting = attention;
+        let late = second + gap + gap + Nanos(1);
+        attention.look(late, gap);
+        assert_eq!(attention.since(), late);
+        resting.follow(attention);
+        resting.look(late + gap, gap);
+        assert_eq!(resting.since(), late);
     }
 
     #[test]

@@ -46,6 +46,13 @@ pub struct Timing {
     pub answer_patience: Nanos,
 }
 
+impl Timing {
+    /// A member that has not renewed its promise for so long may be about to break it.
+    pub fn renewal_patience(&self) -> Nanos {
+        self.lease_interval + self.lease_interval
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Timing {

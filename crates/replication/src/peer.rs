@@ -474,6 +474,14 @@ impl Peer {
         }
         now - self.heard
     }
+    /// It is in sync, over a link that is up, has everything up to `last`, and is owed nothing.
+    pub fn is_at_rest(&self, last: Lsn) -> bool {
+        let is_told = self.ships_index || self.told_commit >= last;
+        let is_in_sync = self.link_up && self.state == PeerState::InSync && !self.is_silent;
+        let owes =
+            |session: &Session| session.is_behind() || session.mirror.owes_answer() || session.ship.owes_answer();
+        is_in_sync && is_told && self.confirmed() >= last && self.session.as_ref().is_some_and(|session| !owes(session))
+    }
     /// Since when it is in sync over a link that is up; `None`: it is not.
     pub fn in_sync_since(&self) -> Option<Nanos> {
         (self.link_up && self.state == PeerState::InSync).then_some(self.in_sync_since)

@@ -12,9 +12,10 @@
 
 mod departure;
 mod division;
+mod rest;
 
 use crate::Timing;
-use crate::lease::Lease;
+use crate::lease::{Attention, Lease};
 use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
@@ -78,9 +79,7 @@ pub struct Primary {
     timing: Timing,
     peers: BTreeMap<ServerId, Peer>,
     lease: Lease,
-    /// When time passed last, and since when it has done so without a gap.
-    ticked: Nanos,
-    awake_since: Nanos,
+    attention: Attention,
     next_session: u64,
     /// Everything up to here is committed.
     committed: Lsn,
@@ -106,8 +105,7 @@ impl Primary {
             timing,
             peers: BTreeMap::new(),
             lease: Lease::default(),
-            ticked: now,
-            awake_since: now,
+            attention: Attention::new(now),
             next_session: 1,
             committed: Lsn(0),
             intent: None,
@@ -319,10 +317,7 @@ impl Primary {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
-        if now - self.ticked > self.timing.lease_interval {
-            self.awake_since = now;
-        }
-        self.ticked = now;
+        self.attention.look(now, self.timing.lease_interval);
         let failed = self.give_up_the_silent(now);
         let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
         // With a quorum, who has the least first: what is committed, enough of the others have.
@@ -357,11 +352,15 @@ impl Primary {
     /// be reached. It leaves before its last promise has ended and all answers wait for it, where enough others are there.
     /// This node's own pauses say nothing of others; and with a quorum, nobody waits for one.
     fn breaks_promises(&self, now: Nanos, server: ServerId) -> bool {
-        let peer = &self.peers[&server];
-        let Some(in_sync_since) = peer.in_sync_since().filter(|_| peer.counted) else { return false };
-        let sign = self.lease.asked(server, &self.timing).max(in_sync_since).max(self.awake_since);
+        let Some(sign) = self.last_sign(&self.peers[&server]) else { return false };
         let (in_sync, needed) = self.in_sync();
         self.options.quorum.is_none() && in_sync > needed && now - sign > self.timing.promise_patience
+    }
+
+    /// Since when a member that is in sync may have not renewed its promise.
+    fn last_sign(&self, peer: &Peer) -> Option<Nanos> {
+        let in_sync_since = peer.in_sync_since().filter(|_| peer.counted)?;
+        Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.attention.since()))
     }
 
     /// What this primary took over was made durable before it was made; where it had to hear of others, they have it now, too.

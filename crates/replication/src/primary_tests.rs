@@ -111,7 +111,7 @@ impl Group {
         }
     }
 
-    fn link(&mut self, member: Member, up: bool) {
+    pub(super) fn link(&mut self, member: Member, up: bool) {
         self.primary.link(self.now, member.server, up);
         self.primary.begin_sessions(self.now, |_, _| Ok(()));
     }

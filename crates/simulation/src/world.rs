@@ -123,6 +123,8 @@ pub(crate) struct World {
     promotions: BTreeMap<RegionId, (u32, u32)>,
     /// The regions that were there, and what was found wrong with their bounds.
     bounds: Bounds,
+    /// The first time that a node was late, since nothing had woken a region.
+    forgotten: Option<String>,
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
@@ -166,6 +168,7 @@ impl World {
             trouble: Trouble::default(),
             promotions: BTreeMap::new(),
             bounds: Bounds::default(),
+            forgotten: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
         }
@@ -191,7 +194,7 @@ impl World {
         }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
-        let failure = self.judge().err();
+        let failure = self.judge().err().or(self.forgotten.take());
         Report {
             seed: self.seed,
             character: self.character.name(),

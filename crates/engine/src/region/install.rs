@@ -38,6 +38,19 @@ impl Region {
             || lane != Lane::L0s && (self.picker.lock().sweep_rests(now) || self.must_look_at_sharing())
     }
 
+    /// Nothing is to be synced, prepared or merged, until something is appended or [`Region::is_called`].
+    pub fn is_at_rest(&self, now: UnixMs) -> bool {
+        !self.is_unsynced() && !self.wants_tails() && !self.waits_for_time(Lane::Any, now) && !self.is_called()
+    }
+
+    /// Other regions want something of it: its L0 has memory that they need, or what they share is to be looked at. See
+    /// [`Volume::calls`](crate::Volume::calls).
+    pub fn is_called(&self) -> bool {
+        let view = self.view.load();
+        let active = view.version.active();
+        active.is_asked_to_freeze() && !active.is_empty() || self.must_look_at_sharing()
+    }
+
     /// [`Region::next_compaction`], which no L0 waits for.
     pub fn next_compaction_at_once(&self, now: UnixMs) -> Option<Compaction> {
         self.pick_compaction(Lane::Any, 1, now)

@@ -244,8 +244,11 @@ impl Slot {
         }
     }
 
-    fn unborn(&mut self) -> Option<Unborn> {
-        self.serving().and_then(|serving| serving.unborn)
+    fn unborn(&self) -> Option<Unborn> {
+        match &self.holding {
+            Holding::Serving(serving) => serving.unborn,
+            _ => None,
+        }
     }
 }
 
@@ -367,7 +370,9 @@ impl Node {
 
     /// Gives up unborn children that nobody stands still for any more.
     pub(super) fn end_unborn(&mut self, now: Nanos) {
-        let unborn = self.slots.values_mut().filter_map(|slot| Some((slot.id, slot.unborn()?)));
+        // These do not rest.
+        let restless = self.rest.looked_at().iter();
+        let unborn = restless.filter_map(|child| Some((*child, self.slots.get(child)?.unborn()?)));
         for (child, Unborn { parent, term, .. }) in unborn.collect::<Vec<_>>() {
             let parent = self.slots.get_mut(&parent).and_then(Slot::serving);
             let is_awaited = parent.is_some_and(|serving| serving.term == term && serving.is_awaiting(child));

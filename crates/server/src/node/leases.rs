@@ -1,11 +1,74 @@
 //! Promises between this node and the others: asked for where it is primary, given where it is a backup.
+//!
+//! Each server is asked for those of all regions in one message. So regions that rest ([`super::rest`]) need not be looked at for
+//! promises that are not renewed: the server does not answer, or its answer lacks them.
 
 use super::slot::Slot;
 use super::{Context, Node};
 use leeward_format::control::Control;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_replication::Timing;
+use leeward_replication::lease::Attention;
 use std::collections::BTreeMap;
+
+/// What was asked of a server last.
+#[derive(Debug, Default)]
+struct Asked {
+    sent: Nanos,
+    regions: Vec<(RegionId, Epoch)>,
+    /// When the last question was asked that it answered; or when it was asked first.
+    answered: Nanos,
+}
+
+/// What this node, where it is primary, was promised.
+#[derive(Debug)]
+pub(super) struct Promises {
+    asked: BTreeMap<ServerId, Asked>,
+    asked_at: Nanos,
+    attention: Attention,
+}
+
+impl Promises {
+    pub(super) fn new(now: Nanos) -> Promises {
+        Promises { asked: BTreeMap::new(), asked_at: Nanos::ZERO, attention: Attention::new(now) }
+    }
+
+    /// How this node has looked at what it was promised.
+    pub(super) fn attention(&self) -> Attention {
+        self.attention
+    }
+
+    /// These are asked, and nobody else.
+    fn ask(&mut self, now: Nanos, wanted: &BTreeMap<ServerId, Vec<(RegionId, Epoch)>>) {
+        self.asked_at = now;
+        let mut before = std::mem::take(&mut self.asked);
+        for (server, regions) in wanted {
+            let answered = before.remove(server).map_or(now, |asked| asked.answered);
+            self.asked.insert(*server, Asked { sent: now, regions: regions.clone(), answered });
+        }
+    }
+
+    /// A server has promised for `regions` when it was asked at `sent`; answers for which it has not.
+    fn answered(&mut self, from: ServerId, sent: Nanos, regions: &[(RegionId, Epoch)]) -> Vec<RegionId> {
+        let Some(asked) = self.asked.get_mut(&from) else { return Vec::new() };
+        asked.answered = asked.answered.max(sent.min(asked.sent));
+        if sent != asked.sent || regions.len() == asked.regions.len() {
+            return Vec::new();
+        }
+        // In the order in which they were asked for.
+        let mut promised = regions.iter().peekable();
+        asked.regions.iter().filter(|one| promised.next_if_eq(one).is_none()).map(|(region, _)| *region).collect()
+    }
+
+    /// Time passes; answers whether some server lets promises run out.
+    fn look(&mut self, now: Nanos, timing: &Timing) -> bool {
+        self.attention.look(now, timing.lease_interval);
+        let begun = self.attention.since();
+        let is_late = |asked: &Asked| now - asked.answered.max(begun) > timing.renewal_patience();
+        self.asked.values().any(is_late)
+    }
+}
 
 impl Context {
     /// Asks `server` for its promises to this node as the primary of `regions`.
@@ -16,8 +79,18 @@ impl Context {
 }
 
 impl Node {
-    /// Asks every peer of every region that this node serves.
-    pub(super) fn ask_for_leases(&mut self) {
+    /// Time passes: where promises are not renewed, each region looks at its own.
+    pub(super) fn look_at_promises(&mut self, now: Nanos) {
+        if self.promises.look(now, &self.context.timing) {
+            self.wake_all(now);
+        }
+    }
+
+    /// Asks every peer of every region that this node serves, if it is time to.
+    pub(super) fn ask_for_leases(&mut self, now: Nanos) {
+        if now - self.promises.asked_at < self.context.timing.lease_interval {
+            return;
+        }
         let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
         for slot in self.slots.values_mut() {
             let id = slot.id;
@@ -28,6 +101,7 @@ impl Node {
                 }
             }
         }
+        self.promises.ask(now, &wanted);
         for (server, regions) in wanted {
             self.context.ask_lease(server, regions);
         }
@@ -54,12 +128,21 @@ impl Node {
 
     /// A backup promised.
     pub(super) fn lease_granted(&mut self, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
+        let refused = self.promises.answered(from, Nanos(sent), &regions);
+        self.touched.extend(refused.into_iter().filter(|region| self.rest.is_resting(*region)));
         for (region, term) in regions {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
             if let Some(serving) = serving.filter(|serving| serving.term == term) {
                 serving.primary.lease_granted(from, Nanos(sent));
-                self.touched.insert(region);
+                // No answer waits for it where it rests.
+                if !self.rest.is_resting(region) {
+                    self.touched.insert(region);
+                }
             }
         }
     }
 }
+
+#[cfg(test)]
+#[path = "leases_tests.rs"]
+mod tests;

@@ -31,14 +31,17 @@ impl Node {
     /// that it made way for die before they took over, it comes back.
     pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
         let me = self.context.me;
-        let mine = self.slots.values().filter(|slot| slot.config.as_ref().is_some_and(|c| c.primary == Some(me)));
+        let is_mine = |slot: &&Slot| slot.config.as_ref().is_some_and(|config| config.primary == Some(me));
+        // What is broken does not rest.
+        let mut restless = self.rest.looked_at().iter().filter_map(|region| self.slots.get(region)).filter(is_mine);
         let is_broken =
-            self.context.volume.is_failed() || mine.clone().any(|slot| matches!(slot.holding, Holding::Broken(_)));
+            self.context.volume.is_failed() || restless.any(|slot| matches!(slot.holding, Holding::Broken(_)));
         let is_withdrawn = self.context.agent.is_withdrawn();
         if !is_broken && !is_withdrawn {
             return;
         }
         let view = self.context.agent.view();
+        let mine = self.slots.values().filter(is_mine);
         let has_heir = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
         let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_heir(config));
         if is_withdrawn != is_needed {
@@ -76,6 +79,9 @@ impl Node {
             }
         }
         let changed = self.context.agent.take_changed();
+        if !changed.tables.is_empty() || changed.servers {
+            self.wake_all(now);
+        }
         if changed.servers {
             self.look_for_twin(now);
             if self.has_joined && self.twin.is_none() {

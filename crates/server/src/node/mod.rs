@@ -10,7 +10,7 @@
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
 //! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
-//! - `wishes`: who should leave. - `leases`: promises, asked for and given.
+//! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given.
 //! - `load`: what it has to do, as the master is told. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
@@ -35,6 +35,7 @@ mod presence;
 mod proof;
 mod report;
 mod requests;
+mod rest;
 mod serving;
 mod slot;
 mod stand_still;
@@ -51,6 +52,7 @@ use forward::{Forwarding, Naming, Unrouted, Way};
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
+use leases::Promises;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
@@ -70,6 +72,7 @@ use load::LoadReports;
 use membership::Proposer;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use presence::Presence;
+use rest::Rest;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,6 +83,9 @@ use wall::Wall;
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
+
+/// How often it is looked at how much has come over the fabric, while little does; otherwise at each tick.
+const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 
 /// What the regions of a node share.
 struct Context {
@@ -139,16 +145,20 @@ pub struct Node {
     forwarding: Forwarding,
     flush_interval: Nanos,
     surplus_after: Nanos,
-    leases_asked: Nanos,
     loads: LoadReports,
     tails_saved: Nanos,
     /// Bytes that had come over the fabric then.
     received_at_save: u64,
+    /// Bytes that had come when that was looked at last, and when it is to be looked at again.
+    received: u64,
+    look_at_received: Nanos,
     answers: Vec<Answer>,
     /// Regions to which something has happened in this turn.
     touched: BTreeSet<RegionId>,
     /// Something has happened that may concern every region.
     look_at_all: bool,
+    rest: Rest,
+    promises: Promises,
     /// What the coordinator said in this turn is not followed yet.
     has_heard_coordinator: bool,
     presence: Presence,
@@ -194,13 +204,16 @@ impl Node {
             forwarding: Forwarding::new(me),
             flush_interval: parts.timing.flush_interval,
             surplus_after: parts.timing.surplus_after,
-            leases_asked: Nanos::ZERO,
             loads: LoadReports::new(parts.timing.load_interval),
             tails_saved: Nanos::ZERO,
             received_at_save: 0,
+            received: 0,
+            look_at_received: Nanos::ZERO,
             answers: Vec::new(),
             touched: BTreeSet::new(),
             look_at_all: true,
+            rest: Rest::default(),
+            promises: Promises::new(now),
             has_heard_coordinator: false,
             presence: Presence::new(now),
             surplus: Surplus::default(),
@@ -229,8 +242,10 @@ impl Node {
                 self.has_heard_coordinator = true;
             }
             Input::Job(done) => {
-                // Other regions may have waited for the memory of its compaction.
-                self.look_at_all |= matches!(done.outcome, Outcome::Installed { .. });
+                if matches!(done.outcome, Outcome::Installed { .. }) {
+                    // Other regions may have waited for the memory of its compaction.
+                    self.touched.extend(self.rest.restless(self.slots.keys()));
+                }
                 self.touched.insert(done.region);
                 self.job_done(now, done.region, done.outcome);
             }
@@ -258,17 +273,13 @@ impl Node {
             self.context.agent.tick(now);
             self.follow_cluster(now);
         }
-        let touched = std::mem::take(&mut self.touched);
-        let regions: Vec<RegionId> = match std::mem::take(&mut self.look_at_all) {
-            true => self.slots.keys().copied().collect(),
-            false => touched.into_iter().collect(),
-        };
-        for region in regions {
+        for region in self.wake_touched(now) {
             self.end_turn_of(now, region);
             if self.call_in(now, region) {
                 self.end_turn_of(now, region);
             }
         }
+        self.let_rest(now);
         while !self.answers.is_empty() {
             for (to, result) in std::mem::take(&mut self.answers) {
                 match to {
@@ -316,37 +327,49 @@ impl Node {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn tick(&mut self, now: Nanos) {
-        self.look_at_all = true;
         self.context.agent.tick(now);
         self.follow_cluster(now);
         self.look_for_absence(now);
-        let save_tails = self.is_time_to_save(now);
-        for slot in self.slots.values_mut() {
-            if let Some(serving) = slot.serving() {
-                serving.primary.tick(now, serving.region.commit());
-                serving.expire(now, &mut self.answers);
-                slot.act_as_primary(&mut self.context);
-            }
-            slot.backup.join_when_allowed(now, &self.context.grants);
-            if let Some(durably) = save_tails {
-                slot.backup.save_tails(durably);
-            }
-            slot.build(&mut self.context);
-            slot.act_as_backup(&mut self.context);
-            slot.reconcile(now, &mut self.context, &mut self.answers);
-            slot.follow_wishes(&self.context);
-            slot.waiting.expire(now, slot.id, &mut self.answers);
+        self.look_at_promises(now);
+        self.save_tails(now);
+        for region in self.end_rests(now) {
+            self.look_at(now, region);
         }
         self.clear_surplus(now);
         self.end_unborn(now);
         self.withdraw_if_broken(now);
-        if now - self.leases_asked >= self.context.timing.lease_interval {
-            self.leases_asked = now;
-            self.ask_for_leases();
-        }
+        self.ask_for_leases(now);
         self.report_load(now);
         self.answers.extend(self.forwarding.expire(now));
         self.route_again(now);
+    }
+
+    /// Time passes for a region that is not at rest.
+    fn look_at(&mut self, now: Nanos, region: RegionId) {
+        let Some(slot) = self.slots.get_mut(&region) else { return };
+        if let Some(serving) = slot.serving() {
+            serving.primary.tick(now, serving.region.commit());
+            serving.expire(now, &mut self.answers);
+            slot.act_as_primary(&mut self.context);
+        }
+        slot.backup.join_when_allowed(now, &self.context.grants);
+        slot.build(&mut self.context);
+        slot.act_as_backup(&mut self.context);
+        slot.reconcile(now, &mut self.context, &mut self.answers);
+        slot.follow_wishes(&self.context);
+        slot.waiting.expire(now, slot.id, &mut self.answers);
+    }
+
+    /// Has copies save what is in their mirror buffers, if it is time to.
+    fn save_tails(&mut self, now: Nanos) {
+        let Some(durably) = self.is_time_to_save(now) else { return };
+        for slot in self.slots.values_mut() {
+            slot.backup.save_tails(durably);
+            slot.act_as_backup(&mut self.context);
+            if !slot.backup.is_idle() {
+                self.touched.insert(slot.id);
+            }
+        }
     }
 
     fn route_again(&mut self, now: Nanos) {
@@ -358,13 +381,20 @@ impl Node {
     /// Whether backups should save what is in their mirror buffers, and if so whether durably: in time, and before more has come
     /// in than mirrors may have of the memory.
     fn is_time_to_save(&mut self, now: Nanos) -> Option<bool> {
-        let received = self.context.fabric.counters().bytes_received;
         let durably = now - self.tails_saved >= self.flush_interval;
+        if !durably && now < self.look_at_received {
+            return None;
+        }
+        // To count what came into so many pieces of memory is not for nothing.
+        let (received, share) =
+            (self.context.fabric.counters().bytes_received, self.context.volume.memory().share(Purpose::Mirrors));
+        let before = std::mem::replace(&mut self.received, received);
+        if received.saturating_sub(before) <= share / 64 {
+            self.look_at_received = now + QUIET_LOOK;
+        }
         if durably {
             self.tails_saved = now;
-        } else if received.saturating_sub(self.received_at_save)
-            <= self.context.volume.memory().share(Purpose::Mirrors) / 4
-        {
+        } else if received.saturating_sub(self.received_at_save) <= share / 4 {
             return None;
         }
         self.received_at_save = received;
@@ -440,6 +470,7 @@ impl Node {
                 }
                 self.surplus.is_asked_for(now, region);
                 let slot = self.slots.get_mut(&region).expect("it is there by now");
+                self.touched.insert(region);
                 let office = Office { primary: from, term, session };
                 slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
             }

@@ -44,6 +44,7 @@ impl Node {
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
+            unforeseen: self.unforeseen(),
             cpu: CpuStatus::default(),
         }
     }

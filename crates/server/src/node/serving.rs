@@ -135,9 +135,9 @@ pub(super) struct Serving {
     flushed_below: [u64; 2],
     preparing: bool,
     syncing: bool,
-    unsynced_since: Option<Nanos>,
+    pub(super) unsynced_since: Option<Nanos>,
     /// Upkeep failed, without harm to the volume (it is full, or a read failed): it is tried again then.
-    rest_until: Nanos,
+    pub(super) rest_until: Nanos,
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
     next_index: [u64; 2],
     pins: BTreeMap<ServerId, Arc<PinnedBase>>,

@@ -103,7 +103,7 @@ impl Serving {
     }
 
     /// Nothing that was begun is left: every answer has left, and no job runs.
-    fn is_drained(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         let has_ended = self.locked.is_empty() && self.pending.is_empty() && self.stalled.is_empty();
         let has_answered = self.held.is_empty() && self.answers.is_empty();
         has_ended && has_answered && self.lookups.is_none() && self.jobs == 0

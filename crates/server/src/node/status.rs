@@ -45,6 +45,9 @@ pub struct NodeStatus {
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
     pub forwarded: u64,
+    /// See [`super::Node::unforeseen`].
+    #[serde(default)]
+    pub unforeseen: u64,
     /// What its CPU time is spent on.
     #[serde(default)]
     pub cpu: CpuStatus,

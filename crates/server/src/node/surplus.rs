@@ -76,6 +76,7 @@ impl Node {
             && let Some(slot) = self.slots.get_mut(&region)
         {
             slot.end(&mut self.context, &mut self.answers);
+            self.touched.insert(region);
         }
     }
 
@@ -137,6 +138,7 @@ impl Node {
         let is_empty = |slot: &Slot| slot.is_at_rest() && !slot.has_copy() && slot.waiting.is_empty();
         if self.slots.get(&region).is_some_and(|slot| is_empty(slot) && !is_member(slot)) {
             self.slots.remove(&region);
+            self.wake(self.context.now, region);
             self.surplus.copies.remove(&region);
             self.surplus.was_member.remove(&region);
         }

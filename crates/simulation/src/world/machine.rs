@@ -204,6 +204,11 @@ impl World {
         running.set_wall(wall(self.now, ahead));
         running.handle(now, input);
         running.finish_batch(now, &mut outbox);
+        if running.unforeseen() > 0 && self.forgotten.is_none() {
+            let when = self.now.as_millis();
+            self.forgotten =
+                Some(format!("at {when} ms node {node} had something to do for an idle region that nothing had told"));
+        }
         self.after_turn(node, outbox);
     }
 
