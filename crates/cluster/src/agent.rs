@@ -498,7 +498,7 @@ impl Agent {
         let path = ClusterPath::Server(self.me.member.server);
         let holder = self.view.server(self.me.member.server).map(|info| info.member);
         match self.is_withdrawn {
-            false => self.hold(path, holder, encode_value(&self.me)),
+            false => self.hold(path, holder, |agent| encode_value(&agent.me)),
             true => self.let_go(path, holder),
         }
     }
@@ -517,7 +517,7 @@ impl Agent {
             return self.let_go(ClusterPath::Master, self.view.master());
         }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
-            self.hold(ClusterPath::Master, self.view.master(), encode_value(&self.me.member));
+            self.hold(ClusterPath::Master, self.view.master(), |agent| encode_value(&agent.me.member));
         }
     }
 
@@ -528,13 +528,13 @@ impl Agent {
 
     /// Makes an ephemeral path that nobody holds. One held by an earlier life of this server is removed first. One held
     /// by this life, or by a process with another volume (or a copy of this one), stays: it vanishes with its session.
-    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: bytes::Bytes) {
+    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: impl FnOnce(&Agent) -> bytes::Bytes) {
         if !self.is_free(&path) {
             return;
         }
         let text = path.to_string();
         let op = match holder {
-            None => CoordinatorOp::Create { path: text, value, ephemeral: true },
+            None => CoordinatorOp::Create { path: text, value: value(self), ephemeral: true },
             Some(holder) if self.is_earlier_life(holder) => {
                 CoordinatorOp::Delete { path: text, version: self.view.version_of(&path) }
             }
