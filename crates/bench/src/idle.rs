@@ -1,6 +1,6 @@
 //! What processes spend while nobody asks anything of them. One thread, which sleeps in between.
 
-use crate::process::{ProcessSpent, seconds};
+use crate::process::{ProcessSpent, memory_bytes, seconds};
 use crate::ycsb::BenchError;
 use serde::Serialize;
 use std::fmt;
@@ -30,6 +30,8 @@ pub struct IdleProcess {
     pub system_seconds: f64,
     /// Bytes written to devices, and pages of files made dirty.
     pub written_bytes: Option<u64>,
+    /// Bytes that are resident at the end and not the page cache's.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Watches these processes (name and id) for `time`. The kernel counts in hundredths of a second: use tens of seconds.
@@ -42,13 +44,15 @@ pub fn idle(processes: &[(String, u32)], time: Duration) -> Result<IdleReport, B
     thread::sleep(time);
     let (after, elapsed) = (look()?, started.elapsed().as_secs_f64());
     let of = |before: Option<u64>, after: Option<u64>| Some(after? - before?);
-    let each = processes.iter().zip(before.iter().zip(&after));
+    let memory: Vec<Option<u64>> = processes.iter().map(|(_, pid)| memory_bytes(*pid)).collect();
+    let each = processes.iter().zip(&memory).zip(before.iter().zip(&after));
     let processes: Vec<IdleProcess> = each
-        .map(|((name, _), (before, after))| IdleProcess {
+        .map(|(((name, _), memory), (before, after))| IdleProcess {
             name: name.clone(),
             user_seconds: of(before.user_ticks, after.user_ticks).map_or(0.0, seconds),
             system_seconds: of(before.system_ticks, after.system_ticks).map_or(0.0, seconds),
             written_bytes: of(before.written_bytes, after.written_bytes),
+            memory_bytes: *memory,
         })
         .collect();
     let cpu: f64 = processes.iter().map(|process| process.user_seconds + process.system_seconds).sum();
@@ -65,9 +69,11 @@ fn spent(name: &str, pid: u32) -> Result<ProcessSpent, BenchError> {
 
 impl fmt::Display for IdleReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for IdleProcess { name, user_seconds, system_seconds, written_bytes } in &self.processes {
-            let written = written_bytes.map_or_else(|| "-".into(), |bytes| format!("{} KiB", bytes >> 10));
-            writeln!(f, "{name:<24} {user_seconds:.2} s user, {system_seconds:.2} s system, {written} written")?;
+        for IdleProcess { name, user_seconds, system_seconds, written_bytes, memory_bytes } in &self.processes {
+            let kib = |bytes: &Option<u64>| bytes.map_or_else(|| "-".into(), |bytes| format!("{} KiB", bytes >> 10));
+            let (written, memory) = (kib(written_bytes), kib(memory_bytes));
+            write!(f, "{name:<12} {user_seconds:.2} s user, {system_seconds:.2} s system, ")?;
+            writeln!(f, "{written} written, {memory} of memory")?;
         }
         let IdleReport { seconds, percent_of_a_core, .. } = self;
         writeln!(f, "idle: {percent_of_a_core:.2} % of one core over {seconds:.0} s")

@@ -1,13 +1,14 @@
 //! `leeward bench`: runs the benchmark, with a cluster of its own if asked, and writes its report.
 
 use crate::Outcome;
-use crate::args::{BenchArgs, Benchmark, Fabric, IdleArgs, TableArgs, YcsbArgs};
+use crate::args::{BenchArgs, Benchmark, Fabric, TableArgs, YcsbArgs};
+use crate::idle;
 use crate::ports::Ports;
 use crate::replication;
 use crate::routes;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
-use leeward_bench::{DevCluster, Options, even_split_points, idle, ycsb};
+use leeward_bench::{DevCluster, Options, even_split_points, ycsb};
 use serde::Serialize;
 use std::error::Error;
 use std::fs;
@@ -20,33 +21,13 @@ use std::time::Duration;
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     match &args.benchmark {
         Benchmark::Ycsb(args) => run_ycsb(args),
-        Benchmark::Idle(args) => run_idle(args),
+        Benchmark::Idle(args) => idle::run(args),
         Benchmark::Routes(args) => routes::run(args),
         Benchmark::Replication(args) => replication::run(args),
         Benchmark::Faults(args) => replication::run_faults(args),
         Benchmark::Pauses(args) => replication::run_pauses(args),
         Benchmark::Moves(args) => replication::run_moves(args),
     }
-}
-
-/// Time for a cluster that has just become ready to come to rest.
-const REST: Duration = Duration::from_secs(2);
-
-fn run_idle(args: &IdleArgs) -> Outcome {
-    let mut temporary = None;
-    let events = signals::listen(false)?;
-    let directory = directory(None, &mut temporary)?;
-    let mut cluster = Cluster::start(plan(args.dev, args.regions, args.fabric, directory)?)?;
-    cluster.wait_until_ready(true, || events.try_recv().is_ok_and(Event::ends))?;
-    end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
-    thread::sleep(REST);
-    let nodes = (1..=args.dev).filter_map(|node| Some((format!("node {node}"), cluster.pid(node)?)));
-    let processes: Vec<_> = nodes.chain([("coordinator".to_owned(), process::id())]).collect();
-    let report = idle(&processes, Duration::from_secs(args.seconds))?;
-    cluster.check()?;
-    print!("{report}");
-    write_json(args.json.as_deref(), &report)?;
-    Ok(true)
 }
 
 fn run_ycsb(args: &YcsbArgs) -> Outcome {
@@ -123,7 +104,7 @@ fn options(args: &YcsbArgs) -> Result<Options, String> {
 }
 
 /// A cluster with the default table and no settings.
-fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: PathBuf) -> Result<Plan, String> {
+pub(crate) fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: PathBuf) -> Result<Plan, String> {
     Ok(Plan {
         nodes,
         late: 0,
@@ -137,7 +118,7 @@ fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: PathBuf) ->
 }
 
 /// The directory of the cluster's data. Data of an earlier run would be measured along.
-fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
+pub(crate) fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
     let Some(path) = data else {
         let made = tempfile::Builder::new().prefix("leeward-bench-").tempdir();
         let made = made.map_err(|error| format!("no temporary directory: {error}"))?;

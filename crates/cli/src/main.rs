@@ -14,6 +14,7 @@ mod claim;
 mod config;
 mod data;
 mod dev;
+mod idle;
 mod ingest;
 mod inspect;
 mod join;

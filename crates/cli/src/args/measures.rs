@@ -8,7 +8,9 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Example:
   leeward bench idle --dev 3 --seconds 30
-Counted are the nodes and this process, which hosts their coordinator.")]
+  leeward bench idle --dev 3 --regions 1000 --pairs 20
+Counted are the nodes and this process, which hosts their coordinator. Memory is what is resident and not the page
+cache's, shared memory included.")]
 pub(crate) struct IdleArgs {
     /// Start a cluster of this many nodes
     #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
@@ -19,6 +21,9 @@ pub(crate) struct IdleArgs {
     /// Number of regions, of the same size [default: two a node]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) regions: Option<u32>,
+    /// Put so many pairs of 100 bytes into each region, and start the cluster again, before it is watched
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(crate) pairs: u32,
     /// How long to watch
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,

@@ -1,0 +1,159 @@
+//! `leeward bench idle`: what a cluster takes to start, and what it spends while nobody asks anything of it.
+//!
+//! Memory of a process is not told apart by regions, so what is said of a region is a bound: as if all of the process were for the
+//! regions that it serves, or for those that it backs up.
+
+use crate::Outcome;
+use crate::args::IdleArgs;
+use crate::bench::{check_file, directory, end_with_signal, plan, write_json};
+use crate::signals;
+use crate::supervisor::{Cluster, DevError, Plan};
+use leeward_bench::{DevCluster, IdleReport, idle};
+use leeward_client::{ClientError, ClientOptions, Condition, Lifetime, Op, OpResult, RegionMap, Session};
+use leeward_format::ServerId;
+use leeward_format::cluster::Member;
+use serde::Serialize;
+use std::fmt;
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time for a cluster to come to rest that has just become ready, or was written to.
+const REST: Duration = Duration::from_secs(5);
+/// Bytes of a value.
+const VALUE_BYTES: usize = 100;
+/// Pairs that are put at once.
+const BATCH: usize = 5_000;
+
+/// How long a cluster took to start.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Start {
+    /// Pairs in each region.
+    pairs: u32,
+    /// From the first process's start until every region answers.
+    served_seconds: f64,
+    /// And all of their members are in sync.
+    whole_seconds: f64,
+}
+
+/// Bytes that a region takes at most of the process that has the most for each.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct RegionBytes {
+    /// Where it is served.
+    primary: u64,
+    /// Where it is backed up.
+    backup: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    regions: usize,
+    starts: Vec<Start>,
+    region_bytes: RegionBytes,
+    #[serde(flatten)]
+    idle: IdleReport,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Start { pairs, served_seconds, whole_seconds } in &self.starts {
+            let regions = self.regions;
+            write!(f, "{regions} regions of {pairs} pairs: served {served_seconds:.2} s after the start, ")?;
+            writeln!(f, "with all members {whole_seconds:.2} s")?;
+        }
+        write!(f, "{}", self.idle)?;
+        let RegionBytes { primary, backup } = self.region_bytes;
+        let (primary, backup) = (primary.div_ceil(1 << 10), backup.div_ceil(1 << 10));
+        writeln!(f, "memory: at most {primary} KiB a region at its primary, {backup} KiB at a backup")
+    }
+}
+
+pub(crate) fn run(args: &IdleArgs) -> Outcome {
+    if let Some(path) = &args.json {
+        check_file(path)?;
+    }
+    let mut temporary = None;
+    let events = signals::listen(false)?;
+    let directory = directory(None, &mut temporary)?;
+    end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
+    let plan = plan(args.dev, args.regions, args.fabric, directory)?;
+    let (mut cluster, fresh) = start(plan.clone(), 0)?;
+    let mut starts = vec![fresh];
+    if args.pairs > 0 {
+        fill(&cluster, args.pairs)?;
+        thread::sleep(REST);
+        cluster.stop();
+        drop(cluster);
+        let (again, start) = start(plan, args.pairs)?;
+        cluster = again;
+        starts.push(start);
+    }
+    thread::sleep(REST);
+    let nodes: Vec<(u32, u32)> = (1..=args.dev).filter_map(|node| Some((node, cluster.pid(node)?))).collect();
+    let named = nodes.iter().map(|(node, pid)| (format!("node {node}"), *pid));
+    let processes: Vec<_> = named.chain([("coordinator".to_owned(), process::id())]).collect();
+    let idle = idle(&processes, Duration::from_secs(args.seconds))?;
+    cluster.check()?;
+    let map = Session::connect(&cluster.addresses(), ClientOptions::default())?.fetch_map()?;
+    let report = Report { regions: map.regions.len(), starts, region_bytes: region_bytes(&map, &nodes, &idle), idle };
+    print!("{report}");
+    write_json(args.json.as_deref(), &report)?;
+    Ok(true)
+}
+
+/// Starts the cluster, and waits until it is whole.
+fn start(plan: Plan, pairs: u32) -> Result<(Cluster, Start), DevError> {
+    let begun = Instant::now();
+    let mut cluster = Cluster::start(plan)?;
+    cluster.wait_until_ready(false, || false)?;
+    let served_seconds = begun.elapsed().as_secs_f64();
+    cluster.wait_until_ready(true, || false)?;
+    Ok((cluster, Start { pairs, served_seconds, whole_seconds: begun.elapsed().as_secs_f64() }))
+}
+
+/// Puts so many pairs into each region.
+fn fill(cluster: &Cluster, pairs: u32) -> Result<(), ClientError> {
+    let mut session = Session::connect(&cluster.addresses(), ClientOptions::default())?;
+    let starts: Vec<_> = session.fetch_map()?.regions.iter().map(|config| config.start.clone()).collect();
+    // The first keys of regions, with a number behind: they lie in these regions.
+    let key = |start: &bytes::Bytes, number: u32| [start, &number.to_be_bytes()[..]].concat();
+    let keys = (0..pairs).flat_map(|number| starts.iter().map(move |start| key(start, number)));
+    let value = bytes::Bytes::from_static(&[7; VALUE_BYTES]);
+    let put = |key: Vec<u8>| Op::Put {
+        key: key.into(),
+        value: value.clone(),
+        when: Condition::Always,
+        want_old: false,
+        lifetime: Lifetime::Forever,
+    };
+    let mut ops = keys.map(put);
+    loop {
+        let batch: Vec<Op> = ops.by_ref().take(BATCH).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for result in session.execute(batch)? {
+            if let OpResult::Error(error) = result {
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+/// Bounds of what a region takes.
+fn region_bytes(map: &RegionMap, nodes: &[(u32, u32)], idle: &IdleReport) -> RegionBytes {
+    let mut most = RegionBytes::default();
+    for ((node, _), process) in nodes.iter().zip(&idle.processes) {
+        let is_here = |member: &Member| member.server == ServerId(*node);
+        let served = map.regions.iter().filter(|config| config.primary.as_ref().is_some_and(is_here)).count();
+        let backed_up = map.regions.iter().filter(|config| config.backups.iter().any(is_here)).count();
+        let of = |regions: usize| process.memory_bytes.unwrap_or(0).checked_div(regions as u64).unwrap_or(0);
+        most.primary = most.primary.max(of(served));
+        most.backup = most.backup.max(of(backed_up));
+    }
+    most
+}
+
+#[cfg(test)]
+#[path = "idle_tests.rs"]
+mod tests;
