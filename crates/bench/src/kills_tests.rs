@@ -23,14 +23,7 @@ fn group(id: u32, start: &'static str, end: Option<&'static str>, primary: u32, 
 }
 
 fn server(member: Member) -> ServerInfo {
-    ServerInfo {
-        member,
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    }
+    ServerInfo::of(member)
 }
 
 #[test]

@@ -18,14 +18,7 @@ fn group(region: u32, primary: u32, backup: u32) -> GroupConfig {
 
 #[test]
 fn servers_have_what_the_regions_of_the_map_have() {
-    let info = |server| ServerInfo {
-        member: member(server),
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    };
+    let info = |server| ServerInfo::of(member(server));
     let mut moved = group(2, 1, 2);
     moved.learners.push(member(3));
     moved.wishes = Wishes { leaving: Some(ServerId(2)), ..Wishes::default() };

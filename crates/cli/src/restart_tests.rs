@@ -11,14 +11,7 @@ fn member(server: u32) -> Member {
 
 /// Three servers with a region of all.
 fn map() -> RegionMap {
-    let info = |server| ServerInfo {
-        member: member(server),
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    };
+    let info = |server| ServerInfo::of(member(server));
     let table = TableOptions { name: "orders".into(), replicas: 3, min_in_sync: 2, ..TableOptions::default() };
     let mut group = GroupConfig::unassigned(RegionId(1), "orders");
     (group.primary, group.backups) = (Some(member(1)), vec![member(2), member(3)]);

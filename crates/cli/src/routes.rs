@@ -106,13 +106,10 @@ fn fill(host: &Host, args: &RoutesArgs) -> Result<(), CoordinatorError> {
     };
     for number in 0..args.members {
         let info = ServerInfo {
-            member: absent(number),
             // The port that discards everything: nobody listens.
             fabric_address: "127.0.0.1:9".into(),
             native_address: format!("127.0.0.1:{}", 10_000 + number),
-            resp_address: String::new(),
-            admin_address: String::new(),
-            copies: Vec::new(),
+            ..ServerInfo::of(absent(number))
         };
         create(ClusterPath::Server(info.member.server), encode_value(&info));
     }

@@ -55,14 +55,7 @@ fn the_worst_about_a_node_is_said() {
 }
 
 fn live(member: Member) -> ServerInfo {
-    ServerInfo {
-        member,
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    }
+    ServerInfo::of(member)
 }
 
 #[test]

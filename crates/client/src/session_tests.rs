@@ -23,14 +23,7 @@ fn region(id: u32, table: &str, start: &'static str, primary: Option<u32>) -> Gr
 }
 
 fn server(id: u32) -> ServerInfo {
-    ServerInfo {
-        member: member(id),
-        fabric_address: String::new(),
-        native_address: format!("host:{id}"),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    }
+    ServerInfo { native_address: format!("host:{id}"), ..ServerInfo::of(member(id)) }
 }
 
 /// What a session knows that was told of these regions, ascending, and of servers 1 and 2.

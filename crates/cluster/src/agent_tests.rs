@@ -12,14 +12,7 @@ fn member(server: u32, incarnation: u64) -> Member {
 }
 
 fn info(member: Member) -> ServerInfo {
-    ServerInfo {
-        member,
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    }
+    ServerInfo::of(member)
 }
 
 const ME: u32 = 1;

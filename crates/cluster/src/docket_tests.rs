@@ -122,14 +122,7 @@ impl World {
         let copy = copy.map(|region| CopyFound { region: RegionId(region), term: Epoch(1), lsn: Lsn(*life) });
         let member =
             Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(*life) };
-        let info = ServerInfo {
-            member,
-            fabric_address: String::new(),
-            native_address: String::new(),
-            resp_address: String::new(),
-            admin_address: String::new(),
-            copies: copy.into_iter().collect(),
-        };
+        let info = ServerInfo { copies: copy.into_iter().collect(), ..ServerInfo::of(member) };
         self.put(ClusterPath::Server(ServerId(server)), Some(encode_value(&info)));
     }
 }

@@ -39,14 +39,7 @@ pub(crate) fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
 
 pub(crate) fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {
     let copies = copy.map(|(term, lsn)| CopyFound { region: RegionId(1), term: Epoch(term), lsn: Lsn(lsn) });
-    let info = ServerInfo {
-        member,
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: copies.into_iter().collect(),
-    };
+    let info = ServerInfo { copies: copies.into_iter().collect(), ..ServerInfo::of(member) };
     change(view, ClusterPath::Server(member.server), Some(encode_value(&info)));
 }
 

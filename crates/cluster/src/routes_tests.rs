@@ -52,12 +52,8 @@ fn config(id: u32, table: usize, key: usize, primary: u32, epoch: u32) -> GroupC
 
 fn info(server: u32) -> ServerInfo {
     ServerInfo {
-        member: Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) },
-        fabric_address: String::new(),
         native_address: format!("host:{server}"),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
+        ..ServerInfo::of(Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) })
     }
 }
 

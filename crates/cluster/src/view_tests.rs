@@ -10,14 +10,7 @@ use leeward_format::routing::Routing;
 use leeward_format::{Epoch, Incarnation, VolumeId};
 
 fn info(server: u32, incarnation: u64) -> ServerInfo {
-    ServerInfo {
-        member: Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(incarnation) },
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    }
+    ServerInfo::of(Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(incarnation) })
 }
 
 fn changed(path: &str, version: u64, value: Option<Bytes>) -> CoordinatorEvent {

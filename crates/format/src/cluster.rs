@@ -559,6 +559,16 @@ pub struct ServerInfo {
     pub copies: Vec<CopyFound>,
 }
 
+impl ServerInfo {
+    /// That of a server which is reached nowhere and has no copies.
+    pub fn of(member: Member) -> ServerInfo {
+        let nowhere = String::new;
+        let (fabric_address, native_address, resp_address, admin_address) =
+            (nowhere(), nowhere(), nowhere(), nowhere());
+        ServerInfo { member, fabric_address, native_address, resp_address, admin_address, copies: Vec::new() }
+    }
+}
+
 /// All of the coordinator's state that operators look at: tables, their regions in key order, and live servers. Nodes and clients
 /// [route](crate::routing) by what they know of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

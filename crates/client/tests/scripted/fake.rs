@@ -180,12 +180,8 @@ pub(crate) fn map(version: u64, regions: &[(&'static str, u32)], addresses: &[&s
         ..GroupConfig::unassigned(RegionId(number as u32 + 1), "default")
     };
     let server = |(number, address): (usize, &&str)| ServerInfo {
-        member: member(number as u32 + 1),
-        fabric_address: String::new(),
         native_address: (*address).into(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
+        ..ServerInfo::of(member(number as u32 + 1))
     };
     RegionMap {
         version,

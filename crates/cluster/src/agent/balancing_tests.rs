@@ -15,14 +15,7 @@ fn member(server: u32) -> Member {
 }
 
 fn info(server: u32) -> bytes::Bytes {
-    encode_value(&ServerInfo {
-        member: member(server),
-        fabric_address: String::new(),
-        native_address: String::new(),
-        resp_address: String::new(),
-        admin_address: String::new(),
-        copies: Vec::new(),
-    })
+    encode_value(&ServerInfo::of(member(server)))
 }
 
 fn region(id: u32, primary: u32, backup: u32) -> GroupConfig {

@@ -416,14 +416,7 @@ struct Runner {
 impl Runner {
     fn start(stage: &dyn Stage, server: u32) -> Runner {
         let member = Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(1) };
-        let info = ServerInfo {
-            member,
-            fabric_address: String::new(),
-            native_address: String::new(),
-            resp_address: String::new(),
-            admin_address: String::new(),
-            copies: Vec::new(),
-        };
+        let info = ServerInfo::of(member);
         let (sink, events) = sink();
         let client = stage.client(None, Duration::from_secs(1), sink);
         Runner { member, agent: Agent::new(info, ClusterOptions::default()), client, events }

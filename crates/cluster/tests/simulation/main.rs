@@ -124,14 +124,7 @@ impl Cluster {
         let memory: BTreeMap<RegionId, Copy> = on_disk.map(|((_, region), copy)| (*region, *copy)).collect();
         let copies =
             memory.iter().map(|(region, (term, lsn))| CopyFound { region: *region, term: *term, lsn: *lsn }).collect();
-        let info = ServerInfo {
-            member,
-            fabric_address: String::new(),
-            native_address: String::new(),
-            resp_address: String::new(),
-            admin_address: String::new(),
-            copies,
-        };
+        let info = ServerInfo { copies, ..ServerInfo::of(member) };
         let process = Process {
             member,
             agent: Agent::new(info, ClusterOptions::default()),
