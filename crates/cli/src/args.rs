@@ -279,6 +279,9 @@ pub(crate) struct TableArgs {
     /// up no write. Set for good [default: all that are in sync]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=32))]
     pub(crate) quorum: Option<u32>,
+    /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load [default: 8GiB]
+    #[arg(long, value_name = "SIZE", value_parser = table::size)]
+    pub(crate) split_bytes: Option<u64>,
 }
 
 impl TableArgs {
@@ -294,7 +297,7 @@ impl TableArgs {
             || self.addressing.is_some()
             || self.acknowledge.is_some()
             || self.posting.is_some()
-            || self.max_unacked_kib.is_some()
+            || self.max_unacked_kib.or(self.split_bytes).is_some()
             || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
     }
@@ -328,6 +331,7 @@ impl TableArgs {
             posting: self.posting.unwrap_or(base.posting),
             max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
             quorum: self.quorum.or(base.quorum),
+            split_bytes: self.split_bytes.unwrap_or(base.split_bytes),
             ..base
         }
     }

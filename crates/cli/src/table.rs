@@ -195,6 +195,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.wire.to_string(),
             acknowledge_text(options),
             options.posting.to_string(),
+            options.divided_beyond().map_or_else(|| "never".into(), bytes),
         ]
     };
     let head = [
@@ -215,6 +216,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "wire",
         "acknowledge",
         "posting",
+        "divided from",
     ];
     table(&head, tables.map(row).collect())
 }

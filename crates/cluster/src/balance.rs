@@ -6,14 +6,19 @@
 //!   operations, as far as there are any. A hand-over evens it; where no member of a region has less to do, a copy goes with it, if
 //!   that leaves the bytes even.
 //!
+//! What cannot be evened since it is in one piece is divided: a region that has more bytes than its table wants in one; and one that
+//! has much to do, most of what its server has, which is more than others have.
+//!
 //! Invariants:
 //! - A region of which something is wished or under way, or whose group is not whole, is left alone; one wish a region.
-//! - Each wish brings the sum of squares, of bytes or of work, down, so that on figures that stand still wishes come to an end.
+//! - Each wish but a division brings the sum of squares, of bytes or of work, down, and each division halves what is above a bound; so
+//!   on figures that stand still wishes come to an end.
 //! - What comes of a wish counts from the moment that it is made; and none takes back the last one of its region, as long as that
 //!   is remembered, however figures waver.
 
 use crate::View;
-use leeward_format::cluster::{GroupConfig, Intent, Member, RegionWish, Wishes};
+use bytes::Bytes;
+use leeward_format::cluster::{GroupConfig, Intent, Member, RegionWish, TableOptions, Wishes};
 use leeward_format::{RegionId, ServerId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,6 +27,8 @@ use std::collections::BTreeMap;
 const BUILDS: u32 = 2;
 /// Offices that change hands at a time.
 const HAND_OVERS: u32 = 4;
+/// Regions of one server that are divided at a time.
+const DIVISIONS: u32 = 1;
 /// Bytes that a copy counts as at least: its tails take as much, and a thousand empty copies are a burden too.
 const LEAST_BYTES: u64 = 4 << 20;
 /// What an office counts for, on the average.
@@ -34,13 +41,15 @@ const FEW_OPS: u64 = 100;
 /// What is wished of a region.
 pub(crate) type Wish = (RegionId, Shift);
 
-/// What is to go elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What is to go elsewhere, or apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shift {
     /// The office, to this member.
     Primary(ServerId),
     /// A copy, and with it the office if it has it.
     Move { from: ServerId, to: ServerId },
+    /// The keys from this one on, to a region of their own; `None`: half of the bytes.
+    Split { at: Option<Bytes> },
 }
 
 impl From<Shift> for RegionWish {
@@ -48,17 +57,28 @@ impl From<Shift> for RegionWish {
         match shift {
             Shift::Primary(server) => RegionWish::Primary(server),
             Shift::Move { from, to } => RegionWish::Move { from, to },
+            Shift::Split { at } => RegionWish::Split { at },
         }
     }
 }
 
 /// What is known of one region beside its configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// Bytes of a copy.
+    /// Bytes of a copy: what it takes of a server that does not have it.
     pub(crate) bytes: u64,
+    /// What of that it takes of one that has it, beside what others of its regions share with it.
+    pub(crate) own_bytes: u64,
+    /// What of that is neither garbage nor another region's, as far as a division goes.
+    pub(crate) size: u64,
+    /// Something is left in it of a region that was divided off: its bytes are not what they will be.
+    pub(crate) is_untrimmed: bool,
+    /// It may be divided: that was not done lately, nor tried in vain.
+    pub(crate) may_divide: bool,
     /// Operations a second, and what else its primary does, in operations.
     pub(crate) ops: u64,
+    /// Where it would be divided by these, if it has had many for a while.
+    pub(crate) middle: Option<Bytes>,
     /// What would take back what was last wished of it.
     pub(crate) undoing: Option<Shift>,
 }
@@ -72,8 +92,12 @@ pub(crate) struct Server {
     bytes: u64,
     /// Of its offices.
     work: u64,
+    /// Operations of its regions, a second.
+    ops: u64,
     /// Copies that are being built here.
     builds: u32,
+    /// Of its regions, those that are about to be divided.
+    divisions: u32,
 }
 
 /// One region, as it will be once all that is wished of it is so.
@@ -83,8 +107,18 @@ struct Region {
     primary: ServerId,
     members: Vec<ServerId>,
     bytes: u64,
-    /// What its office counts for: its operations a second, until all are weighed.
+    /// Room that a copy needs where there is none.
+    room: u64,
+    /// What its office counts for.
     work: u64,
+    /// Operations a second.
+    ops: u64,
+    /// Percent that it has of the bytes that its table wants in one region, if they are more.
+    excess: Option<u64>,
+    /// Where it would be divided by its operations.
+    middle: Option<Bytes>,
+    /// A copy of it may be built elsewhere.
+    is_movable: bool,
     /// Something may be wished of it.
     is_free: bool,
     /// But not this.
@@ -114,7 +148,7 @@ impl Picture {
         let servers = staying.map(|server| (server, Server { room: room(server), ..Server::default() })).collect();
         let mut picture = Picture { servers, ..Picture::default() };
         for config in view.regions() {
-            let known = figures.get(&config.region).copied();
+            let known = figures.get(&config.region).cloned();
             let is_free = known.is_some() && is_whole(view, config) && is_free(config.region);
             picture.add(view, config, known.unwrap_or_default(), is_free);
         }
@@ -126,16 +160,28 @@ impl Picture {
         let Some(primary) = config.primary else { return };
         let leaves = |member: &Member| view.departs(config, *member) == Some(Intent::Leave);
         let staying = config.members().filter(|member| !leaves(member));
+        let may_divide = figures.may_divide && !figures.is_untrimmed;
+        let beyond = view.table(&config.table).and_then(TableOptions::divided_beyond).filter(|_| may_divide);
+        let excess = beyond.filter(|beyond| figures.size > *beyond).map(|beyond| figures.size * 100 / beyond);
         let region = Region {
             id: config.region,
             primary: config.wishes.primary.unwrap_or(primary.server),
             members: staying.map(|member| member.server).collect(),
-            bytes: figures.bytes.max(LEAST_BYTES),
-            work: figures.ops,
+            bytes: figures.own_bytes.max(LEAST_BYTES),
+            room: figures.bytes.max(LEAST_BYTES),
+            work: 0,
+            ops: figures.ops,
+            excess,
+            middle: figures.middle.filter(|_| beyond.is_some()),
+            // What is to be divided is so first: then there are smaller pieces to move.
+            is_movable: excess.is_none() && !figures.is_untrimmed,
             is_free,
             undoing: figures.undoing,
         };
         self.hand_overs += u32::from(config.wishes.primary.is_some());
+        if config.wishes.plan.is_some() {
+            change(&mut self.servers, primary.server, |server| server.divisions += 1);
+        }
         for learner in &config.learners {
             if let Some(server) = self.servers.get_mut(&learner.server) {
                 server.builds += 1;
@@ -147,13 +193,14 @@ impl Picture {
     /// Sums up what servers have.
     fn weigh(&mut self) {
         let (regions, servers) = (self.regions.len() as u64, self.servers.len() as u64);
-        let all: u64 = self.regions.iter().map(|region| region.work).sum();
+        let all: u64 = self.regions.iter().map(|region| region.ops).sum();
         let is_busy = all >= FEW_OPS * servers.max(1);
         for region in &mut self.regions {
-            let part = u128::from(region.work) * u128::from(regions * (OFFICE / 2)) / u128::from(all.max(1));
+            let part = u128::from(region.ops) * u128::from(regions * (OFFICE / 2)) / u128::from(all.max(1));
             region.work = if is_busy { OFFICE / 2 + part as u64 } else { OFFICE };
             if let Some(server) = self.servers.get_mut(&region.primary) {
                 server.work += region.work;
+                server.ops += region.ops;
             }
             for member in &region.members {
                 if let Some(server) = self.servers.get_mut(member) {
@@ -171,11 +218,43 @@ impl Picture {
         self.regions.iter().filter(|region| region.is_free)
     }
 
+    fn movable(&self) -> impl Iterator<Item = &Region> {
+        self.free().filter(|region| region.is_movable)
+    }
+
+    /// A region that has more bytes than its table wants in one, at most one of a server.
+    fn division(&self) -> Option<Wish> {
+        let may = |region: &&Region| {
+            let server = self.servers.get(&region.primary);
+            region.excess.is_some() && server.is_some_and(|server| server.divisions < DIVISIONS)
+        };
+        let largest = self.free().filter(may).max_by_key(|region| (region.excess, Reverse(region.id)))?;
+        Some((largest.id, Shift::Split { at: None }))
+    }
+
+    /// A region that has most of what its server has to do, where that is more than others have; to be asked only when nothing can go
+    /// elsewhere.
+    fn division_by_work(&self) -> Option<Wish> {
+        let is_still = |server: &Server| server.builds == 0 && server.divisions == 0;
+        if self.hand_overs > 0 || !self.servers.values().all(is_still) {
+            return None;
+        }
+        let mean = self.mean(|server| server.ops);
+        // More than a quarter above the mean, and more than three fifths of it: two that have alike would be divided for ever by
+        // figures that waver.
+        let is_most = |region: &Region, server: &Server| {
+            server.ops / 5 > mean / 4 && region.ops / 3 > server.ops / 5 && region.middle.is_some()
+        };
+        let most = self.free().filter(|region| self.servers.get(&region.primary).is_some_and(|it| is_most(region, it)));
+        let most = most.max_by_key(|region| (region.ops, Reverse(region.id)))?;
+        Some((most.id, Shift::Split { at: most.middle.clone() }))
+    }
+
     /// The servers that have no copy of `region` and may take that of `from`.
     fn takers(&self, region: &Region, from: ServerId) -> impl Iterator<Item = (ServerId, &Server)> {
         let servers = self.servers.iter().map(|(id, server)| (*id, server));
         servers.filter(move |(to, server)| {
-            let has_room = server.builds < BUILDS && server.room >= region.bytes;
+            let has_room = server.builds < BUILDS && server.room >= region.room;
             has_room && !region.members.contains(to) && region.undoing != Some(Shift::Move { from, to: *to })
         })
     }
@@ -195,7 +274,9 @@ impl Picture {
             let Some(giver) = self.servers.get(&region.primary) else { continue };
             for heir in &region.members {
                 let wish = Shift::Primary(*heir);
-                let Some(taker) = self.servers.get(heir).filter(|_| region.undoing != Some(wish)) else { continue };
+                let Some(taker) = self.servers.get(heir).filter(|_| region.undoing.as_ref() != Some(&wish)) else {
+                    continue;
+                };
                 let gain = gain(giver.work, taker.work, region.work, least);
                 best = best.max(gain.map(|gain| (gain, Reverse((region.id, *heir)))));
             }
@@ -211,7 +292,7 @@ impl Picture {
             return None;
         }
         let mut best = None;
-        for region in self.free() {
+        for region in self.movable() {
             for from in &region.members {
                 let Some(giver) = self.servers.get(from) else { continue };
                 let takers = self.takers(region, *from);
@@ -235,7 +316,7 @@ impl Picture {
         }
         let least = self.least_gap()?;
         let mut best = None;
-        for region in self.free() {
+        for region in self.movable() {
             let Some(giver) = self.servers.get(&region.primary) else { continue };
             let stays_even = |taker: &Server| {
                 is_even(giver.bytes.saturating_sub(region.bytes), mean) && is_even(taker.bytes + region.bytes, mean)
@@ -250,19 +331,23 @@ impl Picture {
     }
 
     /// From now on it is as if the wish had come about.
-    fn count(&mut self, id: RegionId, wish: Shift) {
+    fn count(&mut self, id: RegionId, wish: &Shift) {
         let region =
             self.regions.iter_mut().find(|region| region.id == id).expect("a wish is of a region that is there");
         region.is_free = false;
         let heir = match wish {
-            Shift::Primary(heir) => heir,
-            Shift::Move { from, to } => {
+            Shift::Primary(heir) => *heir,
+            Shift::Split { .. } => {
+                change(&mut self.servers, region.primary, |server| server.divisions += 1);
+                region.primary
+            }
+            &Shift::Move { from, to } => {
                 region.members.iter_mut().filter(|member| **member == from).for_each(|member| *member = to);
-                let bytes = region.bytes;
+                let (bytes, room) = (region.bytes, region.room);
                 change(&mut self.servers, from, |giver| giver.bytes -= bytes);
                 change(&mut self.servers, to, |taker| {
                     taker.bytes += bytes;
-                    taker.room -= bytes;
+                    taker.room -= room;
                     taker.builds += 1;
                 });
                 if region.primary == from { to } else { region.primary }
@@ -281,20 +366,27 @@ impl Picture {
 /// What should be wished now, in this order; nothing where all is even, or must come about first what was wished before.
 pub(crate) fn plan(mut picture: Picture) -> Vec<Wish> {
     let mut wishes = Vec::new();
-    // A division of what is too large or has too much to do would come first: what follows has smaller pieces to move then.
+    // One at a time is given a number.
+    if let Some(wish) = picture.division() {
+        picture.count(wish.0, &wish.1);
+        wishes.push(wish);
+    }
     while picture.hand_overs < HAND_OVERS
         && let Some(wish) = picture.office()
     {
-        picture.count(wish.0, wish.1);
+        picture.count(wish.0, &wish.1);
         wishes.push(wish);
     }
     while let Some(wish) = picture.copy() {
-        picture.count(wish.0, wish.1);
+        picture.count(wish.0, &wish.1);
         wishes.push(wish);
     }
     if let Some(wish) = picture.copy_with_office() {
-        picture.count(wish.0, wish.1);
+        picture.count(wish.0, &wish.1);
         wishes.push(wish);
+    }
+    if wishes.is_empty() {
+        wishes.extend(picture.division_by_work());
     }
     wishes
 }

@@ -12,6 +12,28 @@ struct Model {
     servers: Vec<ServerId>,
     regions: Vec<Region>,
     moved_bytes: u64,
+    /// Regions with more bytes are divided.
+    split_bytes: u64,
+    /// Those with more operations may be.
+    split_ops: u64,
+    divisions: usize,
+}
+
+fn region(id: u32, members: Vec<ServerId>, bytes: u64, ops: u64) -> Region {
+    Region {
+        id: RegionId(id),
+        primary: members[0],
+        members,
+        bytes,
+        room: bytes,
+        work: 0,
+        ops,
+        excess: None,
+        middle: None,
+        is_movable: true,
+        is_free: true,
+        undoing: None,
+    }
 }
 
 impl Model {
@@ -30,25 +52,40 @@ impl Model {
             let mut members = servers[..old as usize].to_vec();
             rng.shuffle(&mut members);
             members.truncate(replicas as usize);
-            let work = if rng.one_in(20) { ops * 20 } else { rng.below(ops + 1) };
-            let (primary, bytes) = (members[0], bytes(rng));
-            Region { id: RegionId(id), primary, members, bytes, work, is_free: true, undoing: None }
+            let ops = if rng.one_in(20) { ops * 20 } else { rng.below(ops + 1) };
+            region(id, members, bytes(rng), ops)
         });
-        Model { regions: regions.collect(), servers, moved_bytes: 0 }
+        let regions = regions.collect();
+        Model { regions, servers, moved_bytes: 0, split_bytes: u64::MAX, split_ops: u64::MAX, divisions: 0 }
     }
 
     fn picture(&self) -> Picture {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = self.servers.iter().map(|id| (*id, server)).collect();
         let mut picture = Picture { servers, regions: self.regions.clone(), hand_overs: 0 };
+        for region in &mut picture.regions {
+            region.excess = (region.bytes > self.split_bytes).then(|| region.bytes * 100 / self.split_bytes);
+            region.is_movable = region.excess.is_none();
+            region.middle = (region.ops >= self.split_ops).then(|| "middle".into());
+        }
         picture.weigh();
         picture
     }
 
     fn fulfil(&mut self, id: RegionId, wish: Shift) {
+        let next = self.regions.len() as u32 + 1;
         let region = self.regions.iter_mut().find(|region| region.id == id).unwrap();
-        assert_ne!(region.undoing, Some(wish), "it takes back the last wish of {region:?}");
+        assert_ne!(region.undoing.as_ref(), Some(&wish), "it takes back the last wish of {region:?}");
         match wish {
+            Shift::Split { at } => {
+                assert!(region.bytes > self.split_bytes && at.is_none() || region.ops >= self.split_ops, "{region:?}");
+                self.divisions += 1;
+                let child =
+                    Region { id: RegionId(next), bytes: region.bytes / 2, ops: region.ops / 2, ..region.clone() };
+                region.bytes -= child.bytes;
+                region.ops -= child.ops;
+                self.regions.push(child);
+            }
             Shift::Primary(heir) => {
                 assert!(region.members.contains(&heir), "{wish:?} of {region:?}");
                 assert_ne!(region.primary, heir);
@@ -127,7 +164,7 @@ fn figures_that_waver_move_little() {
     for seed in 0..50 {
         let rng = &mut Rng::new(seed);
         let mut model = Model::draw(rng, 5, 3, 3, 100, |rng| rng.between(100, 200) << 20);
-        model.regions.iter_mut().for_each(|region| region.work = 1_000);
+        model.regions.iter_mut().for_each(|region| region.ops = 1_000);
         model.settle();
         let mut wishes = 0;
         for _ in 0..100 {
@@ -135,7 +172,7 @@ fn figures_that_waver_move_little() {
             model.regions.iter_mut().for_each(|region| region.undoing = None);
             let mut wavering = model.clone();
             for region in &mut wavering.regions {
-                region.work = rng.between(900, 1_100);
+                region.ops = rng.between(900, 1_100);
                 region.bytes = region.bytes / 100 * rng.between(98, 102);
             }
             let plan = plan(wavering.picture());
@@ -152,7 +189,7 @@ fn offices_are_spread_by_their_number_and_by_their_work() {
         let rng = &mut Rng::new(seed);
         let mut model = Model::draw(rng, 5, 5, 3, 100, |_| 100 << 20);
         let hot = seed % 2 == 1;
-        model.regions.iter_mut().for_each(|region| region.work = if hot && region.id.0 == 1 { 90_000 } else { 100 });
+        model.regions.iter_mut().for_each(|region| region.ops = if hot && region.id.0 == 1 { 90_000 } else { 100 });
         let before = model.regions[0].primary;
         for region in &mut model.regions {
             // Where the hot one is, most of the others are.
@@ -174,16 +211,7 @@ fn offices_are_spread_by_their_number_and_by_their_work() {
 
 #[test]
 fn full_servers_and_those_that_build_get_nothing() {
-    let region = |id, primary: u32| Region {
-        id: RegionId(id),
-        primary: ServerId(primary),
-        members: vec![ServerId(primary)],
-        bytes: 100 << 20,
-        work: 0,
-        is_free: true,
-        undoing: None,
-    };
-    let regions: Vec<Region> = (1..=20).map(|id| region(id, 1)).collect();
+    let regions: Vec<Region> = (1..=20).map(|id| region(id, vec![ServerId(1)], 100 << 20, 0)).collect();
     let wishes = |room: u64, builds: u32| {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = [(ServerId(1), server), (ServerId(2), Server { room, builds, ..server })];
@@ -196,4 +224,84 @@ fn full_servers_and_those_that_build_get_nothing() {
     assert_eq!(wishes(UNLIMITED, 2), 0);
     assert_eq!(wishes(150 << 20, 0), 1, "there is room for one");
     assert_eq!(wishes(50 << 20, 0), 0);
+}
+
+#[test]
+fn regions_are_divided_until_none_is_too_large_and_the_pieces_are_spread() {
+    for seed in 0..200 {
+        let rng = &mut Rng::new(seed);
+        let servers = rng.between(2, 6);
+        let replicas = rng.between(1, servers.min(3));
+        let (old, regions) = (rng.between(replicas, servers), rng.between(1, 6));
+        let mut model = Model::draw(rng, servers, old, replicas, regions, |rng| rng.between(100, 20_000) << 20);
+        model.split_bytes = 500 << 20;
+        let pieces = model.regions.iter().map(|region| (region.bytes / model.split_bytes) as usize + 1).sum::<usize>();
+        let all: u64 = model.regions.iter().map(|region| region.bytes).sum();
+        model.settle();
+        assert!(model.regions.iter().all(|region| region.bytes <= model.split_bytes), "seed {seed}");
+        assert!(
+            model.regions.len() < 2 * pieces + 1,
+            "seed {seed}: {} regions, {pieces} would do",
+            model.regions.len()
+        );
+        assert_eq!(model.regions.iter().map(|region| region.bytes).sum::<u64>(), all);
+        let picture = model.picture();
+        let mean = picture.mean(|server| server.bytes);
+        let is_near = |server: &Server| server.bytes.abs_diff(mean) <= mean / 10 + model.split_bytes;
+        assert!(picture.servers.values().all(is_near), "seed {seed}: {picture:?}");
+    }
+}
+
+/// One region has all that there is to do: in the end no server has much more than its share that could be had elsewhere.
+#[test]
+fn a_hot_region_is_divided_until_its_pieces_can_be_spread() {
+    for seed in 0..200 {
+        let rng = &mut Rng::new(seed);
+        let servers = rng.between(1, 6);
+        let replicas = rng.between(1, servers.min(3));
+        let regions = rng.between(1, 20);
+        let mut model = Model::draw(rng, servers, servers, replicas, regions, |_| 100 << 20);
+        model.regions.iter_mut().for_each(|region| region.ops = 10);
+        model.regions[0].ops = 200_000;
+        model.split_ops = 10_000;
+        model.settle();
+        if servers == 1 {
+            assert_eq!(model.divisions, 0, "nobody else has anything to do with it");
+            continue;
+        }
+        let most = model.regions.iter().map(|region| region.ops).max().expect("a region");
+        assert!(model.divisions < 20, "seed {seed}: {} divisions", model.divisions);
+        let picture = model.picture();
+        let mean = picture.mean(|server| server.ops);
+        let busiest = picture.servers.values().map(|server| server.ops).max().expect("a server");
+        // Where all have a copy of all, nothing keeps an office from going anywhere.
+        let is_spread = busiest <= mean * 5 / 4 + most;
+        assert!(replicas < servers || is_spread, "seed {seed}: {busiest}, {mean} on the average, {most} of one region");
+        // What wavers, and is forgotten, does not divide any further.
+        let before = model.divisions;
+        for _ in 0..300 {
+            let mut wavering = model.clone();
+            wavering.regions.iter_mut().for_each(|region| region.ops = region.ops / 100 * rng.between(95, 105));
+            plan(wavering.picture()).into_iter().for_each(|(id, wish)| model.fulfil(id, wish));
+        }
+        assert!(model.divisions <= before + 6, "seed {seed}: {} more divisions", model.divisions - before);
+    }
+}
+
+#[test]
+fn of_a_server_one_region_is_divided_at_a_time_and_what_is_to_be_divided_is_not_moved() {
+    let regions: Vec<Region> = (1..=6).map(|id| region(id, vec![ServerId(1 + id % 2)], 100 << 20, 0)).collect();
+    let servers = [1, 2, 3].map(ServerId).to_vec();
+    let split_bytes = 50 << 20;
+    let model = Model { servers, regions, moved_bytes: 0, split_bytes, split_ops: 0, divisions: 0 };
+    assert_eq!(
+        plan(model.picture()),
+        [(RegionId(1), Shift::Split { at: None })],
+        "server 3 has nothing, and gets smaller ones"
+    );
+    let mut picture = model.picture();
+    picture.servers.get_mut(&ServerId(2)).unwrap().divisions = 1;
+    assert_eq!(plan(picture.clone()), [(RegionId(2), Shift::Split { at: None })]);
+    picture.servers.get_mut(&ServerId(1)).unwrap().divisions = 1;
+    assert_eq!(plan(picture), []);
 }

@@ -34,6 +34,7 @@ pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use export::Export;
+pub use garbage::Space;
 pub(crate) use open::{cut, recover};
 pub use requests::{MOST_REQUESTS, Requests};
 pub use trim::Piece;
@@ -113,6 +114,8 @@ pub struct Region {
     accounts: Mutex<Accounts>,
     /// See [`Region::set_inherited_below`].
     inherited_below: AtomicU64,
+    /// Of its segments' bytes, those that others count, as of then.
+    shared_bytes: AtomicU64,
     /// [`Volume::sharing_serial`] when accounts were made last.
     seen_sharing: AtomicU64,
     compactions: Mutex<CompactionTotals>,
@@ -238,12 +241,6 @@ impl Region {
     pub fn promotion_bytes(&self) -> u64 {
         let view = self.view.load();
         view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
-    }
-
-    /// Bytes of its segments, in whole segments, those included that it shares with other regions of the volume.
-    pub fn space_bytes(&self) -> u64 {
-        let segments = |state: &RegionState| state.segments.len() as u64;
-        self.volume.with_region(&self.owner, segments).unwrap_or(0) * self.volume.segment_bytes() as u64
     }
 
     /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.

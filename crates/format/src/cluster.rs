@@ -339,6 +339,8 @@ pub struct TableOptions {
     /// Members, the primary included, whose having a write is enough for it to be committed; `None`: every member in sync. Set when
     /// the table is made: who takes office must know how many of the members to ask.
     pub quorum: Option<u32>,
+    /// Bytes of a region from which on it is to become two; 0: the master divides no region of it.
+    pub split_bytes: u64,
 }
 
 impl Default for TableOptions {
@@ -363,6 +365,7 @@ impl Default for TableOptions {
             posting: Posting::default(),
             max_unacked_bytes: 1 << 20,
             quorum: None,
+            split_bytes: 8 << 30,
         }
     }
 }

@@ -155,7 +155,11 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     assert_eq!((&right.start[..], right.end.as_deref(), right.term), (&b"n"[..], None, Epoch(6)));
     assert_eq!((left.epoch, right.epoch, right.region), (Epoch(6), Epoch(6), RegionId(6)));
     assert_eq!((left.inherited_below, right.inherited_below), (SegmentId(400), SegmentId::new(Epoch(6), 0)));
-    assert_eq!((&left.wishes.plan, &right.wishes), (&None, &left.wishes));
+    assert_eq!(
+        (&left.wishes.plan, &right.wishes),
+        (&None, &Wishes::default()),
+        "what was wished of the one was not of the other"
+    );
     assert_eq!((right.primary, &right.backups), (config.primary, &config.backups));
     let handed = config.handed_to(member(3));
     assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));

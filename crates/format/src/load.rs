@@ -1,6 +1,7 @@
 //! What a server has to do, as it tells the master: what copies and offices are spread by.
 
 use crate::RegionId;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// One server's share of the work.
@@ -15,7 +16,7 @@ pub struct ServerLoad {
 }
 
 /// What one region is to the server that serves it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionLoad {
     /// The region.
     pub region: RegionId,
@@ -26,4 +27,12 @@ pub struct RegionLoad {
     pub ops: u64,
     /// Bytes of keys and values written a second, since then.
     pub written: u64,
+    /// Of its bytes, those that other regions of the volume count: of a segment that several have, each counts an equal part.
+    pub shared: u64,
+    /// Of the rest, garbage that a division has left: it will be collected, however the region is divided.
+    pub inherited: u64,
+    /// Nothing is left in it of a region that was divided off.
+    pub is_trimmed: bool,
+    /// A key with about half of the latest operations below it; none if there were few, or most were on few keys.
+    pub middle: Option<Bytes>,
 }

@@ -31,6 +31,8 @@ pub const GARBAGE_PERCENT: RangeInclusive<u32> = 1..=90;
 pub const MAX_SPACE_PERCENT: RangeInclusive<u32> = 105..=1000;
 /// What a table's `max_unacked_bytes` may be.
 pub const MAX_UNACKED_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
+/// What a table's `split_bytes` may be, if it is not 0: a region has whole segments of a few kinds, however little is in them.
+pub const SPLIT_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
 /// What a table's `replicas` may be.
 pub const REPLICAS: RangeInclusive<u32> = 1..=32;
 
@@ -173,6 +175,8 @@ pub struct TableChange {
     pub posting: Option<Posting>,
     /// See [`TableOptions::max_unacked_bytes`].
     pub max_unacked_bytes: Option<u64>,
+    /// See [`TableOptions::split_bytes`].
+    pub split_bytes: Option<u64>,
 }
 
 impl TableChange {
@@ -188,6 +192,7 @@ impl TableChange {
             acknowledge: self.acknowledge.unwrap_or(options.acknowledge),
             posting: self.posting.unwrap_or(options.posting),
             max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
+            split_bytes: self.split_bytes.unwrap_or(options.split_bytes),
             ..options.clone()
         };
         changed.check().map(|()| changed)
@@ -195,6 +200,12 @@ impl TableChange {
 }
 
 impl TableOptions {
+    /// Bytes of a region beyond which the master divides it; `None`: it divides none of the table, also where one has much to do.
+    /// A table whose regions cannot be divided by keys answers `None` here, whatever its options say.
+    pub fn divided_beyond(&self) -> Option<u64> {
+        Some(self.split_bytes).filter(|bytes| *bytes > 0)
+    }
+
     /// Refuses what no table can have.
     ///
     /// # Errors
@@ -221,6 +232,7 @@ impl TableOptions {
             max_unacked_bytes,
             quorum,
             garbage_mib_per_second: _,
+            split_bytes,
         } = self;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);
@@ -239,6 +251,9 @@ impl TableOptions {
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
         within("max_unacked_bytes", *max_unacked_bytes, &MAX_UNACKED_BYTES)?;
         within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;
+        if *split_bytes > 0 {
+            within("split_bytes, where it is not 0,", *split_bytes, &SPLIT_BYTES)?;
+        }
         within("medium_from", placement.medium_from, &(0..=placement.large_from))
     }
 }

@@ -59,6 +59,7 @@ fn options() -> TableOptions {
         garbage_mib_per_second: 64,
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
+        split_bytes: 8 << 30,
     }
 }
 
@@ -221,7 +222,16 @@ fn control_messages() {
     };
     let flush = Control::ToBackup { region: RegionId(1), term: Epoch(2), session: 3, body };
     check(FrameKind::Control, flush, include_str!("golden/control-flush.hex"));
-    let region = RegionLoad { region: RegionId(7), bytes: 2 << 20, ops: 300, written: 5 };
+    let region = RegionLoad {
+        region: RegionId(7),
+        bytes: 2 << 20,
+        ops: 300,
+        written: 5,
+        shared: 1 << 20,
+        inherited: 1000,
+        is_trimmed: true,
+        middle: Some(Bytes::from_static(b"m")),
+    };
     let load = ServerLoad { used: 4 << 20, capacity: Some(64 << 20), regions: vec![region] };
     check(FrameKind::Control, Control::Load(load), include_str!("golden/control-load.hex"));
 }

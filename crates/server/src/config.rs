@@ -216,6 +216,11 @@ pub struct NodeConfig {
     pub expected_servers: u32,
     /// A master evens out what servers have: copies and offices are moved. The same on all nodes.
     pub balance: bool,
+    /// Operations a second from which on a region may be divided because it has most of what its server has to do: 0 to
+    /// 1,000,000,000; 0: none is for that. The same on all nodes.
+    pub split_ops: u64,
+    /// For so long neither part of a region that was divided is divided again, in seconds: 1 to 86,400. The same on all nodes.
+    pub split_rest_seconds: u64,
 }
 
 impl Default for NodeConfig {
@@ -248,6 +253,8 @@ impl Default for NodeConfig {
             lease_ms: 600,
             expected_servers: 3,
             balance: true,
+            split_ops: 10_000,
+            split_rest_seconds: 60,
         }
     }
 }
@@ -411,6 +418,8 @@ impl NodeConfig {
             ("session_timeout_ms", self.session_timeout_ms),
             ("lease_ms", self.lease_ms),
             ("expected_servers", self.expected_servers.into()),
+            ("split_ops", self.split_ops),
+            ("split_rest_seconds", self.split_rest_seconds),
         ];
         numbers.extend(self.capacity_bytes.map(|capacity| ("capacity_bytes", capacity)));
         numbers.extend(self.ring_spin_us.map(|spin| ("ring_spin_us", spin)));

@@ -123,6 +123,20 @@ pub const SETTINGS: &[Setting] = &[
         "whether this node, as the master, [evens out](reconfiguration.md#balance) what servers have, and tells a master \
          what it has to do. The same on all nodes",
     ),
+    number(
+        "split_ops",
+        "10,000",
+        0..=1_000_000_000,
+        "operations a second, a KiB written as one more, from which on the master may \
+         [divide](reconfiguration.md#divided) a region that has most of what its server has to do; 0: none is for \
+         that. Sizes have a bound of their own, [of each table](tables.md#options). The same on all nodes",
+    ),
+    number(
+        "split_rest_seconds",
+        "60",
+        1..=86_400,
+        "how long the master divides neither part of a region that was divided. The same on all nodes",
+    ),
     text("resp_listen", "`127.0.0.1:<7378 + server_id>`", "an IP address and a port", "address for Redis clients"),
     text("native_listen", "`127.0.0.1:<7478 + server_id>`", "an IP address and a port", "address for native clients"),
     text(

@@ -2,7 +2,7 @@
 //! so that a few hundred of them go to many corners instead of all to the same middle.
 
 use crate::load::Habits;
-use crate::world::FaultKind;
+use crate::world::{FaultKind, SEGMENT_BYTES};
 use bytes::Bytes;
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
@@ -20,6 +20,8 @@ use leeward_server::node::NodeTiming;
 const WISHES: u64 = 16;
 /// Times that one wishes for a division in a seed that has any.
 const SPLITS: u64 = 8;
+/// Segments of a region from which on the master divides it, where it does.
+const SPLIT_SEGMENTS: u64 = 11;
 
 /// What a power loss may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +144,8 @@ impl Character {
         // With more regions there is more to move. The ledger judges what a loss of power took by two of them at most.
         if nodes > 1 && is_balanced(max_delay_us) && promise == Promise::Everything {
             splits = MANY_SPLITS.map(Bytes::from_static).to_vec();
+            // And regions that grow are divided by the master.
+            table.split_bytes = SPLIT_SEGMENTS * SEGMENT_BYTES as u64;
         }
         Character {
             nodes,
@@ -271,6 +275,11 @@ impl Character {
             respect: Nanos::from_millis(400),
             remember: Nanos::from_secs(2),
             stale: Nanos::from_secs(2),
+            split_ops: 80,
+            busy: Nanos::from_millis(300),
+            apart: Nanos::from_millis(500),
+            attempt: Nanos::from_millis(1_500),
+            futile: Nanos::from_millis(1_000),
         };
         Some(often).filter(|_| self.nodes > 1 && is_balanced(self.network.max_delay.0 / 1_000))
     }

@@ -14,6 +14,7 @@ mod shelf;
 mod verdict;
 
 pub(crate) use faults::FaultKind;
+pub(crate) use machine::SEGMENT_BYTES;
 
 use crate::Report;
 use crate::character::Character;

@@ -149,6 +149,7 @@ fn even_splits(regions: u32) -> Vec<bytes::Bytes> {
 Examples:
   leeward table alter orders --backups build-index
   leeward table alter orders --acknowledge last-flush --max-unacked-kib 256
+  leeward table alter orders --split-bytes 2GiB
 
 Every option stays as it is that is not given. Where members have to be built anew, they leave the group one by one and come back
 when they are in sync, if enough are left to take writes; otherwise writes wait meanwhile. `leeward table describe` shows it.")]
@@ -175,16 +176,40 @@ pub(crate) struct AlterTableArgs {
     /// With last-flush, KiB that may be acknowledged before a backup has confirmed them
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
+    /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    split_bytes: Option<u64>,
+}
+
+/// A number of bytes, or of a unit of them, as `--split-bytes` spells it.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err("the unit is KiB, MiB, GiB or TiB, or none: bytes".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "a size is a number, and perhaps a unit: 8GiB".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".into())
 }
 
 impl AlterTableArgs {
     /// The change; `None` if no option was given.
     pub(crate) fn change(&self) -> Option<TableChange> {
-        let &AlterTableArgs { min_in_sync, backups, wire, acknowledge, posting, max_unacked_kib, .. } = self;
-        let max_unacked_bytes = max_unacked_kib.map(|kib| kib << 10);
         let nothing = TableChange { name: self.name.clone(), ..TableChange::default() };
-        let change =
-            TableChange { min_in_sync, backups, wire, acknowledge, posting, max_unacked_bytes, ..nothing.clone() };
+        let change = TableChange {
+            name: self.name.clone(),
+            min_in_sync: self.min_in_sync,
+            backups: self.backups,
+            wire: self.wire,
+            acknowledge: self.acknowledge,
+            posting: self.posting,
+            max_unacked_bytes: self.max_unacked_kib.map(|kib| kib << 10),
+            split_bytes: self.split_bytes,
+        };
         (change != nothing).then_some(change)
     }
 }

@@ -113,3 +113,18 @@ fn splits_are_given_or_even() {
         assert_eq!(table.check(), Ok(()), "{regions}");
     }
 }
+
+#[test]
+fn sizes_have_units() {
+    assert_eq!(create("a").options.split_bytes, 8 << 30);
+    for (text, bytes) in [("0", 0), ("33554432", 32 << 20), ("512MiB", 512 << 20), ("8GiB", 8 << 30), ("2TiB", 2 << 40)]
+    {
+        assert_eq!(create(&format!("a --split-bytes {text}")).options.split_bytes, bytes, "{text}");
+        assert_eq!(alter(&format!("a --split-bytes {text}")).and_then(|change| change.split_bytes), Some(bytes));
+    }
+    for wrong in ["8GB", "-1", "GiB", "x", "99999999TiB"] {
+        assert!(Cli::try_parse_from(["leeward", "table", "create", "a", "--split-bytes", wrong]).is_err(), "{wrong}");
+    }
+    let small = create("a --split-bytes 1MiB").check();
+    assert!(small.is_err_and(|why| why.contains("split_bytes, where it is not 0, is 1048576")));
+}

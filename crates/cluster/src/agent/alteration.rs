@@ -82,7 +82,7 @@ impl Wish {
 }
 
 /// `set`, which writes `next` down; and gives its number to the region that `next` plans, if that is new.
-fn planned(view: &View, next: &GroupConfig, set: CoordinatorOp) -> CoordinatorOp {
+pub(super) fn planned(view: &View, next: &GroupConfig, set: CoordinatorOp) -> CoordinatorOp {
     let child = |config: &GroupConfig| config.wishes.plan.as_ref().map(Plan::child);
     match child(next).filter(|new| view.region(next.region).and_then(child) != Some(*new)) {
         // In this order: a number that is given and stands for nothing is that of a region that is no more.

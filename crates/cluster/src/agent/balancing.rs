@@ -3,9 +3,11 @@
 //!
 //! Invariants:
 //! - It wishes nothing while servers come and go, nor before every live server has said what it has to do.
+//! - No region is divided again soon after it was, and one that could not be is tried again ever more rarely.
 //! - What an operator wishes stands: a region is left alone while a wish of another stands, and for a while after, also if a wish of
 //!   this master was taken back. A master that is new takes every wish that it finds for an operator's.
 
+use super::alteration::planned;
 use super::{Agent, ClusterOptions, Purpose};
 use crate::View;
 use crate::balance::{Figures, Picture, Shift, plan};
@@ -33,6 +35,17 @@ pub struct Balance {
     pub remember: Nanos,
     /// A server that has not said for so long what it has to do may have something else to do.
     pub stale: Nanos,
+    /// Operations a second, a KiB written as one more, from which on a region may be divided because it has most of what its server
+    /// has to do; 0: none is for that.
+    pub split_ops: u64,
+    /// It must have had so many for so long.
+    pub busy: Nanos,
+    /// Neither side of a division is divided again for so long.
+    pub apart: Nanos,
+    /// A division that has not come about for so long is given up.
+    pub attempt: Nanos,
+    /// And not tried again for so long; twice as long after each further time.
+    pub futile: Nanos,
 }
 
 impl Default for Balance {
@@ -45,6 +58,11 @@ impl Default for Balance {
             respect: Nanos::from_secs(60),
             remember: Nanos::from_secs(300),
             stale: Nanos::from_secs(10),
+            split_ops: 10_000,
+            busy: Nanos::from_secs(10),
+            apart: Nanos::from_secs(60),
+            attempt: Nanos::from_secs(120),
+            futile: Nanos::from_secs(300),
         }
     }
 }
@@ -54,13 +72,26 @@ const SMOOTHED_OVER: Nanos = Nanos::from_secs(10);
 /// Bytes written that are as much to do as an operation.
 const BYTES_AN_OPERATION: u64 = 1 << 10;
 
+/// How often the time is doubled for which a division is not tried again.
+const MAX_DOUBLINGS: u32 = 8;
+
 /// What is known of a region's load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Heard {
     at: Nanos,
-    bytes: u64,
+    load: RegionLoad,
     /// Thousandths of operations a second.
     rate: u64,
+    /// Since when they have been as many as it may be divided for.
+    busy_since: Option<Nanos>,
+}
+
+/// A region that is not to be divided for a while.
+#[derive(Clone, Copy, Debug)]
+struct Undivided {
+    until: Nanos,
+    /// Times that it could not be, since it was.
+    failed: u32,
 }
 
 /// What this master has wished of a region, and when.
@@ -69,7 +100,8 @@ struct Wished {
     at: Nanos,
     /// Nothing once nothing of it stands.
     wishes: Wishes,
-    undoing: Shift,
+    /// What would take back what was wished last that can be.
+    undoing: Option<Shift>,
 }
 
 /// See the module.
@@ -84,6 +116,7 @@ pub(super) struct Balancing {
     writing: BTreeSet<RegionId>,
     /// Of these nothing is wished until then.
     resting: BTreeMap<RegionId, Nanos>,
+    undivided: BTreeMap<RegionId, Undivided>,
     regions: BTreeMap<RegionId, Heard>,
     /// When each server was heard last, and how many more bytes it may take.
     servers: BTreeMap<Member, (Nanos, u64)>,
@@ -106,6 +139,7 @@ impl Balancing {
                 self.standing.remove(&region);
                 self.wished.remove(&region);
                 self.resting.remove(&region);
+                self.undivided.remove(&region);
                 self.regions.remove(&region);
                 continue;
             };
@@ -119,7 +153,10 @@ impl Balancing {
             }
             let mine = self.wished.get(&region).map(|wished| &wished.wishes);
             let is_mine = mine.is_some_and(|mine| is_part_of(&before, mine) && is_part_of(&config.wishes, mine));
-            let has_come_about = is_mine && is_fulfilled(config, &before, &config.wishes);
+            if let Some(plan) = before.plan.as_ref().filter(|_| config.wishes.plan.is_none()) {
+                self.plan_ended(now, timing, region, plan.child(), view.region(plan.child()).is_some());
+            }
+            let has_come_about = is_mine && is_fulfilled(view, config, &before, &config.wishes);
             let pause = if has_come_about { timing.rest } else { timing.respect };
             self.resting.insert(region, now + pause);
             self.close(region);
@@ -127,10 +164,28 @@ impl Balancing {
         self.resting.retain(|region, until| *until > now || self.standing.contains_key(region));
     }
 
+    /// A region was divided that should be, or is not to be any more.
+    fn plan_ended(&mut self, now: Nanos, timing: &Balance, region: RegionId, child: RegionId, is_divided: bool) {
+        if is_divided {
+            let apart = Undivided { until: now + timing.apart, failed: 0 };
+            self.undivided.extend([(region, apart), (child, apart)]);
+            // What was heard was of both.
+            self.regions.remove(&region);
+            return;
+        }
+        let failed = self.undivided.get(&region).map_or(0, |undivided| undivided.failed);
+        let until = now + Nanos(timing.futile.0 << failed.min(MAX_DOUBLINGS));
+        self.undivided.insert(region, Undivided { until, failed: failed + 1 });
+    }
+
     /// If nothing of what this master has wished of a region stands: another that wishes the same later is not this master.
     fn close(&mut self, region: RegionId) {
         let Some(wished) = self.wished.get_mut(&region) else { return };
-        let stands = |standing: &Wishes| is_part_of(standing, &wished.wishes);
+        let stands = |standing: &Wishes| {
+            let Wishes { primary, leaving, plan } = &wished.wishes;
+            let is_same = [(primary, standing.primary), (leaving, standing.leaving)];
+            is_same.iter().any(|(mine, now)| mine.is_some() && *mine == now) || plan.is_some() && *plan == standing.plan
+        };
         if !self.standing.get(&region).is_some_and(stands) {
             wished.wishes = Wishes::default();
         }
@@ -164,9 +219,10 @@ impl Balancing {
         self.servers.insert(member, (now, room));
     }
 
-    fn hear_region(&mut self, now: Nanos, load: &RegionLoad) {
+    fn hear_region(&mut self, now: Nanos, load: &RegionLoad, split_ops: u64) {
         let rate = load.ops.saturating_add(load.written / BYTES_AN_OPERATION).saturating_mul(1_000);
-        let rate = match self.regions.get(&load.region) {
+        let before = self.regions.get(&load.region);
+        let rate = match before {
             None => rate,
             Some(before) => {
                 let passed = now.since(before.at).0;
@@ -175,17 +231,31 @@ impl Balancing {
                 u64::try_from(mixed / 1_000).unwrap_or(u64::MAX)
             }
         };
-        self.regions.insert(load.region, Heard { at: now, bytes: load.bytes, rate });
+        let is_busy = split_ops > 0 && rate / 1_000 >= split_ops;
+        let busy_since = is_busy.then(|| before.and_then(|before| before.busy_since).unwrap_or(now));
+        self.regions.insert(load.region, Heard { at: now, load: load.clone(), rate, busy_since });
     }
 
     /// What the planner is to know of regions.
     fn figures(&self, now: Nanos, timing: &Balance) -> BTreeMap<RegionId, Figures> {
         let of = |(region, heard): (&RegionId, &Heard)| {
             let last = self.wished.get(region).filter(|wished| now.since(wished.at) < timing.remember);
-            let undoing = last.map(|wished| wished.undoing);
+            let undivided = self.undivided.get(region);
+            let is_busy = heard.busy_since.is_some_and(|since| now.since(since) >= timing.busy);
             // A sum of them is to fit.
-            let ops = (heard.rate / 1_000).min(1 << 40);
-            (*region, Figures { bytes: heard.bytes.min(1 << 50), ops, undoing })
+            let bytes = heard.load.bytes.min(1 << 50);
+            let own_bytes = bytes.saturating_sub(heard.load.shared);
+            let figures = Figures {
+                bytes,
+                own_bytes,
+                size: own_bytes.saturating_sub(heard.load.inherited),
+                is_untrimmed: !heard.load.is_trimmed,
+                may_divide: undivided.is_none_or(|undivided| now >= undivided.until),
+                ops: (heard.rate / 1_000).min(1 << 40),
+                middle: heard.load.middle.clone().filter(|_| is_busy),
+                undoing: last.and_then(|wished| wished.undoing.clone()),
+            };
+            (*region, figures)
         };
         self.regions.iter().map(of).collect()
     }
@@ -200,11 +270,12 @@ impl Agent {
     /// A server says what it has to do. Who is not the master forgets it.
     pub fn hear_load(&mut self, now: Nanos, from: ServerId, load: &ServerLoad) {
         let Some(member) = self.view.server(from).map(|info| info.member).filter(|_| self.is_master()) else { return };
+        let split_ops = self.options.balance.map_or(0, |timing| timing.split_ops);
         self.balancing.hear(now, member, load);
         for region in &load.regions {
             let config = self.view.region(region.region);
             if config.is_some_and(|config| config.primary == Some(member)) {
-                self.balancing.hear_region(now, region);
+                self.balancing.hear_region(now, region, split_ops);
             }
         }
     }
@@ -247,19 +318,25 @@ impl Agent {
     }
 
     /// Takes offices back that a member was to take over and has not for long: it may never, and four of them keep others waiting.
+    /// And divisions, which keep the region from being moved.
     fn take_back(&mut self, now: Nanos, timing: &Balance) {
-        let is_old = |wished: &Wished| now.since(wished.at) >= timing.respect && wished.wishes.primary.is_some();
         let balancing = &self.balancing;
-        let stands = |region: &RegionId, wished: &Wished| {
-            let standing = balancing.standing.get(region);
-            standing.is_some_and(|standing| standing.leaving.is_none() && is_part_of(standing, &wished.wishes))
+        let old = |(region, mine): (&RegionId, &Wished)| {
+            let (standing, age) = (balancing.standing.get(region)?, now.since(mine.at));
+            let Wishes { primary, plan, .. } = &mine.wishes;
+            let keeps_office = primary.is_some() && *primary == standing.primary && standing.leaving.is_none();
+            let stays_whole = plan.is_some() && *plan == standing.plan;
+            match (keeps_office && age >= timing.respect, stays_whole && age >= timing.attempt) {
+                (true, _) => Some((*region, RegionWish::Nothing)),
+                (_, true) => Some((*region, RegionWish::Whole)),
+                _ => None,
+            }
         };
-        let is_free = |region: &RegionId| self.is_free(&ClusterPath::Region(*region));
-        let old = balancing.wished.iter().filter(|(region, wished)| is_old(wished) && stands(region, wished));
-        let old: Vec<RegionId> = old.map(|(region, _)| *region).filter(is_free).collect();
-        for region in old {
-            if let Ok(Some(next)) = wished(&self.view, region, &RegionWish::Nothing) {
-                tracing::info!(%region, "an office that has not changed hands for long stays where it is");
+        let is_free = |(region, _): &(RegionId, _)| self.is_free(&ClusterPath::Region(*region));
+        let old: Vec<(RegionId, RegionWish)> = balancing.wished.iter().filter_map(old).filter(is_free).collect();
+        for (region, wish) in old {
+            if let Ok(Some(next)) = wished(&self.view, region, &wish) {
+                tracing::info!(%region, ?wish, "what the master wished and has not come about for long is taken back");
                 let op = self.replace(&next);
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
             }
@@ -268,14 +345,18 @@ impl Agent {
 
     /// Puts a wish of this master's into the configuration.
     fn write_wish(&mut self, now: Nanos, region: RegionId, wish: Shift) {
-        let Some(undoing) = self.view.region(region).and_then(|config| undoing(config, wish)) else { return };
-        match wished(&self.view, region, &wish.into()) {
+        let Some(config) = self.view.region(region) else { return };
+        let undoing = match undoing(config, &wish) {
+            None => self.balancing.wished.get(&region).and_then(|last| last.undoing.clone()),
+            undoing => undoing,
+        };
+        match wished(&self.view, region, &wish.clone().into()) {
             Ok(Some(next)) => {
                 tracing::info!(%region, ?wish, "the master evens out what servers have");
                 let wished = Wished { at: now, wishes: next.wishes.clone(), undoing };
                 self.balancing.wished.insert(region, wished);
                 self.balancing.writing.insert(region);
-                let op = self.replace(&next);
+                let op = planned(&self.view, &next, self.replace(&next));
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
             }
             Ok(None) => {}
@@ -290,27 +371,30 @@ impl Agent {
     }
 }
 
-/// What would take `wish` back.
-fn undoing(config: &GroupConfig, wish: Shift) -> Option<Shift> {
+/// What would take `wish` back, if anything can.
+fn undoing(config: &GroupConfig, wish: &Shift) -> Option<Shift> {
     match wish {
         Shift::Primary(_) => config.primary.map(|primary| Shift::Primary(primary.server)),
-        Shift::Move { from, to } => Some(Shift::Move { from: to, to: from }),
+        Shift::Move { from, to } => Some(Shift::Move { from: *to, to: *from }),
+        Shift::Split { .. } => None,
     }
 }
 
 /// Whether `all` wishes everything that `part` does.
 fn is_part_of(part: &Wishes, all: &Wishes) -> bool {
     let is_in = |one: Option<ServerId>, all| one.is_none() || one == all;
-    part.plan.is_none() && is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
+    let is_planned = part.plan.is_none() || part.plan == all.plan;
+    is_planned && is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
 }
 
 /// Whether what was wished before, and is not any more, is so.
-fn is_fulfilled(config: &GroupConfig, before: &Wishes, now: &Wishes) -> bool {
+fn is_fulfilled(view: &View, config: &GroupConfig, before: &Wishes, now: &Wishes) -> bool {
     let gone = |before: Option<ServerId>, now: Option<ServerId>| before.filter(|_| now.is_none());
     let is_primary = |server| config.primary.is_some_and(|primary| primary.server == server);
     let is_member = |server| config.members().any(|member| member.server == server);
     gone(before.primary, now.primary).is_none_or(is_primary)
         && gone(before.leaving, now.leaving).is_none_or(|server| !is_member(server))
+        && before.plan.as_ref().filter(|_| now.plan.is_none()).is_none_or(|plan| view.region(plan.child()).is_some())
 }
 
 #[cfg(test)]

@@ -51,10 +51,21 @@ fn master() -> Fixture {
 
 /// Every server says what it has to do, each region the same.
 fn report(fixture: &mut Fixture) {
+    report_sizes(fixture, |_| 100 * MIB);
+}
+
+/// The same, with regions of so many bytes.
+fn report_sizes(fixture: &mut Fixture, size: impl Fn(RegionId) -> u64) {
     for server in 1..=3 {
         let serves = |config: &&GroupConfig| config.primary == Some(member(server));
         let regions = fixture.agent.view().regions().filter(serves);
-        let of = |config: &GroupConfig| RegionLoad { region: config.region, bytes: 100 * MIB, ops: 10, written: 0 };
+        let of = |config: &GroupConfig| RegionLoad {
+            region: config.region,
+            bytes: size(config.region),
+            ops: 10,
+            is_trimmed: true,
+            ..RegionLoad::default()
+        };
         let load = ServerLoad { used: 0, capacity: None, regions: regions.map(of).collect() };
         fixture.agent.hear_load(fixture.now, ServerId(server), &load);
     }
@@ -221,4 +232,127 @@ fn an_operator_may_wish_what_the_master_wished_before() {
     pass(&mut fixture, 1);
     let left_alone_until = fixture.agent.balancing.resting[&config.region];
     assert!(left_alone_until > fixture.now + Nanos::from_secs(50), "it is the operator's");
+}
+
+/// A table whose regions are divided from 200 MiB on; region 5 has so many bytes. Lets so many seconds pass.
+fn pass_with_large(fixture: &mut Fixture, seconds: u64, bytes: u64) -> Vec<(u64, CoordinatorOp)> {
+    let mut of_region_5 = Vec::new();
+    for _ in 0..seconds {
+        report_sizes(fixture, |region| if region == RegionId(5) { bytes } else { MIB });
+        fixture.pass(Nanos::from_secs(1));
+        for (id, op) in std::mem::take(&mut fixture.asked) {
+            match op {
+                // Nothing comes of the others.
+                CoordinatorOp::Set { path, .. } if path != "/leeward/region/5" => {
+                    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
+                }
+                op => of_region_5.push((id, op)),
+            }
+        }
+    }
+    of_region_5
+}
+
+/// The plan of region 5 is asked for, with a number for its child, and made.
+fn planned_division(fixture: &mut Fixture) -> GroupConfig {
+    let table = TableOptions { replicas: 2, min_in_sync: 1, split_bytes: 200 * MIB, ..TableOptions::default() };
+    fixture.change(&ClusterPath::Table("default".into()).to_string(), Some(encode_value(&table)));
+    let asked = pass_with_large(fixture, 15, 300 * MIB);
+    let is_division = |(_, op): &&(u64, CoordinatorOp)| matches!(op, CoordinatorOp::All(_));
+    let (id, op) = asked.iter().find(is_division).unwrap_or_else(|| panic!("no division: {asked:?}")).clone();
+    assert_eq!(asked.iter().filter(is_division).count(), 1, "{asked:?}");
+    let CoordinatorOp::All(ops) = op else { unreachable!("just looked at") };
+    let [CoordinatorOp::Set { path, value, .. }, CoordinatorOp::Create { .. }] = &ops[..] else { panic!("{ops:?}") };
+    assert_eq!(path, "/leeward/region/5");
+    let config: GroupConfig = decode_value("region", value).unwrap();
+    fixture.change(path, Some(value.clone()));
+    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    config
+}
+
+fn has_division(asked: &[(u64, CoordinatorOp)]) -> bool {
+    asked.iter().any(|(_, op)| format!("{op:?}").contains("/leeward/region/5"))
+}
+
+#[test]
+fn a_region_that_is_too_large_is_divided_and_not_soon_again() {
+    let mut fixture = master();
+    let config = planned_division(&mut fixture);
+    let child = config.wishes.plan.as_ref().expect("a plan").child();
+    let (left, right) = config.divided("0005x".into(), child, leeward_format::SegmentId(9));
+    assert_eq!(right.wishes, Wishes::default());
+    fixture.change(&ClusterPath::Region(child).to_string(), Some(encode_value(&right)));
+    fixture.change("/leeward/region/5", Some(encode_value(&left)));
+    assert!(!has_division(&pass_with_large(&mut fixture, 58, 300 * MIB)), "it was divided just now");
+    assert!(has_division(&pass_with_large(&mut fixture, 10, 300 * MIB)), "it is still too large");
+}
+
+#[test]
+fn a_division_that_does_not_come_about_is_given_up_and_tried_again_ever_more_rarely() {
+    let mut fixture = master();
+    let mut config = planned_division(&mut fixture);
+    assert!(!has_division(&pass_with_large(&mut fixture, 115, 300 * MIB)), "it is waited for");
+    for (attempt, pause) in [300, 600].into_iter().enumerate() {
+        let asked = pass_with_large(&mut fixture, 20, 300 * MIB);
+        let given_up = asked.iter().find_map(|(id, op)| match op {
+            CoordinatorOp::Set { path, value, .. } if path == "/leeward/region/5" => Some((*id, value.clone())),
+            _ => None,
+        });
+        let (id, value) = given_up.unwrap_or_else(|| panic!("attempt {attempt}: {asked:?}"));
+        config = GroupConfig { wishes: Wishes::default(), epoch: config.epoch.next(), ..config };
+        assert_eq!(decode_value::<GroupConfig>("region", &value).unwrap(), config);
+        fixture.change("/leeward/region/5", Some(value));
+        fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+        assert!(!has_division(&pass_with_large(&mut fixture, pause - 30, 300 * MIB)), "attempt {attempt}: too soon");
+        let asked = pass_with_large(&mut fixture, 40, 300 * MIB);
+        let again = asked.iter().find_map(|(id, op)| match op {
+            CoordinatorOp::All(ops) => Some((*id, ops.clone())),
+            _ => None,
+        });
+        let (id, ops) = again.unwrap_or_else(|| panic!("attempt {attempt}: {asked:?}"));
+        let CoordinatorOp::Set { value, .. } = &ops[0] else { panic!("{ops:?}") };
+        config = decode_value("region", value).unwrap();
+        fixture.change("/leeward/region/5", Some(value.clone()));
+        fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+        pass_with_large(&mut fixture, 110, 300 * MIB);
+    }
+}
+
+/// An operator has a region divided whose office the master wishes elsewhere, and that does not come about either.
+#[test]
+fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
+    let mut fixture = master();
+    for id in 1..=6 {
+        let config = GroupConfig { epoch: Epoch(2), ..region(id, 1, 2 + id % 2) };
+        fixture.change(&ClusterPath::Region(RegionId(id)).to_string(), Some(encode_value(&config)));
+    }
+    pass(&mut fixture, 15);
+    let mut others = asked(&mut fixture);
+    let (id, config) = others.remove(0);
+    for (id, _) in others {
+        fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
+    }
+    assert!(config.wishes.primary.is_some(), "{config:?}");
+    fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(&config)));
+    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    let plan = Some(leeward_format::cluster::Plan::Split { at: None, child: RegionId(99) });
+    let wishes = Wishes { plan: plan.clone(), ..config.wishes.clone() };
+    made(&mut fixture, &config.wishing(wishes));
+    let mut found = Vec::new();
+    for _ in 0..70 {
+        pass(&mut fixture, 1);
+        for (id, other) in asked(&mut fixture) {
+            match other.region == config.region {
+                true => found.push(other.wishes),
+                false => {
+                    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) })
+                }
+            }
+        }
+    }
+    assert_eq!(
+        found.first(),
+        Some(&Wishes { plan, ..Wishes::default() }),
+        "the office stays, the plan as well: {found:?}"
+    );
 }

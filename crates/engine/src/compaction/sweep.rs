@@ -117,6 +117,14 @@ impl Accounts {
 }
 
 impl<'a> Ledger<'a> {
+    /// Of all of the region's segments, the bytes that other regions count: only those are shared that were there when it was
+    /// divided.
+    pub(crate) fn shared_bytes(self) -> u64 {
+        let segment_bytes = self.segment_bytes as u64;
+        let of_others = |segment| segment_bytes - segment_bytes / (1 + (self.sharing)(segment).others);
+        self.state.segments.range(..self.inherited_below).map(|(_, segment)| of_others(segment)).sum()
+    }
+
     /// The segments that nothing will be added to and no L0 points to. Runs of medium values need no collection: they empty
     /// themselves as their levels are merged down.
     fn complete(self) -> impl Iterator<Item = Complete<'a>> {

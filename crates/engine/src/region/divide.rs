@@ -8,7 +8,7 @@ use super::Region;
 use super::tails::seal;
 use crate::error::{Error, Result};
 use crate::replica::Replica;
-use leeward_format::manifest::{Change, Parent};
+use leeward_format::manifest::{Change, Parent, RegionState};
 use leeward_format::{RegionId, SegmentId};
 
 impl Region {
@@ -52,6 +52,16 @@ impl Region {
         let parent = Parent { region: self.id(), term: self.term, last_lsn };
         let copy = Replica::divided(&self.volume, owner, options, position, parent);
         Ok((copy, (self.ids)()))
+    }
+
+    /// Whether the manifest has room for `child`, made of all that is here now.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: it has none; [`Error::Superseded`].
+    pub fn check_room_for(&self, child: RegionId) -> Result<()> {
+        let mut state = self.volume.with_region(&self.owner, RegionState::clone)?;
+        (state.region, state.checkpoints) = (child, Default::default());
+        self.volume.check_room(&Change::Region(Box::new(state)))
     }
 
     /// This region was divided from `parent`.

@@ -4,6 +4,7 @@ use super::Region;
 use super::accounts_tests::{Model, append, check, compact, open_with, options, write};
 use crate::region::Write;
 use crate::version::{Lookup, Reach};
+use crate::volume::Volume;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::{RegionId, SegmentId, UnixMs};
 use leeward_platform::{Rng, SimDisk};
@@ -48,6 +49,14 @@ fn divide(region: &Arc<Region>, at: &[u8]) -> (Arc<Region>, SegmentId) {
     (child, below)
 }
 
+/// What the regions of a volume count is what is used of it, and no byte counts twice.
+fn check_space(volume: &Volume, regions: &[&Arc<Region>]) {
+    let counted: u64 = regions.iter().map(|region| region.space()).map(|space| space.bytes - space.shared_bytes).sum();
+    let (used, segment_bytes) = (volume.usage().0, volume.segment_bytes() as u64);
+    // Tails that are prepared, and those that merges have begun, count for nobody.
+    assert!(counted <= used && used - counted <= 12 * segment_bytes, "{counted} counted of {used}");
+}
+
 /// A region with a large log in which every segment has values from all over, compacted.
 fn filled(seed: u64, placement: Placement) -> (Arc<Region>, Model) {
     let (disk, mut model) = (SimDisk::new(seed, u64::MAX), Model::new());
@@ -81,6 +90,7 @@ fn nobody_waits_for_what_the_other_side_has() {
         let (mine, theirs) = (region.stats().large_log, child.stats().large_log);
         assert!(mine.space_bytes + theirs.space_bytes <= before.space_bytes * 11 / 10, "{mine:?} and {theirs:?}");
         assert!(mine.garbage_bytes() * 5 < mine.space_bytes, "{mine:?}");
+        check_space(&volume, &[&region, &child]);
         region.set_inherited_below(SegmentId(0));
         assert!(region.is_beyond_space(), "as it would be if only what it has itself were live");
         region.set_inherited_below(below);
@@ -93,6 +103,7 @@ fn nobody_waits_for_what_the_other_side_has() {
         }
         check(&region, &left, "the left side, updated");
         check(&child, &right, "the right side, updated");
+        check_space(&volume, &[&region, &child]);
         // The sides choose the same victims, but not at the same moment.
         assert!(highest < before.space_bytes * 7 / 4, "{highest} bytes of the volume, {before:?} before");
     }
@@ -109,7 +120,9 @@ fn nobody_waits_for_what_the_other_side_has_left_behind() {
         drop(left.split_off(&key(KEYS / 2)));
         child.into_replica().expect("a sound disk").destroy().expect("a sound disk");
         region.look_at_sharing();
-        let garbage = region.stats().large_log;
+        let (garbage, space) = (region.stats().large_log, region.space());
+        assert_eq!(space.shared_bytes, 0, "nobody else has anything");
+        assert!(space.inherited_bytes * 3 > garbage.space_bytes, "{space:?}");
         assert!(garbage.garbage_bytes() * 3 > garbage.space_bytes, "the other half is garbage now: {garbage:?}");
         update(&region, &mut left, &mut rng, (0, KEYS / 2), 300);
         let mut clock = 1_000_000;

@@ -1,4 +1,4 @@
-//! What of the large log is garbage, and whether that is too much.
+//! What a region takes of the volume; what of the large log is garbage, and whether that is too much.
 //!
 //! After a division segments are shared: then what another region of the volume does counts too. Any thread.
 
@@ -8,7 +8,29 @@ use crate::error::Result;
 use leeward_format::SegmentId;
 use std::sync::atomic::Ordering;
 
+/// What a region takes of its volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of its segments, in whole segments, those included that it shares with other regions.
+    pub bytes: u64,
+    /// Of these, what the others count: each counts an equal part of a segment.
+    pub shared_bytes: u64,
+    /// Of the rest, garbage of the large log in segments that were there when the region was divided last.
+    pub inherited_bytes: u64,
+}
+
 impl Region {
+    /// What it takes of the volume. Where nothing was divided this looks at no segment.
+    pub fn space(&self) -> Space {
+        self.look_at_sharing();
+        let segments = self.volume.with_region(&self.owner, |state| state.segments.len() as u64).unwrap_or(0);
+        let bytes = segments * self.volume.segment_bytes() as u64;
+        // Both are of the last count.
+        let shared_bytes = self.shared_bytes.load(Ordering::Acquire).min(bytes);
+        let inherited_bytes = self.accounts.lock().inherited_garbage_bytes.min(bytes - shared_bytes);
+        Space { bytes, shared_bytes, inherited_bytes }
+    }
+
     /// The region was divided: segments with lower ids than this were there then; 0: it never was. What is garbage in those, when a
     /// region that shares them has left the volume or lies on another, is not held against writers, and is collected at leisure.
     ///
@@ -32,7 +54,9 @@ impl Region {
     /// # Errors
     /// [`crate::Error::Superseded`].
     pub(super) fn count_garbage(&self) -> Result<()> {
-        *self.accounts.lock() = self.with_ledger(Accounts::of)?;
+        let (accounts, shared_bytes) = self.with_ledger(|ledger| (Accounts::of(ledger), ledger.shared_bytes()))?;
+        *self.accounts.lock() = accounts;
+        self.shared_bytes.store(shared_bytes, Ordering::Release);
         Ok(())
     }
 

@@ -86,6 +86,7 @@ impl Region {
             picker: Mutex::new(picker),
             accounts: Mutex::default(),
             inherited_below: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
             seen_sharing: AtomicU64::new(0),
             compactions: Mutex::default(),
             installing: Mutex::new(()),

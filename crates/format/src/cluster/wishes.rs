@@ -100,9 +100,9 @@ impl GroupConfig {
         next
     }
     /// The two configurations that follow when the region is divided at `key`, above its first key and below its end: of the region
-    /// itself, and of `child`, which has the keys from there on, the same members, and a term above all that there was. Segments
-    /// that the region had then have ids below `inherited_below`. Only its primary may propose this, while the child is in sync
-    /// wherever the region is, with the same content.
+    /// itself, and of `child`, which has the keys from there on, the same members, a term above all that there was, and no wishes:
+    /// what was wished of the region was not wished of it. Segments that the region had then have ids below `inherited_below`. Only its
+    /// primary may propose this, while the child is in sync wherever the region is, with the same content.
     #[must_use]
     pub fn divided(&self, key: Bytes, child: RegionId, inherited_below: SegmentId) -> (GroupConfig, GroupConfig) {
         let epoch = self.epoch.next();
@@ -111,7 +111,7 @@ impl GroupConfig {
         let inherited_below = SegmentId::new(epoch, 0);
         let right = GroupConfig { region: child, start: key.clone(), term: epoch, inherited_below, ..left.clone() };
         left.end = Some(key);
-        (left, GroupConfig { yielded: Epoch(0), ..right })
+        (left, GroupConfig { yielded: Epoch(0), wishes: Wishes::default(), ..right })
     }
     /// The next configuration, with nothing changed but that: for who needs an epoch that was not used yet.
     #[must_use]

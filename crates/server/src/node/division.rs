@@ -14,9 +14,11 @@
 //! - It is proposed only once every counted member of the parent has installed the child.
 //! - Each attempt begins in an epoch of the parent in which none began, so every child has a term of its own.
 //! - An unborn child lives as long as its parent stands still for it, or as the proposal is under way.
+//! - Of a node's regions one comes to rest for it at a time, and only if nothing is known that would be in the way then.
 
 use super::job::Outcome;
 use super::membership::Proposer;
+use super::samples::Samples;
 use super::serving::Serving;
 use super::slot::{Holding, Slot};
 use super::stand_still::Stage;
@@ -37,6 +39,9 @@ use std::sync::Arc;
 /// How long the child may take until it is in sync everywhere, while the parent stands still.
 const BIRTH_PATIENCE: Nanos = Nanos::from_secs(1);
 
+/// How much later than a lease after an attempt has failed the last promise to the child ends: its end is looked for every tick.
+const PROMISES_END: Nanos = Nanos::from_millis(100);
+
 /// How far the primary of a region that should be two has come.
 #[derive(Debug, Default)]
 pub(super) struct Division {
@@ -48,6 +53,8 @@ pub(super) struct Division {
     tried: Epoch,
     /// Since when a child comes about, while the parent stands still for it.
     begun: Option<Nanos>,
+    /// For so long after that promises to the child last, which are in the way of another.
+    promised: Nanos,
     /// What it waits for, and why the last attempt failed.
     waits_for: Option<&'static str>,
     failed: Option<String>,
@@ -91,13 +98,13 @@ pub(super) struct Divided {
 
 impl Serving {
     /// Finds out what is left to be done before the region can come to rest for being divided, if it should be, and does it.
-    pub(super) fn prepare_division(&mut self, can_rest: bool) {
+    pub(super) fn prepare_division(&mut self, can_rest: bool, obstacle: Option<&'static str>) {
         let Some((child, waits_for)) = self.primary.planned() else {
             (self.division.key, self.division.waits_for, self.division.failed) = (None, None, None);
             return;
         };
-        self.division.waits_for = waits_for;
-        if waits_for.is_some() || !can_rest {
+        self.division.waits_for = waits_for.or(obstacle);
+        if self.division.waits_for.is_some() || !can_rest {
             return;
         }
         if self.primary.config().epoch <= self.division.tried && !planted(Bug::ReuseTerm) {
@@ -108,22 +115,24 @@ impl Serving {
             return;
         }
         let GroupConfig { start, end, wishes, .. } = self.primary.config();
-        match &wishes.plan {
-            Some(Plan::Split { at: Some(key), .. }) => self.division.key = Some((child, key.clone())),
-            _ => {
-                let (region, start, end) = (self.region.clone(), start.clone(), end.clone());
-                self.division.is_choosing = true;
-                self.spawn_in_background(Activity::Engine.of_primary(), move || {
-                    Outcome::Halved(region.middle(&start, end.as_deref()))
-                });
-            }
-        }
+        let at = wishes.plan.as_ref().and_then(|Plan::Split { at, .. }| at.as_ref().map(|key| key.to_vec()));
+        let (region, start, end) = (self.region.clone(), start.clone(), end.clone());
+        self.division.is_choosing = true;
+        self.spawn_in_background(Activity::Engine.of_primary(), move || {
+            let key = region.check_room_for(child).and_then(|()| match at {
+                None => region.middle(&start, end.as_deref()),
+                Some(key) => Ok(Some(key)),
+            });
+            Outcome::Halved(child, key)
+        });
     }
 
-    /// A key was looked for that halves the region.
-    pub(super) fn halved(&mut self, now: Nanos, result: Result<Option<Vec<u8>>, Error>) {
+    /// It was looked whether there is room for a child, and, if none was named, for a key that halves the region.
+    pub(super) fn halved(&mut self, now: Nanos, child: RegionId, result: Result<Option<Vec<u8>>, Error>) {
         self.division.is_choosing = false;
-        let Some(Plan::Split { at: None, child }) = self.primary.config().wishes.plan else { return };
+        if self.primary.config().wishes.plan.as_ref().map(Plan::child) != Some(child) {
+            return;
+        }
         match result {
             Ok(Some(key)) => self.division.key = Some((child, key.into())),
             Ok(None) => self.fail_division(now, "no key halves it: it has too few".into()),
@@ -145,9 +154,17 @@ impl Serving {
     fn fail_division(&mut self, now: Nanos, why: String) {
         tracing::info!(region = %self.id, why, "is not divided yet");
         self.counters.divisions_failed += 1;
-        let Division { tried, is_choosing, .. } = self.division;
+        let Division { tried, is_choosing, begun, promised, .. } = self.division;
         self.division = Division { tried, is_choosing, failed: Some(why), ..Division::default() };
         self.move_on(now);
+        if begun.is_some() {
+            self.rest_for(now, promised);
+        }
+    }
+
+    /// It comes to rest for that, or has.
+    pub(super) fn is_being_divided(&self) -> bool {
+        self.is_coming_to_rest() && self.primary.planned().is_some()
     }
 
     /// Stands still for the child `child`.
@@ -176,6 +193,7 @@ impl Serving {
         let stood_us = self.division.begun.map(|begun| (now - begun).0 / 1_000);
         tracing::info!(region = %self.id, stood_us, "was divided");
         self.division = Division { tried: self.division.tried, ..Division::default() };
+        self.samples = Samples::new(self.id);
         self.trim = Trim::FIRST;
         self.moves_again();
         again.extend(self.hand_out_queue());
@@ -268,6 +286,20 @@ impl Context {
 }
 
 impl Node {
+    /// What is in the way of a region coming to rest for being divided, beside what its primary sees.
+    pub(super) fn division_obstacle(&mut self, now: Nanos, parent: RegionId) -> Option<&'static str> {
+        let serving = self.slots.get_mut(&parent).and_then(Slot::serving)?;
+        let (child, _) = serving.primary.planned()?;
+        let term = serving.primary.config().epoch.next();
+        let is_in_use = self.slots.get(&child).is_some_and(|slot| !slot.is_at_rest());
+        if is_in_use || self.context.grants.blocked_until(now, child, term).is_some() {
+            return Some("what is here of the region that there is to be is in use");
+        }
+        let other = self.dividing.filter(|other| *other != parent);
+        let other = other.and_then(|other| self.slots.get_mut(&other)).and_then(Slot::serving);
+        other.is_some_and(|other| other.is_being_divided()).then_some("its server divides another region first")
+    }
+
     /// Comes further with the division of a region that stands still for it. To be called after each turn of it.
     pub(super) fn advance_division(&mut self, now: Nanos, parent: RegionId) {
         let is_synced = self.context.agent.view().is_synced();
@@ -276,6 +308,10 @@ impl Node {
         let child = match serving.primary.planned() {
             _ if !serving.can_rest(is_synced) => {
                 Err("its group is changing, or the coordinator is not heard".to_owned())
+            }
+            // The child that comes about is of the term that follows on the epoch in which it was begun.
+            _ if serving.division.begun.is_some() && serving.primary.config().epoch != serving.division.tried => {
+                Err("its configuration changed meanwhile".to_owned())
             }
             None => Err("the plan was cancelled".into()),
             Some((_, Some(why))) => Err(why.to_owned()),
@@ -318,6 +354,7 @@ impl Node {
         }
         serving.division.tried = config.epoch;
         serving.division.begun = Some(now);
+        serving.division.promised = self.context.timing.lease + PROMISES_END;
         serving.jobs += 1;
         let region = serving.region.clone();
         let slot = self.slots.get_mut(&child).expect("it was just made");

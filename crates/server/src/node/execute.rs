@@ -54,6 +54,7 @@ impl Serving {
         assert!(self.open, "what comes earlier waits elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
         *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;
+        self.samples.note(&pending.op);
         if self.behind.len() >= MOST_WAITING || is_write && self.stalled.len() >= MOST_WAITING {
             return self.refuse(to, OpError::Overloaded(self.id));
         }

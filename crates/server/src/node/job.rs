@@ -106,7 +106,7 @@ pub(super) enum Outcome {
     /// A segment of a checkpoint was copied; so many are left.
     Exported { name: String, left: Result<usize, Error>, export: Option<Box<(Export, Box<dyn Disk>)>> },
     /// A key was looked for that halves the region.
-    Halved(Result<Option<Vec<u8>>, Error>),
+    Halved(RegionId, Result<Option<Vec<u8>>, Error>),
     /// Another region was made of what a region has; the job is the new one's.
     Divided(Box<Divided>),
     /// The same, as the region is told that was divided.

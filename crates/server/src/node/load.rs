@@ -8,6 +8,9 @@ use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
+/// With fewer operations a second it is not looked where they would divide a region.
+const FEW_OPS: u64 = 50;
+
 /// What a region had done when it was told of last.
 struct Told {
     term: Epoch,
@@ -56,8 +59,17 @@ impl Node {
             let last = before.get(id).filter(|told| told.term == serving.term).unwrap_or(&begin);
             let rate = |now_is: u64, was: u64| rate(now_is - was, now - last.at);
             let (ops_a_second, written_a_second) = (rate(ops, last.ops), rate(written, last.written));
-            let bytes = serving.region.space_bytes();
-            regions.push(RegionLoad { region: *id, bytes, ops: ops_a_second, written: written_a_second });
+            let space = serving.region.space();
+            regions.push(RegionLoad {
+                region: *id,
+                bytes: space.bytes,
+                ops: ops_a_second,
+                written: written_a_second,
+                shared: space.shared_bytes,
+                inherited: space.inherited_bytes,
+                is_trimmed: serving.is_trimmed(),
+                middle: if ops_a_second < FEW_OPS { None } else { serving.samples.middle() },
+            });
             self.loads.regions.insert(*id, Told { term: serving.term, at: now, ops, written });
         }
         let volume = &self.context.volume;

@@ -11,7 +11,7 @@
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
 //! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
 //! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given.
-//! - `load`: what it has to do, as the master is told. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
+//! - `load`: what it has to do, as the master is told; `samples`: which keys are in use. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
 //! - `wall`: what time it is for pairs that expire.
@@ -36,6 +36,7 @@ mod proof;
 mod report;
 mod requests;
 mod rest;
+mod samples;
 mod serving;
 mod slot;
 mod stand_still;
@@ -143,6 +144,8 @@ pub struct Node {
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
     forwarding: Forwarding,
+    /// The region that came to rest last for being divided.
+    dividing: Option<RegionId>,
     flush_interval: Nanos,
     surplus_after: Nanos,
     loads: LoadReports,
@@ -202,6 +205,7 @@ impl Node {
             coordinator: parts.coordinator,
             slots,
             forwarding: Forwarding::new(me),
+            dividing: None,
             flush_interval: parts.timing.flush_interval,
             surplus_after: parts.timing.surplus_after,
             loads: LoadReports::new(parts.timing.load_interval),
@@ -299,12 +303,16 @@ impl Node {
 
     /// Ends a turn of a region that is served here.
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
+        let obstacle = self.division_obstacle(now, region);
         let Some(slot) = self.slots.get_mut(&region) else { return };
         let Some(serving) = slot.serving() else { return };
         serving.resume(now);
         serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
-        if serving.come_to_rest(now, self.context.agent.view().is_synced()) {
+        if serving.come_to_rest(now, self.context.agent.view().is_synced(), obstacle) {
             serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+        }
+        if serving.is_being_divided() {
+            self.dividing = Some(region);
         }
         if serving.is_restless(now) {
             self.touched.insert(region);

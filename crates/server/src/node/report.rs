@@ -125,7 +125,8 @@ impl Serving {
         let stats = self.region.stats();
         status.last_lsn = self.region.last_lsn();
         status.commit_lsn = self.region.commit();
-        status.bytes = self.region.space_bytes();
+        let space = self.region.space();
+        status.bytes = space.bytes - space.shared_bytes;
         (status.l0_bytes, status.promotion_bytes) = (stats.l0_bytes, self.region.promotion_bytes());
         status.levels = levels(&stats.levels);
         status.logs = LogStatus {

@@ -15,6 +15,7 @@ use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
 use super::job::{Job, JobClass, Outcome, Stepped};
 use super::requests::Requests;
+use super::samples::Samples;
 use super::stand_still::{Merging, StandStill};
 use super::status::RegionCounters;
 use super::trim::Trim;
@@ -115,6 +116,7 @@ pub(super) struct Serving {
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
     pub(super) requests: Requests,
+    pub(super) samples: Samples,
     /// A delete of a range that waits for keys or room, and what was submitted since, in order.
     pub(super) behind: VecDeque<Pending>,
     /// Until then no write is answered.
@@ -151,6 +153,7 @@ impl Serving {
         region.set_inherited_below(primary.config().inherited_below);
         Serving {
             requests: Requests::new(primary.config().region, region.take_requests(), context.requests.clone()),
+            samples: Samples::new(primary.config().region),
             id: primary.config().region,
             term: primary.config().term,
             region,
@@ -487,8 +490,8 @@ impl Serving {
                 self.syncing = false;
                 result.map(|_| ())
             }
-            Outcome::Halved(result) => {
-                self.halved(now, result);
+            Outcome::Halved(child, result) => {
+                self.halved(now, child, result);
                 Ok(())
             }
             Outcome::Parted(result) => {

@@ -129,31 +129,43 @@ impl Serving {
         self.still = StandStill { stage: Stage::Moving { rest_until: now + rest + apart }, attempts: attempts + 1 };
     }
 
+    /// What it rests for after an attempt that failed is longer than `least`.
+    pub(super) fn rest_for(&mut self, now: Nanos, least: Nanos) {
+        if let Stage::Moving { rest_until } = &mut self.still.stage {
+            *rest_until = (*rest_until).max(now + least);
+        }
+    }
+
+    /// It comes to rest, or has.
+    pub(super) fn is_coming_to_rest(&self) -> bool {
+        !matches!(self.still.stage, Stage::Moving { .. })
+    }
+
     /// Whether it may come to rest at all; `is_synced`: the coordinator is heard.
     pub(super) fn can_rest(&self, is_synced: bool) -> bool {
         self.open && is_synced && self.primary.is_settled() && !self.region.volume().is_failed()
     }
 
     /// What it should come to rest for now, if it can.
-    fn aim(&mut self, now: Nanos, is_synced: bool) -> Option<Aim> {
+    fn aim(&mut self, now: Nanos, is_synced: bool, obstacle: Option<&'static str>) -> Option<Aim> {
         let can_rest = self.can_rest(is_synced);
         if let Some(heir) = self.primary.heir().filter(|_| can_rest) {
             return Some(Aim::HandOver(heir));
         }
         let is_rested = matches!(self.still.stage, Stage::Moving { rest_until } if now >= rest_until);
         if is_rested {
-            self.prepare_division(can_rest);
+            self.prepare_division(can_rest, obstacle);
         }
-        (can_rest && self.is_to_be_divided()).then_some(Aim::Divide)
+        (can_rest && obstacle.is_none() && self.is_to_be_divided()).then_some(Aim::Divide)
     }
 
-    /// Begins to come to rest, or comes further with it, if it should. To be called after each turn; answers whether there is something
-    /// to be done in another.
-    pub(super) fn come_to_rest(&mut self, now: Nanos, is_synced: bool) -> bool {
+    /// Begins to come to rest, or comes further with it, if it should; not for being divided if there is an `obstacle` to that. To be
+    /// called after each turn; answers whether there is something to be done in another.
+    pub(super) fn come_to_rest(&mut self, now: Nanos, is_synced: bool, obstacle: Option<&'static str>) -> bool {
         if matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed) {
             return false;
         }
-        let aim = self.aim(now, is_synced);
+        let aim = self.aim(now, is_synced, obstacle);
         loop {
             self.still.stage = match (self.still.stage, aim) {
                 (Stage::Moving { rest_until }, Some(_)) if now >= rest_until => Stage::Priming { since: now },

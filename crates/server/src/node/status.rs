@@ -171,7 +171,8 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
-    /// Bytes of the segments of this copy, in whole segments (primary only): what copies are spread by.
+    /// Bytes of the segments of this copy, in whole segments; of one that several regions of the volume have, an equal part (primary
+    /// only): what copies are spread by.
     #[serde(default)]
     pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).

@@ -130,6 +130,11 @@ impl Serving {
         Ok(())
     }
 
+    /// Nothing is left in it that is another region's.
+    pub(super) fn is_trimmed(&self) -> bool {
+        self.trim == Trim::Done || self.primary.config().inherited_below == SegmentId(0)
+    }
+
     fn may_delete(&self) -> bool {
         let (in_sync, needed) = self.primary.in_sync();
         self.open && self.is_moving() && in_sync >= needed && !self.region.volume().is_failed()

@@ -420,7 +420,8 @@ fn join_cluster(
 }
 
 fn cluster_options(config: &NodeConfig) -> ClusterOptions {
-    let balance = config.balance.then(Balance::default);
+    let (split_ops, apart) = (config.split_ops, Nanos::from_secs(config.split_rest_seconds));
+    let balance = config.balance.then(|| Balance { split_ops, apart, ..Balance::default() });
     ClusterOptions { expected_servers: config.expected_servers, balance, ..ClusterOptions::default() }
 }
 

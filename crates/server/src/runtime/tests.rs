@@ -32,6 +32,11 @@ const LOOPBACK: &str = "127.0.0.1:0";
 
 impl Cluster {
     fn start(nodes: u32) -> Cluster {
+        Cluster::start_with(nodes, |_| ())
+    }
+
+    /// With other settings of all nodes.
+    fn start_with(nodes: u32, change: impl Fn(&mut NodeConfig)) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory");
         let listen = LOOPBACK.parse().expect("an address");
         let host =
@@ -40,8 +45,9 @@ impl Cluster {
         host.apply(bootstrap_op(&table, &["m".into()])).expect("a table");
         let mut cluster = Cluster { host: Some(host), servers: Vec::new(), dir };
         for id in 1..=nodes {
-            let server = start(&cluster.config(id, nodes)).expect("a node");
-            cluster.servers.push(server);
+            let mut config = cluster.config(id, nodes);
+            change(&mut config);
+            cluster.servers.push(start(&config).expect("a node"));
         }
         cluster
     }

@@ -20,7 +20,7 @@ const WALL_AT_START_MS: u64 = 1_700_000_000_000;
 
 pub(super) const DISK_BYTES: u64 = 256 << 20;
 /// Small, so that a few thousand writes fill levels.
-const SEGMENT_BYTES: usize = 32 << 10;
+pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
 /// What an empty disk has.
 const NO_VOLUME: VolumeId = VolumeId(0);
 

@@ -3,8 +3,9 @@
 use super::identity::wish;
 use super::moves::{PATIENCE, is_whole, map, wait_for, while_counting};
 use super::*;
-use leeward_format::cluster::{RegionMap, RegionWish};
+use leeward_format::cluster::{GroupConfig, RegionMap, RegionWish};
 use leeward_format::op::OpError;
+use leeward_format::table::NewTable;
 use std::thread;
 
 /// What the node answers to the wish that a region become two.
@@ -106,4 +107,93 @@ fn a_split_that_cannot_be_says_why_and_can_be_taken_back() {
     wait_for(server, "the region is two", |map| map.regions.iter().any(|group| group.region == RegionId(4)));
     let counted: u32 = client.run("DBSIZE")[1..].parse().expect("a number");
     assert!((70..110).contains(&counted), "{counted} of 90: each side counts what is its own");
+}
+
+/// Pairs of the table that is to grow, and bytes of each value: the master divides its regions from 32 MiB on.
+const PAIRS: usize = 12_000;
+const VALUE_BYTES: usize = 8 << 10;
+
+/// The regions of the table that grows.
+fn grown(server: &Server) -> Vec<GroupConfig> {
+    map(server).regions.into_iter().filter(|group| group.table == "grows").collect()
+}
+
+#[test]
+fn a_table_that_grows_is_divided_by_the_master_and_no_write_fails() {
+    let cluster = Cluster::start_with(3, |config| config.split_rest_seconds = 1);
+    let first = &cluster.servers[0];
+    let table = TableOptions { name: "grows".into(), split_bytes: 32 << 20, ..TableOptions::default() };
+    let table = Box::new(NewTable::new(table, Vec::new()));
+    assert_eq!(wish(&first.info().native_address, &Op::CreateTable { table }), OpResult::Done);
+    wait_for(first, "the groups are whole", |map| map.regions.len() == 3 && is_whole(map));
+    let mut client = cluster.client(0);
+    let begun = Instant::now();
+    while client.run("SELECT grows") != "+OK" || client.run("SET k 1") != "+OK" {
+        assert!(begun.elapsed() < PATIENCE, "the table is never served");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let value = "v".repeat(VALUE_BYTES - 5);
+    let begun = Instant::now();
+    let (mut written, mut regions) = (0, 1);
+    // On and on, until there are three.
+    while regions < 3 || written < PAIRS {
+        for number in written..written + 100 {
+            let number = number * 7_919 % PAIRS;
+            client.send(format!("SET k{number:05} {value}{number:05}\r\n").as_bytes());
+        }
+        for _ in 0..100 {
+            assert_eq!(client.reply(), "+OK");
+        }
+        written += 100;
+        regions = grown(first).len();
+        assert!(begun.elapsed() < 8 * PATIENCE, "{written} pairs are written, and there are {regions} regions");
+    }
+    for number in 0..PAIRS {
+        client.send(format!("GET k{number:05}\r\n").as_bytes());
+        assert_eq!(client.reply(), format!("{value}{number:05}"), "key {number}");
+    }
+    // It comes to rest, with no region of more bytes than there should be, none empty, and no plan left.
+    let is_small = |region: &crate::node::status::RegionStatus| region.bytes < 64 << 20;
+    let begun = Instant::now();
+    loop {
+        let groups = grown(first);
+        let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
+        let ours = |id: RegionId| groups.iter().any(|group| group.region == id);
+        let all: Vec<_> = statuses.flat_map(|status| status.regions).filter(|region| ours(region.region)).collect();
+        if groups.iter().all(|group| group.wishes == Default::default()) && all.iter().all(is_small) {
+            assert!((3..=12).contains(&groups.len()), "{} regions", groups.len());
+            break;
+        }
+        assert!(begun.elapsed() < 4 * PATIENCE, "it does not come to rest: {all:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// One of two regions has all that there is to do.
+#[test]
+fn a_hot_region_is_divided_by_the_master_and_its_halves_are_spread() {
+    let cluster = Cluster::start_with(3, |config| (config.split_rest_seconds, config.split_ops) = (600, 300));
+    let first = &cluster.servers[0];
+    let mut client = cluster.client(0);
+    assert_eq!(client.run_until_served("SET a000 1"), "+OK");
+    assert_eq!(client.run_until_served("SET z000 1"), "+OK");
+    wait_for(first, "the groups are whole", is_whole);
+    let begun = Instant::now();
+    let mut turn = 0;
+    // Half of the operations are on the last fifth of the keys.
+    let is_spread = |map: &RegionMap| {
+        let hot: Vec<_> = map.regions.iter().filter(|group| &group.start[..] < &b"m"[..]).collect();
+        hot.len() == 2 && hot[1].start > "a700" && hot[0].primary != hot[1].primary
+    };
+    while !is_spread(&map(first)) {
+        for number in 0..200 {
+            let key = 999 - (number * number * 31 + turn * 7) % 1_000 * (turn % 3 + 1) / 4;
+            client.send(format!("SET a{key:03} {turn}\r\n").as_bytes());
+        }
+        for _ in 0..200 {
+            assert_eq!(client.reply(), "+OK");
+        }
+        turn += 1;
+        assert!(begun.elapsed() < 8 * PATIENCE, "it is not: {:?}", map(first).regions);
+    }
 }

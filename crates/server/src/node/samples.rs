@@ -1,0 +1,74 @@
+//! Keys of some of the latest operations on a region: where it can be divided so that each half has about as much to do.
+//!
+//! Which operations are noted is drawn by a generator that the region's number seeds, so that no pattern of clients meets it, and a
+//! simulated run is the same twice.
+
+use bytes::Bytes;
+use leeward_format::RegionId;
+use leeward_format::op::Op;
+use leeward_platform::Rng;
+
+/// Keys that are remembered.
+const KEYS: usize = 64;
+/// Of so many operations on keys one is noted, on the average.
+const ONE_OF: u64 = 32;
+/// Longer keys are cut: what they begin with tells them apart well enough.
+const MOST_BYTES: usize = 64;
+/// A key that divides has at least a so-manieth part of the operations on either side.
+const LEAST_PART: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Samples {
+    rng: Rng,
+    /// Operations on keys until one is noted.
+    until_next: u64,
+    keys: Vec<Bytes>,
+    /// Where the next one goes, once there are as many as are remembered.
+    next: usize,
+}
+
+impl Samples {
+    pub(super) fn new(region: RegionId) -> Samples {
+        Samples { rng: Rng::new(region.0.into()), until_next: 0, keys: Vec::new(), next: 0 }
+    }
+
+    /// An operation comes to the region.
+    pub(super) fn note(&mut self, op: &Op) {
+        let key = match op {
+            Op::Scan { start, reverse: false, .. } => Some(start),
+            op => op.key(),
+        };
+        let Some(key) = key else { return };
+        if self.until_next > 0 {
+            self.until_next -= 1;
+            return;
+        }
+        self.until_next = self.rng.below(2 * ONE_OF - 1);
+        // The key itself would keep all of its message in memory.
+        let key = Bytes::copy_from_slice(&key[..key.len().min(MOST_BYTES)]);
+        match self.keys.len() < KEYS {
+            true => self.keys.push(key),
+            false => self.keys[self.next] = key,
+        }
+        self.next = (self.next + 1) % KEYS;
+    }
+
+    /// A key with about half of the latest operations below it, and the others from it on; `None`: too few are known, or too many
+    /// are on one key.
+    pub(super) fn middle(&self) -> Option<Bytes> {
+        if self.keys.len() < KEYS {
+            return None;
+        }
+        let mut keys: Vec<&Bytes> = self.keys.iter().collect();
+        keys.sort_unstable();
+        let below = |key: &Bytes| keys.partition_point(|other| *other < key);
+        let middle = keys.iter().copied().min_by_key(|key| below(key).abs_diff(KEYS / 2))?;
+        let (left, right) = (below(middle), KEYS - below(middle));
+        (left.min(right) >= KEYS / LEAST_PART).then(|| middle.clone())
+    }
+}
+
+#[cfg(test)]
+#[path = "samples_tests.rs"]
+mod tests;
