@@ -182,7 +182,7 @@ fn a_hot_region_is_divided_by_the_master_and_its_halves_are_spread() {
     let mut turn = 0;
     // Half of the operations are on the last fifth of the keys.
     let is_spread = |map: &RegionMap| {
-        let hot: Vec<_> = map.regions.iter().filter(|group| &group.start[..] < &b"m"[..]).collect();
+        let hot: Vec<_> = map.regions.iter().filter(|group| group.start < "m").collect();
         hot.len() == 2 && hot[1].start > "a700" && hot[0].primary != hot[1].primary
     };
     while !is_spread(&map(first)) {
