@@ -5,21 +5,20 @@
 //! stopped once they have nothing left. Call it from any thread; it starts its own and joins them before it answers.
 
 use crate::keys::Mix;
-use crate::ledger::Ledger;
-use crate::records::Records;
+use crate::loaded::while_loaded;
 use crate::replication::{Clusters, Failure, Link, NODES, Started, Wanted};
 use crate::spread::Spread;
 use crate::status::{NodeStatus, fetch_status};
-use crate::worker::{Measured, Shared, Worker};
-use crate::ycsb::{self, Workload, client_options};
-use leeward_client::{ClientError, Op, OpResult, Session};
+use crate::worker::{Measured, Shared};
+use crate::ycsb::{self, client_options};
+use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::{Intent, TableOptions};
 use serde::Serialize;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,7 +164,6 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     let started = clusters.start(Wanted { table, link: Link::Shm, regions, late: LATE, memory_bytes })?;
     let load = ycsb::Options {
         seeds: started.seeds.clone(),
-        workloads: vec![Workload::Load],
         mix: options.mix,
         records: options.records,
         ops: 0,
@@ -173,48 +171,19 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
         depth: options.depth,
         ..ycsb::Options::default()
     };
-    ycsb::run(&load, None)?;
-    let moves = measure(options, &load, started)?;
+    let session = Session::connect(&load.seeds, client_options(&load))?;
+    // The cluster outlives the load.
+    let ((stages, _started), measured) = while_loaded(&load, |shared| {
+        let mut field = Field { started, session, shared, rest: options.rest, stages: Vec::new() };
+        field.move_all().map(|()| (field.stages, field.started))
+    })?;
+    let moves = Moves::of(stages, &measured);
     print!("{moves}");
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&serde_json::json!({ "moves": moves }))? + "\n";
         fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
     Ok(moves.is_met())
-}
-
-fn measure(options: &Options, load: &ycsb::Options, started: Started) -> Result<Moves, Failure> {
-    let ledger = Ledger::new(false);
-    let shared = Shared {
-        workload: Workload::A,
-        options: load,
-        ledger: &ledger,
-        records: Records::new(options.records),
-        issued: AtomicU64::new(0),
-        completed: AtomicU64::new(0),
-        succeeded: AtomicU64::new(0),
-        ops: 0,
-        go_on: AtomicBool::new(true),
-        abandon: AtomicBool::new(false),
-        started: Instant::now(),
-    };
-    let chooser = Workload::A.chooser(None, options.records);
-    let workers = (0..options.threads).map(|index| Worker::connect(&shared, chooser.clone(), index));
-    let workers = workers.collect::<Result<Vec<_>, _>>()?;
-    let session = Session::connect(&load.seeds, client_options(load))?;
-    let mut field = Field { started, session, shared: &shared, rest: options.rest, stages: Vec::new() };
-    let (measured, moved) = thread::scope(|scope| {
-        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
-        let moved = field.move_all();
-        shared.go_on.store(false, Ordering::Relaxed);
-        let measured: Result<Vec<Measured>, ClientError> =
-            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
-        (measured, moved)
-    });
-    moved?;
-    let mut sum = Measured::new();
-    measured?.into_iter().for_each(|measured| sum.add(measured));
-    Ok(Moves::of(field.stages, &sum))
 }
 
 /// The servers that come and go.

@@ -194,14 +194,19 @@ fn table(measured: &[Pauses]) -> String {
 
 /// Instants at which the probe was answered, and how fast the other writer goes.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Probe {
     answers: Mutex<Vec<Instant>>,
     /// Writes a second.
     rate: AtomicU64,
     is_over: AtomicBool,
 }
 
-impl Shared {
+impl Probe {
+    /// Nobody is to go on.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     /// The longest time between two answers, of which the later one came after `from`; `None`: none has come since.
     fn longest_gap(&self, from: Instant) -> Option<Duration> {
         let answers = self.answers.lock();
@@ -225,7 +230,7 @@ struct Field {
     promotion_bytes: u64,
 }
 
-fn connect(seeds: &[String]) -> Result<Session, Failure> {
+pub(crate) fn connect(seeds: &[String]) -> Result<Session, Failure> {
     let options = ClientOptions {
         retry_pause: Duration::from_millis(1),
         deadline: PAUSE_WITHIN,
@@ -246,13 +251,13 @@ impl Field {
     }
 
     fn measure(&mut self, kind: PauseKind, rounds: u32) -> Result<Pauses, Failure> {
-        let shared = Shared::default();
-        let (probe, load) = (connect(&self.started.seeds)?, connect(&self.started.seeds)?);
+        let probe = Probe::default();
+        let (probing, load) = (connect(&self.started.seeds)?, connect(&self.started.seeds)?);
         let pauses = thread::scope(|scope| {
-            let probing = scope.spawn(|| keep_probing(probe, &shared));
-            let loading = scope.spawn(|| keep_loading(load, &shared));
-            let pauses = (0..rounds).map(|_| self.round(kind, &shared)).collect::<Result<Vec<_>, _>>();
-            shared.is_over.store(true, Ordering::Relaxed);
+            let probing = scope.spawn(|| keep_probing(probing, &probe));
+            let loading = scope.spawn(|| keep_loading(load, &probe));
+            let pauses = (0..rounds).map(|_| self.round(kind, &probe)).collect::<Result<Vec<_>, _>>();
+            probe.end();
             let threads = [probing.join(), loading.join()];
             for ended in threads {
                 ended.expect("it does not panic").map_err(|error| error.to_string())?;
@@ -263,18 +268,18 @@ impl Field {
         Ok(Pauses::of(kind, &pauses, self.promotion_bytes))
     }
 
-    fn round(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
-        shared.rate.store(MODERATE, Ordering::Relaxed);
+    fn round(&mut self, kind: PauseKind, probe: &Probe) -> Result<Duration, Failure> {
+        probe.rate.store(MODERATE, Ordering::Relaxed);
         self.wait_until_whole()?;
         match kind {
-            PauseKind::HandOver => self.hand_over(shared),
-            PauseKind::DeadBackup | PauseKind::StoppedBackup => self.harm_backup(kind, shared),
-            PauseKind::DeadPrimary | PauseKind::DeadPrimaryLargeL0 => self.kill_primary(kind, shared),
+            PauseKind::HandOver => self.hand_over(probe),
+            PauseKind::DeadBackup | PauseKind::StoppedBackup => self.harm_backup(kind, probe),
+            PauseKind::DeadPrimary | PauseKind::DeadPrimaryLargeL0 => self.kill_primary(kind, probe),
         }
     }
 
     /// The office goes to the member with the next number.
-    fn hand_over(&mut self, shared: &Shared) -> Result<Duration, Failure> {
+    fn hand_over(&mut self, probe: &Probe) -> Result<Duration, Failure> {
         let group = self.group()?;
         let server = primary(&group)?;
         let heir = ServerId(server.0 % 3 + 1);
@@ -287,10 +292,10 @@ impl Field {
         self.look_until("hands its office over", WISH_WITHIN, |map| {
             map.regions[0].primary.is_some_and(|primary| primary.server == heir)
         })?;
-        settle(shared, begun)
+        settle(probe, begun)
     }
 
-    fn harm_backup(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
+    fn harm_backup(&mut self, kind: PauseKind, probe: &Probe) -> Result<Duration, Failure> {
         let backup = self.group()?.backups.first().ok_or("the region has no backup")?.server.0;
         let begun = Instant::now();
         match kind {
@@ -307,18 +312,18 @@ impl Field {
                 self.started.cluster.restart(backup)?;
             }
         }
-        settle(shared, begun)
+        settle(probe, begun)
     }
 
-    fn kill_primary(&mut self, kind: PauseKind, shared: &Shared) -> Result<Duration, Failure> {
-        self.fill(kind, shared)?;
+    fn kill_primary(&mut self, kind: PauseKind, probe: &Probe) -> Result<Duration, Failure> {
+        self.fill(kind, probe)?;
         let server = primary(&self.group()?)?;
         self.started.cluster.kill(server.0)?;
         let is_gone = |map: &RegionMap| map.servers.iter().all(|info| info.member.server != server);
         let told = self.look_until("notices that a primary is dead", WISH_WITHIN, is_gone)?;
         let begun = Instant::now();
         let answered = loop {
-            if let Some(answered) = shared.first_after(told) {
+            if let Some(answered) = probe.first_after(told) {
                 break answered;
             }
             if begun.elapsed() > PAUSE_WITHIN {
@@ -331,9 +336,9 @@ impl Field {
     }
 
     /// Writes until nearly all of an L0 would have to be replayed.
-    fn fill(&mut self, kind: PauseKind, shared: &Shared) -> Result<(), Failure> {
+    fn fill(&mut self, kind: PauseKind, probe: &Probe) -> Result<(), Failure> {
         let begun = Instant::now();
-        shared.rate.store(u64::MAX, Ordering::Relaxed);
+        probe.rate.store(u64::MAX, Ordering::Relaxed);
         loop {
             let map = self.session.fetch_map()?;
             let server = primary(&map.regions[0])?;
@@ -341,7 +346,7 @@ impl Field {
             let status = fetch_status(&info.admin_address, Duration::from_secs(2))?;
             let bytes = status.regions.first().and_then(|region| region.promotion_bytes).unwrap_or(0);
             if (kind.l0_bytes() / 10 * 8..=kind.l0_bytes()).contains(&bytes) {
-                shared.rate.store(MODERATE / 10, Ordering::Relaxed);
+                probe.rate.store(MODERATE / 10, Ordering::Relaxed);
                 self.promotion_bytes = self.promotion_bytes.max(bytes);
                 return Ok(());
             }
@@ -390,24 +395,24 @@ fn primary(group: &GroupConfig) -> Result<ServerId, Failure> {
 }
 
 /// The longest pause since `begun`, once answers come again.
-fn settle(shared: &Shared, begun: Instant) -> Result<Duration, Failure> {
+pub(crate) fn settle(probe: &Probe, begun: Instant) -> Result<Duration, Failure> {
     thread::sleep(Duration::from_millis(100));
     let now = Instant::now();
-    while shared.first_after(now).is_none() {
+    while probe.first_after(now).is_none() {
         if now.elapsed() > PAUSE_WITHIN {
             return Err(format!("no write is answered for {PAUSE_WITHIN:?}").into());
         }
         thread::sleep(LOOK);
     }
-    Ok(shared.longest_gap(begun).unwrap_or_default())
+    Ok(probe.longest_gap(begun).unwrap_or_default())
 }
 
 /// Writes one key until it is over, and notes when each write was answered.
-fn keep_probing(mut session: Session, shared: &Shared) -> Result<(), Failure> {
-    while !shared.is_over.load(Ordering::Relaxed) {
+pub(crate) fn keep_probing(mut session: Session, probe: &Probe) -> Result<(), Failure> {
+    while !probe.is_over.load(Ordering::Relaxed) {
         let answers = session.execute(vec![put("\0leeward-probe", Bytes::from_static(b"probe"))])?;
         match answers[..] {
-            [OpResult::Put { .. }] => shared.answers.lock().push(Instant::now()),
+            [OpResult::Put { .. }] => probe.answers.lock().push(Instant::now()),
             _ => return Err(format!("the probe is answered by {answers:?}").into()),
         }
     }
@@ -415,10 +420,10 @@ fn keep_probing(mut session: Session, shared: &Shared) -> Result<(), Failure> {
 }
 
 /// Writes new keys until it is over, as fast as is wanted.
-fn keep_loading(mut session: Session, shared: &Shared) -> Result<(), Failure> {
+fn keep_loading(mut session: Session, probe: &Probe) -> Result<(), Failure> {
     const BATCH: u64 = 16;
     let mut written = 0_u64;
-    while !shared.is_over.load(Ordering::Relaxed) {
+    while !probe.is_over.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let ops = (written..written + BATCH).map(|number| {
             // Scattered, so that compactions have something to merge.
@@ -427,7 +432,7 @@ fn keep_loading(mut session: Session, shared: &Shared) -> Result<(), Failure> {
         });
         session.execute(ops.collect())?;
         written += BATCH;
-        let rate = shared.rate.load(Ordering::Relaxed);
+        let rate = probe.rate.load(Ordering::Relaxed);
         if rate != u64::MAX {
             thread::sleep(Duration::from_secs_f64(BATCH as f64 / rate.max(1) as f64).saturating_sub(begun.elapsed()));
         }

@@ -19,13 +19,13 @@ fn pauses_are_ranked_and_judged() {
 
 #[test]
 fn the_longest_gap_is_around_the_event() {
-    let shared = Shared::default();
+    let probe = Probe::default();
     let start = Instant::now();
     let at = |ms| start + Duration::from_millis(ms);
-    *shared.answers.lock() = vec![at(0), at(500), at(510), at(540), at(545)];
-    assert_eq!(shared.longest_gap(at(505)), Some(Duration::from_millis(30)));
-    assert_eq!(shared.longest_gap(at(10)), Some(Duration::from_millis(500)), "it had begun before");
-    assert_eq!(shared.longest_gap(at(600)), None);
-    assert_eq!(shared.first_after(at(510)), Some(at(540)));
-    assert_eq!(shared.first_after(at(545)), None);
+    *probe.answers.lock() = vec![at(0), at(500), at(510), at(540), at(545)];
+    assert_eq!(probe.longest_gap(at(505)), Some(Duration::from_millis(30)));
+    assert_eq!(probe.longest_gap(at(10)), Some(Duration::from_millis(500)), "it had begun before");
+    assert_eq!(probe.longest_gap(at(600)), None);
+    assert_eq!(probe.first_after(at(510)), Some(at(540)));
+    assert_eq!(probe.first_after(at(545)), None);
 }

@@ -23,7 +23,7 @@ mod replication;
 mod table;
 pub(crate) use faults::FaultsArgs;
 pub(crate) use measures::{IdleArgs, RoutesArgs};
-pub(crate) use moves::MovesArgs;
+pub(crate) use moves::{MovesArgs, SplitsArgs};
 pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use pauses::PausesArgs;
@@ -450,6 +450,8 @@ pub(crate) enum Benchmark {
     Pauses(PausesArgs),
     /// What it costs to add servers and have them leave again while clients work
     Moves(MovesArgs),
+    /// Measure what it costs to divide regions under load
+    Splits(SplitsArgs),
 }
 
 #[derive(Args, Debug)]

@@ -78,6 +78,7 @@ fn every_page_has_an_example() {
         "bench idle",
         "bench routes",
         "bench moves",
+        "bench splits",
         "get",
         "put",
         "del",

@@ -27,6 +27,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Faults(args) => replication::run_faults(args),
         Benchmark::Pauses(args) => replication::run_pauses(args),
         Benchmark::Moves(args) => replication::run_moves(args),
+        Benchmark::Splits(args) => replication::run_splits(args),
     }
 }
 

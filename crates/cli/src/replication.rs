@@ -1,17 +1,17 @@
-//! `leeward bench replication`, `faults`, `pauses` and `moves`: starts the clusters that they want, each in a directory of its own, one at
-//! a time.
+//! `leeward bench replication`, `faults`, `pauses`, `moves` and `splits`: starts the clusters that they want, each in a directory of its
+//! own, one at a time.
 //!
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{CellArgs, FaultsArgs, MovesArgs, PausesArgs, Preset, ReplicationArgs};
+use crate::args::{CellArgs, FaultsArgs, MovesArgs, PausesArgs, Preset, ReplicationArgs, SplitsArgs};
 use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
 use leeward_bench::replication::{self, CellOptions, Clusters, Failure, Link, NODES, Options, Started, Wanted};
-use leeward_bench::{DevCluster, even_split_points, faults, moves, pauses};
+use leeward_bench::{DevCluster, even_split_points, faults, moves, pauses, splits};
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
@@ -53,6 +53,20 @@ pub(crate) fn run_moves(args: &MovesArgs) -> Outcome {
         json: args.json.clone(),
     };
     with_starter((args.data.as_deref(), args.json.as_deref()), |starter| moves::run(&options, starter))
+}
+
+pub(crate) fn run_splits(args: &SplitsArgs) -> Outcome {
+    let options = splits::Options {
+        rounds: args.rounds,
+        records: args.records,
+        mix: args.mix,
+        threads: args.threads,
+        depth: args.depth,
+        rest: seconds("rest", args.rest)?,
+        memory_bytes: args.memory_mib << 20,
+        json: args.json.clone(),
+    };
+    with_starter((args.data.as_deref(), args.json.as_deref()), |starter| splits::run(&options, starter))
 }
 
 fn cell(args: &CellArgs) -> CellOptions {

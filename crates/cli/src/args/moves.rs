@@ -1,4 +1,4 @@
-//! The command line of `leeward bench moves`.
+//! The command lines of `leeward bench moves` and `leeward bench splits`.
 
 use clap::Args;
 use leeward_bench::Mix;
@@ -32,6 +32,46 @@ pub(crate) struct MovesArgs {
     pub(crate) depth: usize,
     /// Seconds for which nothing is moved before each move, and after the last
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
+    pub(crate) rest: f64,
+    /// Memory of a node
+    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) memory_mib: u64,
+    /// Directory in which the cluster makes one of its own [default: that for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the results here as JSON; the names in it are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leeward bench splits
+  leeward bench splits --rounds 1 --records 4000000 --mix md --json splits.json
+
+One region on three nodes serves YCSB A and is divided, then its half with the lowest keys, and so on. Printed are the longest
+time between two answers to a client that writes one key of it over and over, and the throughput of all others before, until
+there are two regions, in the five seconds after that, and later.
+Exit code 1: a request failed.")]
+pub(crate) struct SplitsArgs {
+    /// How often the region is divided
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) rounds: u32,
+    /// Records that are loaded first
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    pub(crate) records: u64,
+    /// Sizes of the pairs
+    #[arg(long, default_value = "sd")]
+    pub(crate) mix: Mix,
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+    /// Operations that each thread keeps under way
+    #[arg(long, default_value_t = 16, value_name = "OPS")]
+    pub(crate) depth: usize,
+    /// Seconds for which nothing is done before each division, and after the wake of the last
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) rest: f64,
     /// Memory of a node
     #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]

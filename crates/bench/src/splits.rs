@@ -1,0 +1,212 @@
+//! What it costs to divide a region that is under load: how long it stands still, and what is left of the throughput while it becomes
+//! two and while each half gets rid of what is the other's.
+//!
+//! One region on three nodes serves YCSB A, and is divided again and again, each time the half with the lowest keys: the first time it
+//! has all of the load, then half of it, and so on. A thread beside the load writes one key of it over and over, each write after the
+//! answer to the last. Call it from any thread.
+
+use crate::keys::Mix;
+use crate::loaded::while_loaded;
+use crate::pauses::{Probe, connect, keep_probing, settle};
+use crate::replication::{Clusters, Failure, Link, Started, Wanted};
+use crate::worker::{Measured, Shared};
+use crate::ycsb;
+use leeward_client::{Op, OpResult, Session};
+use leeward_format::cluster::{RegionWish, TableOptions};
+use serde::Serialize;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+#[path = "splits_tests.rs"]
+mod tests;
+
+/// How long a division may take.
+const DIVIDED_WITHIN: Duration = Duration::from_secs(120);
+/// How long after it the throughput counts as that of its wake.
+const WAKE: Duration = Duration::from_secs(5);
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How often the region is divided.
+    pub rounds: u32,
+    /// Records that are loaded first.
+    pub records: u64,
+    /// Sizes of the pairs.
+    pub mix: Mix,
+    /// Client threads.
+    pub threads: usize,
+    /// Operations that each keeps under way.
+    pub depth: usize,
+    /// Time for which nothing is done before each division, and after the wake of the last.
+    pub rest: Duration,
+    /// Memory of a node, in bytes.
+    pub memory_bytes: u64,
+    /// Results as JSON.
+    pub json: Option<PathBuf>,
+}
+
+/// One division. Rates are operations a second, of all clients but the one that writes one key.
+#[derive(Clone, Debug, Serialize)]
+pub struct Split {
+    /// From the wish until there were two regions, in seconds.
+    pub seconds: f64,
+    /// The longest time between two answers to the client that writes one key of the region, in milliseconds.
+    pub longest_pause_ms: f64,
+    /// While nothing was done.
+    pub before: f64,
+    /// From the wish until there were two.
+    pub during: f64,
+    /// In the five seconds after that.
+    pub wake: f64,
+    /// While nothing was done after those.
+    pub after: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Splits {
+    /// The divisions, in order.
+    pub splits: Vec<Split>,
+    /// Operations of the clients.
+    pub ops: u64,
+    /// Of them, those that failed.
+    pub failed: u64,
+    /// Reads that did not find what must be there.
+    pub misses: u64,
+    /// The first failure.
+    pub first_error: Option<String>,
+}
+
+impl Splits {
+    fn of(splits: Vec<Split>, measured: &Measured) -> Splits {
+        let Measured { ops, errors, misses, first_error, .. } = measured;
+        Splits { splits, ops: *ops, failed: *errors, misses: *misses, first_error: first_error.clone() }
+    }
+
+    /// No request failed, and nothing was missed.
+    pub fn is_lossless(&self) -> bool {
+        (self.failed, self.misses) == (0, 0)
+    }
+}
+
+impl fmt::Display for Splits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| division | seconds | longest pause, ms | ops/s before | during | 5 s after | later |")?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
+        for (number, split) in (1..).zip(&self.splits) {
+            let Split { seconds, longest_pause_ms, before, during, wake, after } = split;
+            writeln!(
+                f,
+                "| {number} | {seconds:.2} | {longest_pause_ms:.1} | {before:.0} | {during:.0} | {wake:.0} | {after:.0} |"
+            )?;
+        }
+        let verdict = if self.is_lossless() { "met" } else { "MISSED" };
+        writeln!(
+            f,
+            "failed requests: {} of {}, {} misses (should be 0: {verdict})",
+            self.failed, self.ops, self.misses
+        )?;
+        self.first_error.iter().try_for_each(|error| writeln!(f, "the first failure: {error}"))
+    }
+}
+
+/// Measures, prints a table, and writes what `options` ask for; answers whether no request failed.
+///
+/// # Errors
+/// A cluster that does not start, a file that cannot be written, or a region that is not divided.
+pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+    let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
+    let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: options.memory_bytes };
+    let mut started = clusters.start(wanted)?;
+    let load = ycsb::Options {
+        seeds: started.seeds.clone(),
+        mix: options.mix,
+        records: options.records,
+        ops: 0,
+        threads: options.threads,
+        depth: options.depth,
+        ..ycsb::Options::default()
+    };
+    let (splits, measured) = while_loaded(&load, |shared| divide_all(options, &mut started, shared))?;
+    let splits = Splits::of(splits, &measured);
+    print!("{splits}");
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&splits)? + "\n";
+        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(splits.is_lossless())
+}
+
+fn divide_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
+    let (probe, probing) = (Probe::default(), connect(&started.seeds)?);
+    let mut field = Field { session: connect(&started.seeds)?, shared, probe: &probe };
+    let splits = thread::scope(|scope| {
+        let probing = scope.spawn(|| keep_probing(probing, &probe));
+        let splits = (0..options.rounds).map(|_| field.divide(options.rest)).collect::<Result<Vec<_>, _>>();
+        probe.end();
+        probing.join().expect("it does not panic").map_err(|error| error.to_string())?;
+        splits
+    })?;
+    started.cluster.check()?;
+    Ok(splits)
+}
+
+/// A cluster under load.
+struct Field<'a> {
+    session: Session,
+    shared: &'a Shared<'a>,
+    probe: &'a Probe,
+}
+
+impl Field<'_> {
+    /// Divides the region with the lowest keys, which the probe is in.
+    fn divide(&mut self, rest: Duration) -> Result<Split, Failure> {
+        let before = self.rate_for(rest)?;
+        let regions = self.session.fetch_map()?.regions;
+        let region = regions.first().ok_or("there is no region")?.region;
+        let begun = Instant::now();
+        let during = self.rate(|field| {
+            let wish = Op::Wish { region, wish: RegionWish::Split { at: None } };
+            let answers = field.session.execute(vec![wish])?;
+            if answers != [OpResult::Done] {
+                return Err(format!("the wish is answered by {answers:?}").into());
+            }
+            while field.session.fetch_map()?.regions.len() == regions.len() {
+                if begun.elapsed() > DIVIDED_WITHIN {
+                    return Err(format!("region {region} is not divided after {DIVIDED_WITHIN:?}").into());
+                }
+                thread::sleep(LOOK);
+            }
+            Ok(())
+        })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let longest_pause_ms = settle(self.probe, begun)?.as_secs_f64() * 1e3;
+        let (wake, after) = (self.rate_for(WAKE)?, self.rate_for(rest)?);
+        Ok(Split { seconds, longest_pause_ms, before, during, wake, after })
+    }
+
+    /// Operations a second while nothing is done for so long.
+    fn rate_for(&mut self, time: Duration) -> Result<f64, Failure> {
+        self.rate(|_| {
+            thread::sleep(time);
+            Ok(())
+        })
+    }
+
+    /// Operations a second while something is done.
+    fn rate(&mut self, what: impl FnOnce(&mut Self) -> Result<(), Failure>) -> Result<f64, Failure> {
+        let succeeded = || self.shared.succeeded.load(Ordering::Relaxed);
+        let (begun, before) = (Instant::now(), succeeded());
+        what(self)?;
+        let done = self.shared.succeeded.load(Ordering::Relaxed) - before;
+        Ok(done as f64 / begun.elapsed().as_secs_f64())
+    }
+}
