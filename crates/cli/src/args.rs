@@ -8,11 +8,12 @@ use crate::restart::RestartArgs;
 use crate::split::SplitArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leeward_bench::{Distribution, Mix, Workload};
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
+use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
 
+mod consistency;
 mod faults;
 mod measures;
 mod moves;
@@ -21,6 +22,7 @@ mod pairs;
 mod pauses;
 mod replication;
 mod table;
+use consistency::ConsistencyArgs;
 pub(crate) use faults::FaultsArgs;
 pub(crate) use measures::{IdleArgs, RoutesArgs};
 pub(crate) use moves::{MovesArgs, SplitsArgs};
@@ -264,21 +266,12 @@ pub(crate) struct TableArgs {
     /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd` [default: none]
     #[arg(long, value_name = "CODEC")]
     pub(crate) wire: Option<Codec>,
-    /// When a write is acknowledged: `last-write` (all backups in sync hold it) or `last-flush` (it is on its way to them: the newest
-    /// may be lost with a primary) [default: last-write]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) acknowledge: Option<Acknowledge>,
     /// How records are posted to backups: `coalesced` (all that is new as one write of each log) or `per-record` (each by itself, in
     /// the order of LSNs, as in the papers) [default: coalesced]
     #[arg(long, value_name = "HOW")]
     pub(crate) posting: Option<Posting>,
-    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
-    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
-    pub(crate) max_unacked_kib: Option<u64>,
-    /// Copies, the primary's included, of which so many must have a write before it is acknowledged: a slow or dead backup holds
-    /// up no write. Set for good [default: all that are in sync]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=32))]
-    pub(crate) quorum: Option<u32>,
+    #[command(flatten)]
+    pub(crate) consistency: ConsistencyArgs,
     /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = table::size)]
     pub(crate) split_bytes: Option<u64>,
@@ -288,16 +281,16 @@ impl TableArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
         let collection = [self.garbage_percent, self.garbage_mib_per_second, self.max_space_percent];
-        let numbers = [self.growth_factor, self.l1_runs, self.quorum].into_iter().chain(collection);
+        let numbers = [self.growth_factor, self.l1_runs].into_iter().chain(collection);
         let codecs = [self.compression, self.last_level_compression, self.wire];
         self.placement.is_some()
             || self.l0_kib.is_some()
             || self.compaction.is_some()
             || self.backups.is_some()
             || self.addressing.is_some()
-            || self.acknowledge.is_some()
             || self.posting.is_some()
-            || self.max_unacked_kib.or(self.split_bytes).is_some()
+            || self.split_bytes.is_some()
+            || self.consistency.is_any()
             || numbers.into_iter().any(|number| number.is_some())
             || codecs.iter().any(Option::is_some)
     }
@@ -327,12 +320,9 @@ impl TableArgs {
             backups: self.backups.unwrap_or(base.backups),
             addressing: self.addressing.unwrap_or(base.addressing),
             wire: self.wire.unwrap_or(base.wire),
-            acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
             posting: self.posting.unwrap_or(base.posting),
-            max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
-            quorum: self.quorum.or(base.quorum),
             split_bytes: self.split_bytes.unwrap_or(base.split_bytes),
-            ..base
+            ..self.consistency.over(base)
         }
     }
 }

@@ -196,6 +196,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             acknowledge_text(options),
             options.posting.to_string(),
             options.divided_beyond().map_or_else(|| "never".into(), bytes),
+            options.reads.to_string(),
         ]
     };
     let head = [
@@ -217,6 +218,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "acknowledge",
         "posting",
         "divided from",
+        "reads",
     ];
     table(&head, tables.map(row).collect())
 }

@@ -6,19 +6,28 @@ use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written, check_range,
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, Written, check_range,
 };
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A blocking handle, cheap to clone and shared by any number of threads.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
     table: TableName,
+}
+
+/// What was read, and how stale it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale<T> {
+    /// It.
+    pub value: T,
+    /// Whatever was acknowledged so long before the answer left its node, or earlier, is in it. Nothing: the primary answered.
+    pub age: Duration,
 }
 
 #[derive(Debug)]
@@ -82,6 +91,19 @@ impl Client {
         match self.one(Op::Get { key: key.into() })? {
             OpResult::Value(value) => Ok(value),
             other => Err(mismatch(other)),
+        }
+    }
+
+    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from any member in sync,
+    /// if the table's [options](leeward_format::cluster::Reads) allow it: else, or where that cannot tell, as [`Client::get`].
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn get_stale(&self, key: impl Into<Bytes>, at_most: Duration) -> Result<Stale<Option<Bytes>>, ClientError> {
+        let at_most_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
+        match self.aged(Op::Stale { at_most_ms, read: Read::Get { key: key.into() } })? {
+            (OpResult::Value(value), age) => Ok(Stale { value, age }),
+            (other, _) => Err(mismatch(other)),
         }
     }
 
@@ -313,10 +335,15 @@ impl Client {
     }
 
     pub(crate) fn one(&self, op: Op) -> Result<OpResult, ClientError> {
+        self.aged(op).map(|(result, _)| result)
+    }
+
+    /// What an operation came to, and how stale that may be.
+    pub(crate) fn aged(&self, op: Op) -> Result<(OpResult, Duration), ClientError> {
         let result = self.execute(vec![op])?.pop().expect("one result an operation");
-        match result {
-            OpResult::Error(error) => Err(error.into()),
-            result => Ok(result),
+        match result.fresh() {
+            (OpResult::Error(error), _) => Err(error.into()),
+            (result, age_ms) => Ok((result, Duration::from_millis(age_ms.into()))),
         }
     }
 

@@ -46,10 +46,12 @@ mod scan;
 mod session;
 
 pub use address::{Address, Way};
-pub use client::Client;
+pub use client::{Client, Stale};
 pub use introduction::{Introduction, ask_node, introduce};
 pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionWish, ServerInfo, TableOptions};
-pub use leeward_format::op::{Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Written};
+pub use leeward_format::op::{
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, ReadResult, Written,
+};
 pub use leeward_format::table::{NewTable, TableChange, TableName};
 pub use options::{Busy, ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};

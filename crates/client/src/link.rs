@@ -40,6 +40,8 @@ pub(crate) struct Pending {
     pub(crate) deadline: Instant,
     /// Pauses that it has had.
     pub(crate) pauses: u32,
+    /// Times that it was sent somewhere, or was to be.
+    pub(crate) tries: u32,
     pub(crate) attempts: Attempts,
     /// What the last attempt met.
     pub(crate) last: Option<OpError>,
@@ -336,5 +338,6 @@ fn op_bytes(op: &Op) -> usize {
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
         Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
         Op::Digests { .. } | Op::SegmentContent { .. } => 0,
+        Op::Stale { read, .. } => op_bytes(&read.clone().op()),
     }
 }

@@ -35,6 +35,10 @@ pub struct ClientOptions {
     /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it. By default 100 us with
     /// four cores or more, and with fewer 0: whom it waits for may want its core. An address may say another.
     pub ring_spin: Duration,
+    /// Reads (of keys and pairs, and scans) may be answered by any member in sync, of tables whose [options](leeward_format::cluster::Reads)
+    /// allow it, and then by what is stale for at most so long: they go to one after the other, and to the primary if that one cannot.
+    /// `None`: to the primary, always.
+    pub at_most_stale: Option<Duration>,
     /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
     pub patience: Duration,
 }
@@ -58,6 +62,7 @@ impl Default for ClientOptions {
             retry_puts: false,
             ring_bytes: 256 << 10,
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
+            at_most_stale: None,
             patience: Duration::from_secs(1),
         }
     }

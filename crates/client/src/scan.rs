@@ -5,6 +5,7 @@ use crate::options::ClientError;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Entries asked for by one request.
 const PAGE_ENTRIES: u32 = 512;
@@ -31,12 +32,18 @@ pub struct Scan {
     /// What is left to be fetched; `None` once it is complete.
     rest: Option<Range>,
     page: VecDeque<(Bytes, Bytes)>,
+    age: Duration,
 }
 
 impl Scan {
     pub(crate) fn new(client: Client, range: Range) -> Scan {
         let empty = range.limit == Some(0) || range.end.as_ref().is_some_and(|end| *end <= range.start);
-        Scan { client, rest: (!empty).then_some(range), page: VecDeque::new() }
+        Scan { client, rest: (!empty).then_some(range), page: VecDeque::new(), age: Duration::ZERO }
+    }
+
+    /// How stale what has come so far may be: see [`ClientOptions::at_most_stale`](crate::ClientOptions::at_most_stale).
+    pub fn age(&self) -> Duration {
+        self.age
     }
 
     fn fetch(&mut self, mut range: Range) -> Result<(), ClientError> {
@@ -48,7 +55,9 @@ impl Scan {
             limit,
             keys_only: range.keys_only,
         };
-        let (entries, resume) = match self.client.one(op)? {
+        let (result, age) = self.client.aged(op)?;
+        self.age = self.age.max(age);
+        let (entries, resume) = match result {
             OpResult::Entries { entries, resume } => (entries, resume),
             other => return Err(mismatch(other)),
         };

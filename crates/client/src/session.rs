@@ -12,7 +12,7 @@ use crate::link::{Failed, Link, Pending, RingOptions};
 use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mail;
 use leeward_format::RegionId;
-use leeward_format::op::{Op, OpError, OpResult, Reply};
+use leeward_format::op::{Op, OpError, OpResult, Read, Reply};
 use leeward_format::request::{Attempts, Heard, RequestIds, Verdict};
 use leeward_format::routes::RouteCache;
 use leeward_format::table::TableName;
@@ -230,8 +230,13 @@ impl Session {
         self.batches.insert(ticket, Batch { results: vec![None; ops.len()], missing: ops.len() });
         self.under_way += ops.len();
         for (slot, op) in ops.into_iter().enumerate() {
+            let op = match self.options.at_most_stale {
+                Some(at_most) => Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX)),
+                None => op,
+            };
             let (table, attempts) = (table.clone(), self.attempts_at(&op));
-            self.route(Pending { ticket, slot, table, op, deadline, pauses: 0, attempts, last: None }, now);
+            let (pauses, tries, last) = (0, 0, None);
+            self.route(Pending { ticket, slot, table, op, deadline, pauses, tries, attempts, last }, now);
         }
         Ok(Ticket(ticket))
     }
@@ -300,12 +305,15 @@ impl Session {
         }
     }
 
-    /// Sends `pending` towards the primary of its region, or parks it.
+    /// Sends `pending` towards the primary of its region, or to any member first, if that may answer it; or parks it.
     fn route(&mut self, mut pending: Pending, now: Instant) {
         if pending.attempts.is_named() {
             pending.attempts.ask(self.region_of(&pending), &self.heard);
         }
-        let Some(address) = primary_address(&self.routes, &pending.table, &pending.op).map(str::to_string) else {
+        pending.tries += 1;
+        let member = self.any_member(&pending);
+        let address = member.or_else(|| primary_address(&self.routes, &pending.table, &pending.op).map(str::to_string));
+        let Some(address) = address else {
             return self.park(pending, now);
         };
         match self.link_to(&address, now) {
@@ -540,6 +548,10 @@ impl Session {
             }
             // The answer would be the same, until the map is newer.
             Verdict::AtOnce => self.park(pending, now),
+            // The primary can answer it.
+            Verdict::Later(_) if pending.tries == 1 && matches!(pending.op, Op::Stale { .. }) => {
+                self.route(pending, now)
+            }
             Verdict::Later(error) => {
                 if !matches!(error, OpError::Unknown(_)) {
                     pending.last = Some(error);

@@ -271,7 +271,7 @@ impl Memory {
     }
 
     /// How near L0s are to the limit at which writers wait: 0 up to their share, 1 at the limit, more beyond.
-    pub(crate) fn l0_debt(&self) -> f64 {
+    pub fn l0_debt(&self) -> f64 {
         let (used, share) = (self.accounts.of(Purpose::L0s), self.share(Purpose::L0s));
         if used <= share {
             return 0.0;

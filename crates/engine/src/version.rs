@@ -357,6 +357,22 @@ impl Version {
         Version { frozen, levels, generation, retired, ..self.clone() }
     }
 
+    /// The version after an install by another replica, whose `levels` have all below `from`, and the L0s that it lets go of, oldest
+    /// first. Otherwise as [`Version::install`].
+    #[must_use]
+    pub(crate) fn follow(
+        &self,
+        levels: Vec<Arc<Level>>,
+        from: Lsn,
+        retired: Vec<Arc<Segment>>,
+    ) -> (Version, Vec<Arc<MemTable>>) {
+        let (frozen, mut l0s): (Vec<_>, Vec<_>) = self.frozen.iter().cloned().partition(|l0| l0.last_lsn() >= from);
+        l0s.reverse();
+        let generation = if l0s.is_empty() { self.generation } else { self.reads.renew(&l0s) };
+        let retired = self.retired.follow(retired);
+        (Version { frozen, levels, generation, retired, ..self.clone() }, l0s)
+    }
+
     /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the levels hold: that is so
     /// for every LSN that was committed when this version was current. Allocates nothing but the value.
     ///

@@ -21,8 +21,10 @@ use std::fmt;
 use std::str::FromStr;
 
 mod numbers;
+mod reads;
 mod wishes;
 pub use numbers::RegionNumbers;
+pub use reads::Reads;
 pub use wishes::{Intent, Plan, RegionWish, Wishes};
 
 /// The path that the master holds.
@@ -341,6 +343,8 @@ pub struct TableOptions {
     pub quorum: Option<u32>,
     /// Bytes of a region from which on it is to become two; 0: the master divides no region of it.
     pub split_bytes: u64,
+    /// Who may answer reads.
+    pub reads: Reads,
 }
 
 impl Default for TableOptions {
@@ -366,6 +370,7 @@ impl Default for TableOptions {
             max_unacked_bytes: 1 << 20,
             quorum: None,
             split_bytes: 8 << 30,
+            reads: Reads::default(),
         }
     }
 }

@@ -29,6 +29,10 @@ pub enum Control {
         sent: u64,
         /// Regions and the terms in which the asker is their primary.
         regions: Vec<(RegionId, Epoch)>,
+        /// The receiver's clock, as its last promise to the asker told it, from which what is attested counts; `None`: there was none.
+        heard: Option<u64>,
+        /// Of regions that every member in sync may answer reads of: what was acknowledged in them by then, at least.
+        attested: Vec<Attested>,
     },
     /// The promise.
     LeaseGrant {
@@ -36,6 +40,8 @@ pub enum Control {
         sent: u64,
         /// Regions granted.
         regions: Vec<(RegionId, Epoch)>,
+        /// The granter's clock when it granted, in nanoseconds. Only the granter makes anything of it.
+        now: u64,
     },
     /// An operation for a region whose primary the receiver is.
     Forward {
@@ -83,6 +89,17 @@ pub enum Control {
     },
     /// What the sender has to do, to the master, every few seconds. No answer.
     Load(ServerLoad),
+}
+
+/// What a primary vouches for that holds its lease: whatever anybody acknowledged before an instant is in the region up to an LSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attested {
+    /// The region.
+    pub region: RegionId,
+    /// Of its configuration, by which the primary serves it: it is about the keys of that.
+    pub epoch: Epoch,
+    /// All that was acknowledged has this LSN or a lower one, and all up to it may be shown.
+    pub lsn: Lsn,
 }
 
 /// What a primary tells a backup, in the order of a session.

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod messages;
+mod stale;
 pub use messages::{Reply, Request};
+pub use stale::{Read, ReadResult};
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
@@ -320,6 +322,14 @@ pub enum Op {
         /// The table.
         table: TableName,
     },
+    /// A read that any member of the region may answer, if the answer is stale for at most so long: with [`OpResult::Stale`]. Where
+    /// none does that is asked, it is the primary's, and answered as the operation inside: then nothing is staler than the call.
+    Stale {
+        /// In milliseconds; 0: the primary alone can answer.
+        at_most_ms: u32,
+        /// What is read.
+        read: Read,
+    },
 }
 
 impl Op {
@@ -335,6 +345,7 @@ impl Op {
             Op::Wish { wish, .. } => !matches!(wish, RegionWish::Split { at: None }),
             Op::Intend { .. } => true,
             Op::DropTable { .. } => false,
+            Op::Stale { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
             Op::Put { .. } | Op::Delete { .. } | Op::DeleteRange { .. } => false,
             Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
@@ -358,7 +369,9 @@ impl Op {
             | Op::GetPair { key, .. }
             | Op::Expire { key, .. }
             | Op::Add { key, .. }
-            | Op::Append { key, .. } => Some(key),
+            | Op::Append { key, .. }
+            | Op::Stale { read: Read::Get { key } | Read::GetPair { key, .. }, .. } => Some(key),
+            Op::Stale { read: Read::Scan { .. }, .. } => None,
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
@@ -377,8 +390,11 @@ impl Op {
             Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
                 routes.region_of(table, start)
             }
+            Op::Stale { read: Read::Scan { start, reverse: false, .. }, .. } => routes.region_of(table, start),
             // The end is exclusive.
-            Op::Scan { end, .. } => routes.region_below(table, end.as_deref()),
+            Op::Scan { end, .. } | Op::Stale { read: Read::Scan { end, .. }, .. } => {
+                routes.region_below(table, end.as_deref())
+            }
             Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
             op => routes.region_of(table, op.key()?),
         }
@@ -386,7 +402,7 @@ impl Op {
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
-        let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. });
+        let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. } | Op::Stale { .. });
         !is_read && !is_asked && !matches!(self, Op::Approximate { .. } | Op::Checkpoint { .. })
     }
 }
@@ -458,6 +474,16 @@ pub enum OpResult {
         segments: Vec<SegmentDigest>,
         /// There may be more behind the last one.
         has_more: bool,
+    },
+    /// What a backup answers to [`Op::Stale`]: what the primary would have answered at some instant since the call less the age.
+    Stale {
+        /// How long before the answer left its server the newest write can have been acknowledged that it does not show, in
+        /// milliseconds, rounded up.
+        age_ms: u32,
+        /// The answer is the region as of this LSN.
+        lsn: Lsn,
+        /// What was read.
+        result: ReadResult,
     },
 }
 

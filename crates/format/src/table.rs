@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
 
-use crate::cluster::{Acknowledge, BackupMode, Posting, TableOptions};
+use crate::cluster::{Acknowledge, BackupMode, Posting, Reads, TableOptions};
 use crate::packed::Codec;
 use crate::{MAX_KEY_BYTES, RegionId};
 use bytes::Bytes;
@@ -177,6 +177,8 @@ pub struct TableChange {
     pub max_unacked_bytes: Option<u64>,
     /// See [`TableOptions::split_bytes`].
     pub split_bytes: Option<u64>,
+    /// See [`TableOptions::reads`].
+    pub reads: Option<Reads>,
 }
 
 impl TableChange {
@@ -193,6 +195,7 @@ impl TableChange {
             posting: self.posting.unwrap_or(options.posting),
             max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
             split_bytes: self.split_bytes.unwrap_or(options.split_bytes),
+            reads: self.reads.unwrap_or(options.reads),
             ..options.clone()
         };
         changed.check().map(|()| changed)
@@ -233,6 +236,7 @@ impl TableOptions {
             quorum,
             garbage_mib_per_second: _,
             split_bytes,
+            reads,
         } = self;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);
@@ -250,6 +254,9 @@ impl TableOptions {
         within("l1_runs", *l1_runs, &RUNS_OF_L1)?;
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
         within("max_unacked_bytes", *max_unacked_bytes, &MAX_UNACKED_BYTES)?;
+        if let Reads::Any { max_staleness_ms } = reads {
+            within("max_staleness_ms", *max_staleness_ms, &Reads::STALENESS_MS)?;
+        }
         within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;
         if *split_bytes > 0 {
             within("split_bytes, where it is not 0,", *split_bytes, &SPLIT_BYTES)?;

@@ -3,15 +3,16 @@
 
 use bytes::Bytes;
 use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Member, Placement, Posting, RegionWish,
-    TableOptions,
+    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Member, Placement, Posting, Reads,
+    RegionWish, TableOptions,
 };
-use leeward_format::control::{Control, ToBackup};
+use leeward_format::control::{Attested, Control, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Reply, Request, SegmentDigest,
+    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Read, ReadResult, Reply, Request,
+    SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::request::{Once, RequestId};
@@ -60,6 +61,7 @@ fn options() -> TableOptions {
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
         split_bytes: 8 << 30,
+        reads: Reads::Any { max_staleness_ms: 500 },
     }
 }
 
@@ -113,6 +115,7 @@ fn requests() {
                 min_in_sync: Some(1),
                 acknowledge: Some(Acknowledge::LastFlush),
                 posting: Some(Posting::PerRecord),
+                reads: Some(Reads::Primary),
                 ..TableChange::default()
             }),
         },
@@ -127,6 +130,7 @@ fn requests() {
         Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
         Op::DropTable { table: "orders".parse().expect("a name") },
         Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
+        Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -164,6 +168,7 @@ fn replies() {
             }],
             has_more: true,
         },
+        OpResult::Stale { age_ms: 300, lsn: Lsn(7), result: ReadResult::Value(None) },
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };
@@ -202,8 +207,12 @@ fn routes() {
 
 #[test]
 fn control_messages() {
-    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: vec![(RegionId(1), Epoch(2))] };
+    let attested = vec![Attested { region: RegionId(1), epoch: Epoch(5), lsn: Lsn(300) }];
+    let regions = vec![(RegionId(1), Epoch(2))];
+    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: regions.clone(), heard: Some(300), attested };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
+    let grant = Control::LeaseGrant { sent: 1_000_000_000, regions, now: 300 };
+    check(FrameKind::Control, grant, include_str!("golden/control-lease-grant.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };
     let forward = Control::Forward { id: 9, table: TableName::default(), op, once: None, epoch: Epoch(5) };
     check(FrameKind::Control, forward, include_str!("golden/control-forward.hex"));

@@ -50,11 +50,15 @@ pub enum Bug {
     ForgetSharer,
     /// What a member has of a group that is whole is destroyed.
     DestroyNamed,
+    /// A primary vouches for what is acknowledged although its lease has ended.
+    AttestWithoutLease,
+    /// What a backup reads is as old as the primary's message.
+    AgeFromArrival,
 }
 
 impl Bug {
     /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 23] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -76,6 +80,8 @@ impl Bug {
         Bug::BearBeforeInstalled,
         Bug::TrimBeforeBirth,
         Bug::ReuseTerm,
+        Bug::AttestWithoutLease,
+        Bug::AgeFromArrival,
     ];
 }
 

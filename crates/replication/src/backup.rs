@@ -4,7 +4,7 @@
 //! It follows the primary of the highest term that it has heard of, and joins a newer term only after its last promise
 //! to an older one has run out ([`crate::lease::Grants`]). Joining gives up the buffers that the old primary wrote into,
 //! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device, unless its
-//! table has it build its own index: then it tells its primary how far that has come.
+//! table has it build its own index: then it tells its primary how far that has come. Where its table has it answer reads, it has L0s.
 
 mod mounted;
 mod work;
@@ -171,6 +171,15 @@ impl Backup {
         let is_idle = self.in_sync && self.busy.is_none() && self.queue.is_empty();
         if is_idle && (self.is_behind || self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save())) {
             self.queue.push_back(Work::SaveTails { durably });
+            self.start_next();
+        }
+    }
+
+    /// The copy is to be read from now on, or is not: of one that is in sync, if nothing else is going on.
+    pub fn be_read(&mut self, wanted: bool) {
+        if self.in_sync && self.busy.is_none() && self.queue.is_empty() {
+            let builder = self.me.server;
+            self.queue.push_back(if wanted { Work::Follow { builder } } else { Work::Unfollow });
             self.start_next();
         }
     }

@@ -337,6 +337,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     register_cpu(registry, &status.cpu);
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     counter(registry, "unforeseen", "Idle regions that had something to do which nothing had told", status.unforeseen);
+    counter(registry, "stale_reads", "Reads answered as a backup", status.stale_reads);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());

@@ -3,7 +3,9 @@
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use leeward_format::RegionId;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
+use leeward_format::cluster::{
+    Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, Reads, TableOptions,
+};
 use leeward_format::packed::Codec;
 use leeward_format::table::{NewTable, TableChange, TableName};
 
@@ -176,6 +178,9 @@ pub(crate) struct AlterTableArgs {
     /// With last-flush, KiB that may be acknowledged before a backup has confirmed them
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
+    /// Who answers reads that put up with an answer that is not the newest: `primary`, `any` or `any:MILLISECONDS`
+    #[arg(long, value_name = "WHO")]
+    reads: Option<Reads>,
     /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load
     #[arg(long, value_name = "SIZE", value_parser = size)]
     split_bytes: Option<u64>,
@@ -199,16 +204,29 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 impl AlterTableArgs {
     /// The change; `None` if no option was given.
     pub(crate) fn change(&self) -> Option<TableChange> {
+        let &AlterTableArgs {
+            min_in_sync,
+            backups,
+            wire,
+            acknowledge,
+            posting,
+            max_unacked_kib,
+            reads,
+            split_bytes,
+            ..
+        } = self;
+        let max_unacked_bytes = max_unacked_kib.map(|kib| kib << 10);
         let nothing = TableChange { name: self.name.clone(), ..TableChange::default() };
         let change = TableChange {
-            name: self.name.clone(),
-            min_in_sync: self.min_in_sync,
-            backups: self.backups,
-            wire: self.wire,
-            acknowledge: self.acknowledge,
-            posting: self.posting,
-            max_unacked_bytes: self.max_unacked_kib.map(|kib| kib << 10),
-            split_bytes: self.split_bytes,
+            min_in_sync,
+            backups,
+            wire,
+            acknowledge,
+            posting,
+            max_unacked_bytes,
+            split_bytes,
+            reads,
+            ..nothing.clone()
         };
         (change != nothing).then_some(change)
     }

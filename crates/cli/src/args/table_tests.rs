@@ -85,6 +85,31 @@ fn a_quorum_is_some_of_the_replicas() {
 }
 
 #[test]
+fn so_many_acknowledge_as_it_is_said() {
+    let of = |args: &str| {
+        let TableOptions { acknowledge, quorum, .. } = create(args).options;
+        (acknowledge, quorum)
+    };
+    assert_eq!(of("a --acknowledge all"), (Acknowledge::LastWrite, None));
+    assert_eq!(of("a --acknowledge 1"), (Acknowledge::LastFlush, None));
+    assert_eq!(of("a --acknowledge 2"), (Acknowledge::LastWrite, Some(2)));
+    assert_eq!(of("a --acknowledge last-flush --quorum 2"), (Acknowledge::LastFlush, Some(2)));
+    for wrong in ["0", "33", "some"] {
+        let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--acknowledge", wrong]).unwrap_err();
+        assert!(refused.to_string().contains("all"), "{refused}");
+    }
+}
+
+#[test]
+fn whoever_is_said_answers_reads() {
+    assert_eq!(create("a").options.reads, Reads::Primary);
+    assert_eq!(create("a --reads any").options.reads, Reads::ANY);
+    assert_eq!(create("a --reads any:250").options.reads, Reads::Any { max_staleness_ms: 250 });
+    assert!(create("a --reads any:5").check().unwrap_err().contains("from 50 to 600000"));
+    assert_eq!(alter("a --reads any").and_then(|change| change.reads), Some(Reads::ANY));
+}
+
+#[test]
 fn records_are_posted_as_it_is_said() {
     assert_eq!(create("a").options.posting, Posting::Coalesced);
     assert_eq!(create("a --preset tebis --posting per-record").options.posting, Posting::PerRecord);

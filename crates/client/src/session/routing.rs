@@ -3,7 +3,7 @@
 //! Belongs to the session's thread, like all of it.
 
 use super::{Session, TICK};
-use crate::link::Link;
+use crate::link::{Link, Pending};
 use crate::options::ClientError;
 use leeward_format::cluster::RegionMap;
 use leeward_format::op::{Op, Request};
@@ -15,6 +15,8 @@ use std::time::Instant;
 #[derive(Default)]
 pub(super) struct Asking {
     next: usize,
+    /// Reads that any member may answer, so far.
+    turns: usize,
     asked: Option<Instant>,
     /// Answers about routes so far.
     pub(super) answers: u64,
@@ -59,6 +61,19 @@ impl Session {
             self.flush(now);
             self.wait(TICK.min(deadline - now))?;
         }
+    }
+
+    /// Where a read goes that any member may answer, the first time: to one after the other of those that live.
+    pub(super) fn any_member(&mut self, pending: &Pending) -> Option<String> {
+        if pending.tries > 1 || !matches!(pending.op, Op::Stale { .. }) {
+            return None;
+        }
+        let region = pending.op.region_in(&self.routes, &pending.table)?;
+        let servers = region.primary.iter().chain(&region.backups);
+        let addresses: Vec<&str> = servers.filter_map(|server| self.routes.address(*server)).collect();
+        self.asking.turns = self.asking.turns.wrapping_add(1);
+        let turn = self.asking.turns.checked_rem(addresses.len())?;
+        Some(addresses[turn].to_owned())
     }
 
     /// Takes the region map, if it is not older than what is known.

@@ -196,7 +196,7 @@ pub(crate) fn succeed(ops: &[Op]) -> Act {
     Act::Results(ops.iter().map(success).collect())
 }
 
-/// What success looks like for `op`.
+/// What success looks like for `op`, of a primary.
 pub(crate) fn success(op: &Op) -> OpResult {
     match op {
         Op::Get { key } => OpResult::Value(Some(key.clone())),
@@ -213,6 +213,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,
         Op::RepairSegment { .. } | Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => OpResult::Done,
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
+        Op::Stale { read, .. } => success(&read.clone().op()),
         Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },
     }
 }

@@ -5,3 +5,4 @@ mod fake;
 mod retries;
 mod ringed;
 mod scans;
+mod stale;

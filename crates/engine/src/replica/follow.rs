@@ -1,8 +1,8 @@
-//! A copy that builds its own index (build-index, Anthus 3.3.3): what was persisted of the mirrored tails goes on, record by
-//! record in LSN order, into a region that compacts it.
+//! A copy that builds its own index (build-index, Anthus 3.3.3), or that is read: what was persisted of the mirrored tails goes on,
+//! record by record in LSN order, into a region that compacts it, or that is given the levels that the primary sends.
 //!
 //! Records wait here, in memory, for those of the other log that come before them, and for room in the L0. How many may is the
-//! primary's to bound: it knows how far this copy has come.
+//! primary's to bound: it knows how far this copy has come. One that is only read has room for all.
 
 use super::Replica;
 use crate::error::Result;
@@ -10,6 +10,8 @@ use crate::log::{Replayed, log_of};
 use crate::memory::{Lease, Purpose};
 use crate::region::Region;
 use crate::volume::Segment;
+use leeward_format::cluster::BackupMode;
+use leeward_format::manifest::{InstallEdit, SegmentKind};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
@@ -21,10 +23,18 @@ use std::sync::Arc;
 /// Records that are taken into the L0 at a time, at most.
 const MOST_AT_ONCE: usize = 256;
 
+/// Segments that an L0 of a copy that is only read may keep from being free; then the region is made anew, from the logs.
+const MOST_KEPT: usize = 16;
+
 /// What makes the index of a copy.
 #[derive(Debug)]
 pub(super) struct Follower {
     region: Arc<Region>,
+    /// It is sent the levels, and is there to be read alone.
+    only_read: bool,
+    /// An L0 has records that are in the levels, and may lead to log segments that were given up since: `kept`.
+    straddles: bool,
+    kept: Vec<Arc<Segment>>,
     /// By log, in their order.
     waiting: [VecDeque<Waiting>; 2],
     /// For those.
@@ -101,7 +111,7 @@ impl Follower {
         let _at = at_activity(Activity::Engine);
         loop {
             let (records, after) = self.next();
-            let taken = if records.is_empty() { 0 } else { self.region.apply(&records)? };
+            let taken = if records.is_empty() { 0 } else { self.region.apply(&records, self.only_read)? };
             let is_stuck = taken < records.len() || records.is_empty();
             if let Some(places) = taken.checked_sub(1).map(|last| after[last]) {
                 self.drop_before(places);
@@ -130,19 +140,23 @@ impl Follower {
 }
 
 impl Replica {
-    /// Begins to build the index of a copy whose base is installed, on the server `builder`.
+    /// Begins to take the records of a copy whose base is installed into an index: to build it, on the server `builder`, if the backups
+    /// of its table do, and otherwise only so that it can be read.
     ///
     /// # Errors
-    /// Those of reading; [`crate::Error::Invalid`] if the server's number is too high for that.
+    /// Those of reading; [`crate::Error::Invalid`] if the server's number is too high to build.
     pub fn follow(&mut self, builder: ServerId) -> Result<()> {
         self.unfollow();
         let state = self.state()?;
         let owner = self.volume.share(&self.owner);
+        let only_read = self.options.backups == BackupMode::SendIndex;
+        let builder = (!only_read).then_some(builder);
         let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), builder)?;
         let last = region.last_lsn();
         region.set_commit(self.committed);
         let lease = self.volume.memory().lease(Purpose::Mirrors);
-        let mut follower = Follower { region, waiting: Default::default(), lease };
+        let (waiting, kept) = Default::default();
+        let mut follower = Follower { region, only_read, straddles: false, kept, waiting, lease };
         for segment in state.segments.values().filter(|segment| segment.bytes.is_none() || segment.last_lsn > last) {
             let Some(log) = log_of(segment) else { continue };
             let from = ends.get(&segment.id).map_or(0, |end| end.bytes);
@@ -157,23 +171,35 @@ impl Replica {
         Ok(())
     }
 
-    /// Stops building: what an unfinished compaction has built is never installed. What is in L0s is in the logs.
-    pub(super) fn unfollow(&mut self) {
-        if self.follower.take().is_some()
-            && let Some(owner) = self.volume.take_region(self.region())
-        {
+    /// Ends [`Replica::follow`]: what an unfinished compaction has built is never installed. What is in L0s is in the logs. Who
+    /// still has the region may read it as it is.
+    pub fn unfollow(&mut self) {
+        let Some(follower) = self.follower.take() else { return };
+        let segments = self.volume.segments(self.region()).into_values();
+        if let Some(owner) = self.volume.take_region(self.region()) {
             self.owner = owner;
         }
+        // It is told no more of what is given up, and may be read still.
+        follower.region.keep(segments.chain(follower.kept).collect());
     }
 
     /// The region that builds the index, for its compactions.
     pub fn building(&self) -> Option<Arc<Region>> {
+        self.builder().map(|follower| follower.region.clone())
+    }
+
+    /// The region that can be read, as far as its records were taken, whether or not it builds the index.
+    pub fn reading(&self) -> Option<Arc<Region>> {
         self.follower.as_ref().map(|follower| follower.region.clone())
     }
 
     /// How far the copy has come that builds its own index, and whether it has more that waits.
     pub fn applied(&self) -> Option<(Lsn, bool)> {
-        self.follower.as_ref().map(|follower| (follower.region.last_lsn(), follower.is_waiting()))
+        self.builder().map(|follower| (follower.region.last_lsn(), follower.is_waiting()))
+    }
+
+    fn builder(&self) -> Option<&Follower> {
+        self.follower.as_ref().filter(|follower| !follower.only_read)
     }
 
     /// Everything up to `lsn` is committed: it may be compacted.
@@ -182,6 +208,32 @@ impl Replica {
         if let Some(follower) = &self.follower {
             follower.region.set_commit(self.committed);
         }
+    }
+
+    /// The primary's compaction is installed, and these segments of logs that leaves point to were given up: a region that is only read
+    /// shows its levels.
+    pub(super) fn follow_install(&mut self, edit: &InstallEdit, retired: Vec<Arc<Segment>>) -> Result<()> {
+        if self.follower.as_ref().is_none_or(|follower| !follower.only_read) {
+            return Ok(());
+        }
+        let state = self.state()?;
+        let follower = self.follower.as_mut().expect("just seen");
+        for (id, kind) in &edit.added {
+            if let (SegmentKind::Log(log), Some(segment)) = (kind, self.volume.segment(state.region, *id)) {
+                follower.region.reads_log(*log, *id, &segment);
+            }
+        }
+        follower.kept.extend(retired);
+        let is_behind = follower.region.last_lsn().next() < state.replay_from;
+        if is_behind || follower.kept.len() > MOST_KEPT {
+            return self.follow(ServerId(0));
+        }
+        let straddles = follower.region.follow_install(&state, follower.kept.clone())?;
+        follower.straddles = straddles.unwrap_or(follower.straddles);
+        if !follower.straddles {
+            follower.kept.clear();
+        }
+        Ok(())
     }
 
     /// Takes into the index what waited for room.

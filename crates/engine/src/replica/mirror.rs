@@ -3,7 +3,7 @@
 use super::{OpenTail, Replica};
 use crate::error::{Error, Result};
 use crate::volume::Durability;
-use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState};
+use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState, SegmentState};
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
 use leeward_platform::{Bug, planted};
 
@@ -136,7 +136,11 @@ impl Replica {
         if !trimmed.is_empty() {
             changes.push(Change::Forget { region, ids: trimmed.clone() });
         }
+        // Readers may still be led there.
+        let holds_values = |id: &&SegmentId| state.segments.get(*id).is_some_and(SegmentState::holds_values);
+        let retired = trimmed.iter().filter(holds_values).filter_map(|id| self.volume.segment(region, *id)).collect();
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
+        self.follow_install(edit, retired)?;
         edit.removed.iter().chain(&trimmed).for_each(|id| self.map.remove(*id));
         for (id, _) in &edit.added {
             self.shipments.remove(id);

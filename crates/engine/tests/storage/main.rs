@@ -8,6 +8,7 @@ mod divide;
 mod ingest;
 #[cfg(feature = "planted-bugs")]
 mod planted;
+mod reading;
 mod replica;
 mod support;
 mod verify;

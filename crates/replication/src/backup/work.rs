@@ -10,7 +10,7 @@ use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
-/// A piece of work; each variant but `SaveTails` is a message of [`leeward_format::control::ToBackup`].
+/// A piece of work; each variant but `Follow`, `Unfollow` and `SaveTails` is a message of [`leeward_format::control::ToBackup`].
 #[derive(Debug)]
 pub enum Work {
     /// Persist what the old buffers hold, offer new ones; make a copy if there is none.
@@ -64,6 +64,13 @@ pub enum Work {
     Discard(Vec<SegmentId>),
     /// Everything up to here is committed.
     Commit(Lsn),
+    /// Take the records into an index from which reads can be answered.
+    Follow {
+        /// This server.
+        builder: ServerId,
+    },
+    /// Do so no more.
+    Unfollow,
     /// Persist what the mirror buffers hold.
     SaveTails {
         /// So that it survives a power loss, too.
@@ -110,6 +117,8 @@ impl Work {
             | Work::OpenTail { .. }
             | Work::Flush { .. }
             | Work::Commit(_)
+            | Work::Follow { .. }
+            | Work::Unfollow
             | Work::SaveTails { .. } => Activity::Mirroring.of_backup(),
             Work::BeginBase(_)
             | Work::Store { .. }
@@ -171,19 +180,18 @@ impl Work {
                 }
                 Ok(Done::BaseInstalled)
             }
-            Work::Install(edit) => {
-                if !edit.logs.is_empty() && !planted(Bug::InstallBeforeLogDurable) {
-                    let _at = cpu::at_activity(Activity::Mirroring);
-                    memory()?.save(replica, false).map_err(failed)?;
-                }
-                replica.install(&edit).map(|()| Done::Installed).map_err(failed)
-            }
+            Work::Install(edit) => install(&edit, replica, memory()?).map(|()| Done::Installed).map_err(failed),
             Work::Discard(ids) => {
                 replica.discard(&ids);
                 Ok(Done::Quiet)
             }
             Work::Commit(lsn) => {
                 replica.set_committed(lsn);
+                Ok(Done::Quiet)
+            }
+            Work::Follow { builder } => replica.follow(builder).map(|()| Done::Quiet).map_err(failed),
+            Work::Unfollow => {
+                replica.unfollow();
                 Ok(Done::Quiet)
             }
             Work::SaveTails { durably } => {
@@ -194,4 +202,15 @@ impl Work {
             }
         }
     }
+}
+
+/// Installs a compaction, once what its leaves point to is here.
+fn install(edit: &InstallEdit, replica: &mut Replica, mounted: &Mounted) -> Result<(), Error> {
+    // A copy that is read takes all that is installed first.
+    let must_save = !edit.logs.is_empty() || replica.reading().is_some();
+    if must_save && !planted(Bug::InstallBeforeLogDurable) {
+        let _at = cpu::at_activity(Activity::Mirroring);
+        mounted.save(replica, false)?;
+    }
+    replica.install(edit)
 }

@@ -37,6 +37,7 @@ pub(super) fn quit(session: &mut Session) -> Work {
 /// `RESET`
 pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
     session.protocol = Protocol::Resp2;
+    session.at_most_ms = None;
     session.select(TableName::default(), context);
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.name.clear();
@@ -64,6 +65,28 @@ pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Contex
         },
     };
     session.select(table, context);
+    Work::Ready(Reply::OK)
+}
+
+/// `READONLY [milliseconds]`
+pub(super) fn readonly(args: &[Bytes], session: &mut Session) -> Work {
+    let bound = match args {
+        [_] => Some(u32::MAX),
+        [_, bound] => parse_integer(bound).and_then(|bound| u32::try_from(bound).ok()),
+        _ => return error("syntax error"),
+    };
+    match bound {
+        Some(bound) => {
+            session.at_most_ms = Some(bound);
+            Work::Ready(Reply::OK)
+        }
+        None => error("value is not an integer or out of range"),
+    }
+}
+
+/// `READWRITE`
+pub(super) fn readwrite(session: &mut Session) -> Work {
+    session.at_most_ms = None;
     Work::Ready(Reply::OK)
 }
 

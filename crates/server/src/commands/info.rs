@@ -145,6 +145,7 @@ fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "coordinator_up", u8::from(status.coordinator_up));
     line(out, "absence", status.absence.as_deref().unwrap_or(""));
     line(out, "forwarded", status.forwarded);
+    line(out, "stale_reads", status.stale_reads);
     for region in &status.regions {
         let role = match region.role {
             Role::Primary => "primary",

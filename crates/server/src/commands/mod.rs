@@ -32,7 +32,7 @@ use crate::node::Node;
 use crate::node::status::NodeStatus;
 use crate::resp::Reply;
 use leeward_cluster::Routes;
-use leeward_format::op::{Op, OpError, check_range};
+use leeward_format::op::{Op, OpError, Read, check_range};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -150,10 +150,13 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), OpError> {
 pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
     match op {
         Op::Get { key } | Op::GetPair { key, .. } | Op::Expire { key, .. } | Op::Add { key, .. } => check_key(key),
+        Op::Stale { read: Read::Get { key } | Read::GetPair { key, .. }, .. } => check_key(key),
         Op::Delete { key, .. } => check_key(key),
         Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
         Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
-        Op::Scan { start, end, .. } | Op::Approximate { start, end } => {
+        Op::Scan { start, end, .. }
+        | Op::Approximate { start, end }
+        | Op::Stale { read: Read::Scan { start, end, .. }, .. } => {
             let longest = start.len().max(end.as_ref().map_or(0, |end| end.len()));
             // A bound may be one byte longer than a key: the successor of the longest key is a bound.
             if longest > MAX_KEY_BYTES + 1 {

@@ -19,7 +19,7 @@ use super::{Client, Context, table};
 use crate::conversation::{Conversation, Submission};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
 use bytes::{Bytes, BytesMut};
-use leeward_format::op::OpResult;
+use leeward_format::op::{OpResult, Read};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
@@ -38,6 +38,10 @@ pub struct Session {
     id: u64,
     pub(super) protocol: Protocol,
     pub(super) table: TableName,
+    /// Reads may be as stale as that, in milliseconds, from whichever member; `None`: they are the primaries'.
+    pub(super) at_most_ms: Option<u32>,
+    /// How stale what was answered last may be, in milliseconds.
+    age_ms: u32,
     parser: Parser,
     input: BytesMut,
     output: BytesMut,
@@ -66,6 +70,9 @@ struct Command {
     protocol: Protocol,
     /// The table that its operations are on.
     table: TableName,
+    at_most_ms: Option<u32>,
+    /// How stale what it has read may be, in milliseconds, once it has.
+    age_ms: Option<u32>,
     begun: Nanos,
     work: Work,
     /// Bytes of its arguments.
@@ -99,6 +106,8 @@ impl Session {
             id,
             protocol: Protocol::Resp2,
             table: TableName::default(),
+            at_most_ms: None,
+            age_ms: 0,
             parser: Parser::default(),
             input: BytesMut::new(),
             output: BytesMut::new(),
@@ -171,8 +180,9 @@ impl Session {
     fn push(&mut self, spec: Option<usize>, taken: usize, work: Work, begun: Nanos) {
         self.taken += taken;
         // HELLO was carried out by now: it answers in the version that it chose.
-        let (protocol, table) = (self.protocol, self.table.clone());
-        self.commands.push_back(Command { spec, protocol, table, begun, work, taken, held: 0 });
+        let (protocol, table, at_most_ms) = (self.protocol, self.table.clone(), self.at_most_ms);
+        let age_ms = None;
+        self.commands.push_back(Command { spec, protocol, table, at_most_ms, age_ms, begun, work, taken, held: 0 });
     }
 
     fn submit(&mut self, submit: &mut Vec<Submission>) {
@@ -190,6 +200,10 @@ impl Session {
                     return;
                 }
                 let (position, op) = command.work.next_op().expect("its kind was told above");
+                let op = match command.at_most_ms {
+                    Some(at_most_ms) => Read::stale(op, at_most_ms),
+                    None => op,
+                };
                 self.window.submitted();
                 match kind {
                     Kind::Write => self.writes_in_flight += 1,
@@ -211,10 +225,14 @@ impl Session {
             if let Work::InTurn(reply) = &head.work {
                 head.work = Work::Ready(reply(context, &head.table));
             }
+            if let Work::Age = &head.work {
+                head.work = Work::Ready(Reply::Integer(self.age_ms.into()));
+            }
             let Work::Ready(reply) = &head.work else { return };
             reply.encode(head.protocol, &mut self.output);
             let nanos = context.now.0.saturating_sub(head.begun.0);
             context.shared.metrics.command(head.spec, nanos, matches!(reply, Reply::Error(_)));
+            self.age_ms = head.age_ms.unwrap_or(self.age_ms);
             self.taken -= head.taken;
             self.held -= head.held;
             self.commands.pop_front();
@@ -237,6 +255,7 @@ impl Conversation for Session {
         if std::mem::replace(&mut in_flight.answered, true) {
             return;
         }
+        let (result, age_ms) = result.fresh();
         let bytes = result_bytes(&result);
         self.window.answered(bytes);
         let (command, position, kind) = (in_flight.command, in_flight.position, in_flight.kind);
@@ -251,7 +270,8 @@ impl Conversation for Session {
         }
         // A command that was answered early is gone; what is left of its operations has nobody to tell.
         let Some(at) = command.checked_sub(self.first_command) else { return };
-        let Command { work, held, .. } = &mut self.commands[at as usize];
+        let Command { work, held, age_ms: oldest, .. } = &mut self.commands[at as usize];
+        *oldest = Some(oldest.unwrap_or(0).max(age_ms));
         *held += bytes;
         self.held += bytes;
         work.answered(position, result, context);

@@ -107,6 +107,7 @@ commands! {
     "keys" "pattern" 2 Scan NO_KEY Args(scan::keys) "Answers the keys that match a pattern, in order";
     "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Args(scan::kprefix) "Answers the entries whose keys begin with a prefix, in order";
     "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Args(scan::krange) "Answers the entries from start to before end, in order";
+    "leeward.age" "" 1 Other NO_KEY Args(|_| Work::Age) "Answers how stale what was read last may be, in milliseconds";
     "mget" "key [key ...]" -2 Read KEYS Args(strings::mget) "Answers the values of several keys";
     "mset" "key value [key value ...]" -3 Write PAIRS Args(strings::mset) "Sets several keys";
     "persist" "key" 2 Write ONE_KEY Args(expiry::persist) "Makes a key that expires stay";
@@ -117,6 +118,8 @@ commands! {
     "psetex" "key milliseconds value" 4 Write ONE_KEY Args(strings::psetex) "Sets a key that expires";
     "pttl" "key" 2 Read ONE_KEY Args(expiry::pttl) "Answers how long a key lives still, in milliseconds";
     "quit" "" -1 Other NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
+    "readonly" "[milliseconds]" -1 Other NO_KEY Session(|args, session, _| connection::readonly(args, session)) "Has any member of a region answer reads, of tables that allow it";
+    "readwrite" "" 1 Other NO_KEY Session(|_, session, _| connection::readwrite(session)) "Has the primaries answer reads again";
     "reset" "" 1 Other NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
     "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
     "select" "0 | table" 2 Other NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";

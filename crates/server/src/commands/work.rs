@@ -3,7 +3,7 @@
 use super::scan::ScanWork;
 use super::{Context, MAX_REPLY_BYTES, error_reply};
 use crate::resp::Reply;
-use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 
 /// A command under way.
 pub(super) enum Work {
@@ -18,6 +18,8 @@ pub(super) enum Work {
     /// Its reply is made when all earlier commands are answered.
     /// It is about the table that was selected.
     InTurn(fn(&mut Context, &str) -> Reply),
+    /// How stale what the command before has read may be, in milliseconds.
+    Age,
 }
 
 /// One operation and what to make of its result.
@@ -73,7 +75,7 @@ impl Work {
             Work::One(one) => one.op.as_ref().map(Kind::of),
             Work::Many(many) => many.ops.as_slice().first().map(Kind::of),
             Work::Scan(scan) => scan.has_op().then_some(Kind::Scan),
-            Work::Ready(_) | Work::InTurn(_) => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
         }
     }
 
@@ -86,7 +88,7 @@ impl Work {
                 many.ops.next().map(|op| (position, op))
             }
             Work::Scan(scan) => scan.take_op().map(|op| (0, op)),
-            Work::Ready(_) | Work::InTurn(_) => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
         }
     }
 
@@ -100,7 +102,7 @@ impl Work {
             Work::Many(many) => many.answered(position, result),
             Work::Scan(scan) => scan.answered(result, context),
             // Its reply was decided while other operations of it were still under way.
-            Work::Ready(_) | Work::InTurn(_) => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
         };
         if let Some(reply) = reply {
             *self = Work::Ready(reply);
@@ -153,10 +155,14 @@ impl Kind {
 pub(crate) fn result_bytes(result: &OpResult) -> usize {
     let len = |value: &Option<bytes::Bytes>| value.as_ref().map_or(0, |value| value.len());
     match result {
-        OpResult::Value(value) => len(value),
+        OpResult::Value(value) | OpResult::Stale { result: ReadResult::Value(value), .. } => len(value),
         OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
-        OpResult::Pair(pair) => pair.as_ref().map_or(0, |pair| len(&pair.value)),
-        OpResult::Entries { entries, .. } => entries.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        OpResult::Pair(pair) | OpResult::Stale { result: ReadResult::Pair(pair), .. } => {
+            pair.as_ref().map_or(0, |pair| len(&pair.value))
+        }
+        OpResult::Entries { entries, .. } | OpResult::Stale { result: ReadResult::Entries { entries, .. }, .. } => {
+            entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+        }
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
         OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
     }
@@ -181,6 +187,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::RangeDeleted { .. } => "range deleted",
         OpResult::Checkpoint { .. } => "checkpoint",
         OpResult::Digests { .. } => "digests",
+        OpResult::Stale { .. } => "stale",
         OpResult::Error(error) => return error_reply(error),
     };
     error_reply(&OpError::Unavailable(format!("the primary answered with a result of another kind ({kind})")))

@@ -87,7 +87,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
         }
-        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
+        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } | Op::Stale { .. } => {
             unreachable!("an operation on a key")
         }
         Op::AcceptLoss { .. }

@@ -350,22 +350,9 @@ impl Serving {
     }
 
     fn start_scan(&mut self, pending: Pending) {
-        let Op::Scan { start, end, reverse, limit, keys_only } = pending.op.clone() else {
-            unreachable!("only scans come here");
-        };
+        let Op::Scan { limit, .. } = pending.op else { unreachable!("only scans come here") };
         let at = self.read_lsn();
-        let config = self.primary.config();
-        let bounds = ScanBounds {
-            start: start.max(config.start.clone()),
-            end: match (end, config.end.clone()) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            },
-            reverse,
-            keys_only,
-            // One more, where a scan that goes on goes on.
-            limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
-        };
+        let bounds = scan_within(self.primary.config(), &pending.op);
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
@@ -406,16 +393,10 @@ impl Serving {
     /// A scan, or an approximation, ended.
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
         let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let Op::Scan { start, end, reverse, .. } = op else { return self.hold(now, at, to, false, result) };
         let result = match result {
+            // The region is exhausted; the keys that were asked for may go on in the next one.
             OpResult::Entries { entries, resume: None } => {
-                // The region is exhausted; the keys that were asked for may go on in the next one.
-                let config = self.primary.config();
-                let resume = match reverse {
-                    false => config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end)),
-                    true => Some(config.start.clone()).filter(|edge| !edge.is_empty() && *edge > start),
-                };
-                OpResult::Entries { entries, resume }
+                OpResult::Entries { entries, resume: resume_within(self.primary.config(), &op) }
             }
             other => other,
         };
@@ -435,7 +416,34 @@ fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>, now: UnixMs) -> Vec<
     }
 }
 
-fn current(found: Lookup) -> Current {
+/// What `op`, a scan, reads of a region.
+pub(super) fn scan_within(config: &GroupConfig, op: &Op) -> ScanBounds {
+    let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else { unreachable!("only scans come here") };
+    ScanBounds {
+        start: start.max(config.start.clone()),
+        end: match (end, config.end.clone()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        },
+        reverse,
+        keys_only,
+        // One more, where a scan that goes on goes on.
+        limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
+    }
+}
+
+/// Where `op` goes on when the region is exhausted: in the next one, if it is a scan that reaches that.
+pub(super) fn resume_within(config: &GroupConfig, op: &Op) -> Option<Bytes> {
+    match op {
+        Op::Scan { end, reverse: false, .. } => {
+            config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end))
+        }
+        Op::Scan { start, .. } => Some(config.start.clone()).filter(|edge| !edge.is_empty() && edge > start),
+        _ => None,
+    }
+}
+
+pub(super) fn current(found: Lookup) -> Current {
     match found {
         Lookup::Found { lsn, expires, value } => Current { lsn, pair: Some((value, expires)) },
         Lookup::Deleted { lsn } => Current { lsn, pair: None },
@@ -444,7 +452,7 @@ fn current(found: Lookup) -> Current {
     }
 }
 
-fn scan(snapshot: &leeward_engine::Snapshot, bounds: ScanBounds, limit: u32) -> OpResult {
+pub(super) fn scan(snapshot: &leeward_engine::Snapshot, bounds: ScanBounds, limit: u32) -> OpResult {
     let most = limit.min(SCAN_ENTRIES) as usize;
     let reverse = bounds.reverse;
     let mut cursor = snapshot.cursor(bounds);

@@ -3,11 +3,12 @@
 
 use super::division::Divided;
 use super::serving::ReplyTo;
+use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::Piece;
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Export, Region, Replica};
-use leeward_format::op::OpResult;
+use leeward_format::op::{OpResult, ReadResult};
 use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
 use leeward_platform::Disk;
@@ -117,6 +118,8 @@ pub(super) enum Outcome {
     LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
     /// A question about segments was answered.
     Proved { to: ReplyTo, result: OpResult },
+    /// A read that any member may answer was carried out, of a backup's copy.
+    ReadStale { read: Box<StaleRead>, result: Result<ReadResult, Error> },
     /// A scan ended, for operation `ticket`.
     Scanned { ticket: u64, at: Lsn, result: OpResult },
 }

@@ -5,7 +5,7 @@
 
 use super::slot::Slot;
 use super::{Context, Node};
-use leeward_format::control::Control;
+use leeward_format::control::{Attested, Control};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
@@ -73,8 +73,16 @@ impl Promises {
 impl Context {
     /// Asks `server` for its promises to this node as the primary of `regions`.
     pub(super) fn ask_lease(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>) {
-        let sent = self.now.0;
-        self.send(server, &Control::LeaseRequest { sent, regions });
+        self.ask_lease_and_attest(server, regions, Vec::new());
+    }
+
+    /// [`Context::ask_lease`], and tells what is attested besides, if it counts for anything.
+    fn ask_lease_and_attest(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>, mut attested: Vec<Attested>) {
+        let (sent, heard) = (self.now.0, self.heard_of(server).filter(|_| !attested.is_empty()));
+        if heard.is_none() {
+            attested.clear();
+        }
+        self.send(server, &Control::LeaseRequest { sent, regions, heard, attested });
     }
 }
 
@@ -92,18 +100,20 @@ impl Node {
             return;
         }
         let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
+        let mut attested: BTreeMap<ServerId, Vec<Attested>> = BTreeMap::new();
         for slot in self.slots.values_mut() {
             let id = slot.id;
             if let Some(serving) = slot.serving() {
                 let linked = serving.primary.peers().filter(|peer| peer.is_linked());
-                for peer in linked {
-                    wanted.entry(peer.member.server).or_default().push((id, serving.term));
+                for server in linked.map(|peer| peer.member.server) {
+                    wanted.entry(server).or_default().push((id, serving.term));
+                    attested.entry(server).or_default().extend(serving.attest(now));
                 }
             }
         }
         self.promises.ask(now, &wanted);
         for (server, regions) in wanted {
-            self.context.ask_lease(server, regions);
+            self.context.ask_lease_and_attest(server, regions, attested.remove(&server).unwrap_or_default());
         }
     }
 
@@ -112,17 +122,21 @@ impl Node {
         let mut granted = Vec::new();
         for &(region, term) in regions {
             let view = self.context.agent.view();
-            let slot = self.slots.get(&region).filter(|slot| {
+            let slot = self.slots.get_mut(&region).filter(|slot| {
                 let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
                 !newer && !view.has_ended(region) && slot.backup.may_grant(from, term)
             });
-            if slot.is_some() {
+            if let Some(slot) = slot {
+                slot.look_after_reads(&mut self.context);
+                if !slot.backup.is_idle() {
+                    self.touched.insert(region);
+                }
                 self.context.grants.grant(now, region, term, &self.context.timing);
                 granted.push((region, term));
             }
         }
         if !granted.is_empty() {
-            self.context.send(from, &Control::LeaseGrant { sent, regions: granted });
+            self.context.send(from, &Control::LeaseGrant { sent, regions: granted, now: now.0 });
         }
     }
 

@@ -1,5 +1,6 @@
 //! Links to the other servers: one to each live one, kept up by the fabric.
 
+use super::stale::ClockHeard;
 use leeward_fabric::{Descriptor, PeerId};
 use leeward_format::ServerId;
 
@@ -22,4 +23,6 @@ pub(super) fn descriptor(bytes: &[u8]) -> Descriptor {
 pub(super) struct Link {
     pub(super) address: String,
     pub(super) up: bool,
+    /// What it said of its clock since the link came up.
+    pub(super) clock: ClockHeard,
 }

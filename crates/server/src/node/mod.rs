@@ -10,7 +10,7 @@
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
 //! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
-//! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given.
+//! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given. - `stale`: reads that a backup answers.
 //! - `load`: what it has to do, as the master is told; `samples`: which keys are in use. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
@@ -39,6 +39,7 @@ mod rest;
 mod samples;
 mod serving;
 mod slot;
+mod stale;
 mod stand_still;
 pub mod status;
 mod surplus;
@@ -55,12 +56,12 @@ pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
 use leases::Promises;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
-use leeward_engine::{Purpose, Replica, Volume};
+use leeward_engine::{Error, Purpose, Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
 use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
@@ -76,6 +77,7 @@ use presence::Presence;
 use rest::Rest;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
+use stale::{ClockHeard, StaleRead};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use surplus::Surplus;
@@ -100,6 +102,8 @@ struct Context {
     joining: Joining,
     catch_up: CatchUp,
     timing: Timing,
+    /// When this process did.
+    began: Nanos,
     now: Nanos,
     wall: Wall,
     jobs: Vec<Job>,
@@ -156,6 +160,9 @@ pub struct Node {
     received: u64,
     look_at_received: Nanos,
     answers: Vec<Answer>,
+    /// Reads of backups' copies that are not answered yet, and how many were.
+    stale: Vec<(Box<StaleRead>, Result<ReadResult, Error>)>,
+    stale_reads: u64,
     /// Regions to which something has happened in this turn.
     touched: BTreeSet<RegionId>,
     /// Something has happened that may concern every region.
@@ -189,6 +196,7 @@ impl Node {
             joining: Joining::default(),
             catch_up: CatchUp::new(parts.timing.catch_up_bytes),
             timing: parts.timing.replication,
+            began: now,
             now,
             wall: Wall::default(),
             jobs: Vec::new(),
@@ -214,6 +222,8 @@ impl Node {
             received: 0,
             look_at_received: Nanos::ZERO,
             answers: Vec::new(),
+            stale: Vec::new(),
+            stale_reads: 0,
             touched: BTreeSet::new(),
             look_at_all: true,
             rest: Rest::default(),
@@ -259,6 +269,7 @@ impl Node {
     fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
+            Outcome::ReadStale { read, result } => return self.stale.push((read, result)),
             Outcome::Divided(divided) => return self.divided(now, region, *divided),
             _ => {}
         }
@@ -283,6 +294,7 @@ impl Node {
                 self.end_turn_of(now, region);
             }
         }
+        self.answer_stale(now);
         self.let_rest(now);
         while !self.answers.is_empty() {
             for (to, result) in std::mem::take(&mut self.answers) {
@@ -416,7 +428,8 @@ impl Node {
             LinkEvent::Up | LinkEvent::Down => {
                 let up = event == LinkEvent::Up;
                 self.look_at_all = true;
-                self.context.links.entry(from).or_default().up = up;
+                let link = self.context.links.entry(from).or_default();
+                (link.up, link.clock) = (up, ClockHeard::default());
                 for slot in self.slots.values_mut() {
                     if let Some(serving) = slot.serving() {
                         serving.primary.link(now, from, up);
@@ -457,8 +470,14 @@ impl Node {
 
     fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
         match message {
-            Control::LeaseRequest { sent, regions } => self.grant_leases(now, from, sent, &regions),
-            Control::LeaseGrant { sent, regions } => self.lease_granted(from, sent, regions),
+            Control::LeaseRequest { sent, regions, heard, attested } => {
+                self.grant_leases(now, from, sent, &regions);
+                self.hear_attested(now, from, heard, &attested);
+            }
+            Control::LeaseGrant { sent, regions, now: theirs } => {
+                self.context.links.entry(from).or_default().clock.hear(theirs, now);
+                self.lease_granted(from, sent, regions);
+            }
             Control::Load(load) => self.context.agent.hear_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
@@ -515,6 +534,9 @@ impl Node {
             (Ok(()), Op::Intend { server, intent }) => {
                 let asked = self.context.agent.intend(now, server, intent);
                 self.wish(to, asked);
+            }
+            (Ok(()), Op::Stale { at_most_ms, read }) => {
+                self.read_stale(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
             }
             (Ok(()), op) => self.route(now, Unrouted { since, to, table, op, naming }, way),
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),

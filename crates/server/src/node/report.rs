@@ -45,6 +45,7 @@ impl Node {
             regions,
             forwarded: self.forwarding.total,
             unforeseen: self.unforeseen(),
+            stale_reads: self.stale_reads,
             cpu: CpuStatus::default(),
         }
     }

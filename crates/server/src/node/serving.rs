@@ -126,7 +126,7 @@ pub(super) struct Serving {
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
     written: Lsn,
     /// Answers up to here may leave: what is committed, and with last-flush more.
-    acknowledged: Lsn,
+    pub(super) acknowledged: Lsn,
     compacting: Compacting,
     pub(super) still: StandStill,
     pub(super) division: Division,

@@ -12,6 +12,7 @@
 use super::catch_up::Wanted;
 use super::job::{Job, JobClass, Outcome};
 use super::serving::{Answer, Serving};
+use super::stale::Attestations;
 use super::waiting::WaitingRoom;
 use super::{Context, link};
 use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals};
@@ -54,6 +55,10 @@ pub(super) struct Slot {
     pub(super) work: Option<Work>,
     /// The region of a copy that builds its own index, as of its last piece of work.
     pub(super) building: Option<Arc<Region>>,
+    /// The region from which reads can be answered, likewise.
+    pub(super) reading: Option<Arc<Region>>,
+    /// What the primary vouched for.
+    pub(super) attested: Attestations,
     /// A compaction of such a one goes on.
     pub(super) is_building: bool,
     /// What such compactions did.
@@ -75,6 +80,8 @@ impl Slot {
             holding: Holding::Copy(copy),
             work: None,
             building: None,
+            reading: None,
+            attested: Attestations::default(),
             is_building: false,
             compacted: CompactionTotals::default(),
             candidate: None,
@@ -182,7 +189,7 @@ impl Slot {
             unreachable!("only a copy at rest assumes an office");
         };
         let mounted = self.backup.retire();
-        (self.work, self.building, self.candidate) = (None, None, None);
+        (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Error> {
@@ -430,6 +437,7 @@ impl Slot {
             Outcome::Followed { replica, result } => {
                 let copy = replica.as_deref();
                 self.build_as(copy.and_then(Replica::building));
+                self.reading = copy.and_then(Replica::reading);
                 let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
                 self.backup.done(result);

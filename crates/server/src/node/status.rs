@@ -48,6 +48,8 @@ pub struct NodeStatus {
     /// See [`super::Node::unforeseen`].
     #[serde(default)]
     pub unforeseen: u64,
+    /// Reads that it answered as a backup, of copies that are behind their primary's.
+    pub stale_reads: u64,
     /// What its CPU time is spent on.
     #[serde(default)]
     pub cpu: CpuStatus,

@@ -5,6 +5,7 @@ mod balance;
 mod divisions;
 mod identity;
 mod moves;
+mod reads;
 mod rings;
 mod tables;
 

@@ -7,7 +7,7 @@ use leeward_format::packed::Codec;
 use leeward_format::table::{NewTable, TableChange};
 
 const KEYS: u32 = 6_000;
-const WITHIN: Duration = Duration::from_secs(60);
+pub(super) const WITHIN: Duration = Duration::from_secs(60);
 
 fn value(n: u32) -> String {
     format!("{n}-{}", "v".repeat(60 + n as usize % 700))
@@ -19,7 +19,7 @@ fn regions(cluster: &Cluster) -> Option<Vec<RegionStatus>> {
     snapshots.map(|snapshot| snapshot.status.regions.into_iter().find(|region| region.table == "built")).collect()
 }
 
-fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn(&[RegionStatus]) -> bool) -> Vec<RegionStatus> {
+pub(super) fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn(&[RegionStatus]) -> bool) -> Vec<RegionStatus> {
     let begun = Instant::now();
     loop {
         let regions = regions(cluster);
@@ -31,8 +31,13 @@ fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn(&[RegionStatus]) -> 
     }
 }
 
-fn select(cluster: &Cluster) -> Client {
-    let mut client = cluster.client(0);
+pub(super) fn select(cluster: &Cluster) -> Client {
+    select_at(cluster, 0)
+}
+
+/// A connection to a node, on the table.
+pub(super) fn select_at(cluster: &Cluster, node: usize) -> Client {
+    let mut client = cluster.client(node);
     let begun = Instant::now();
     while client.run("SELECT built") != "+OK" {
         assert!(begun.elapsed() < WITHIN, "the node has heard of the table");
@@ -41,7 +46,7 @@ fn select(cluster: &Cluster) -> Client {
     client
 }
 
-fn create(cluster: &Cluster, options: TableOptions) {
+pub(super) fn create(cluster: &Cluster, options: TableOptions) {
     let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes: 64 << 10, ..options };
     let table = Box::new(NewTable::new(options, Vec::new()));
     let made = identity::wish(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
@@ -49,7 +54,7 @@ fn create(cluster: &Cluster, options: TableOptions) {
 }
 
 /// Every member is in sync.
-fn is_whole(regions: &[RegionStatus]) -> bool {
+pub(super) fn is_whole(regions: &[RegionStatus]) -> bool {
     regions.iter().all(|region| region.role != Role::Learner && ["serving", "in sync"].contains(&&*region.state))
 }
 

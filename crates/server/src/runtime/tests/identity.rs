@@ -22,9 +22,13 @@ fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
 
 /// One operation over a native connection.
 pub(super) fn ask(address: &str, op: Op) -> OpResult {
+    ask_as(address, Request::Ops { id: 1, direct: false, table: TableName::default(), ops: vec![op] })
+}
+
+/// [`ask`], of a request of one operation.
+pub(super) fn ask_as(address: &str, request: Request) -> OpResult {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let mut bytes = Vec::new();
-    let request = Request::Ops { id: 1, direct: false, table: TableName::default(), ops: vec![op] };
     write_frame(FrameKind::Request, &request, &mut bytes);
     stream.write_all(&bytes).expect("a request");
     let mut input = Vec::new();
@@ -33,9 +37,12 @@ pub(super) fn ask(address: &str, op: Op) -> OpResult {
         let count = stream.read(&mut buffer).expect("an answer");
         assert!(count > 0, "the node closed the connection");
         input.extend_from_slice(&buffer[..count]);
-        if let Some((reply, _)) = read_frame::<Reply>(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).expect("a frame") {
-            let Reply::Results { mut results, .. } = reply else { panic!("{reply:?}") };
-            return results.remove(0);
+        while let Some((reply, used)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).expect("a frame") {
+            match reply {
+                Reply::Results { mut results, .. } => return results.remove(0),
+                Reply::Routes(_) => drop(input.drain(..used)),
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

@@ -1,0 +1,71 @@
+//! Options of a table that say who must have a write before it is acknowledged, and who answers reads.
+
+use clap::Args;
+use leeward_format::cluster::{Acknowledge, Reads, TableOptions};
+use std::str::FromStr;
+
+/// See the module.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ConsistencyArgs {
+    /// When a write is acknowledged: `last-write` (all backups in sync hold it) or `last-flush` (it is on its way to them: the newest
+    /// may be lost with a primary); or by how many: `all` is `last-write`, `1` is `last-flush`, and any other number is that of
+    /// `--quorum` [default: last-write]
+    #[arg(long, value_name = "WHEN")]
+    acknowledge: Option<By>,
+    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
+    max_unacked_kib: Option<u64>,
+    /// Copies, the primary's included, of which so many must have a write before it is acknowledged: a slow or dead backup holds
+    /// up no write. Set for good [default: all that are in sync]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=32))]
+    quorum: Option<u32>,
+    /// Who answers reads that put up with an answer that is not the newest: `primary`, or `any` member in sync, whose answers are
+    /// stale for at most a second, or as many milliseconds as `any:MILLISECONDS` says, and tell how stale they may be. Each backup
+    /// then has as much in L0s as its primary [default: primary]
+    #[arg(long, value_name = "WHO")]
+    reads: Option<Reads>,
+}
+
+/// When a write is acknowledged, or by how many copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    When(Acknowledge),
+    Quorum(u32),
+}
+
+impl FromStr for By {
+    type Err = String;
+    fn from_str(text: &str) -> Result<By, String> {
+        match (text, text.parse()) {
+            ("all", _) => Ok(By::When(Acknowledge::LastWrite)),
+            (_, Ok(1)) => Ok(By::When(Acknowledge::LastFlush)),
+            (_, Ok(copies @ 2..=32)) => Ok(By::Quorum(copies)),
+            (_, Ok(copies)) => Err(format!("{copies} copies: it is from 1 to 32, or all")),
+            _ => text.parse().map(By::When).map_err(|why| format!("{why}, or a number of copies, or all")),
+        }
+    }
+}
+
+impl ConsistencyArgs {
+    /// Whether any option was given.
+    pub(crate) fn is_any(&self) -> bool {
+        let of_writes = self.acknowledge.is_some() || self.max_unacked_kib.is_some() || self.quorum.is_some();
+        of_writes || self.reads.is_some()
+    }
+
+    /// `base` with the options that were given.
+    pub(crate) fn over(&self, base: TableOptions) -> TableOptions {
+        let (when, copies) = match self.acknowledge {
+            Some(By::When(when)) => (Some(when), None),
+            Some(By::Quorum(copies)) => (None, Some(copies)),
+            None => (None, None),
+        };
+        TableOptions {
+            acknowledge: when.unwrap_or(base.acknowledge),
+            max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
+            quorum: self.quorum.or(copies).or(base.quorum),
+            reads: self.reads.unwrap_or(base.reads),
+            ..base
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Reads that any member may answer: whom the client asks, and what it makes of answers.
+
+use crate::fake::{Act, FakeNode, map, succeed};
+use leeward_client::{Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadResult, RegionMap, Stale};
+use leeward_format::{Epoch, Lsn, RegionId};
+use std::time::Duration;
+
+const MOST: Duration = Duration::from_millis(500);
+
+/// What a backup answers that can.
+fn stale(ops: &[Op]) -> Act {
+    let answer = |op: &Op| {
+        let result = match op {
+            Op::Stale { read: Read::Get { .. }, .. } => ReadResult::Value(Some("old".into())),
+            Op::Stale { .. } => ReadResult::Entries { entries: vec![("k".into(), "old".into())], resume: None },
+            other => panic!("{other:?} is the primary's"),
+        };
+        OpResult::Stale { age_ms: 300, lsn: Lsn(7), result }
+    };
+    Act::Results(ops.iter().map(answer).collect())
+}
+
+fn refuse(ops: &[Op]) -> Act {
+    let error = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(1) });
+    Act::RoutesThen(ops.iter().map(|_| error()).collect())
+}
+
+/// A primary, and a backup that does as the script says.
+fn two(script: fn(&[Op]) -> Act) -> (FakeNode, FakeNode, Client) {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let mut map: RegionMap = map(1, &[("", 1)], &[&a, &b]);
+    map.regions[0].backups = vec![map.servers[1].member];
+    let nodes = (FakeNode::serve(one, map.clone(), succeed), FakeNode::serve(two, map, script));
+    let options = ClientOptions { retry_pause: Duration::from_secs(2), ..ClientOptions::default() };
+    let client = Client::connect(&[&a], options).expect("the node answers");
+    (nodes.0, nodes.1, client)
+}
+
+#[test]
+fn reads_go_to_one_member_after_the_other_and_tell_their_age() {
+    let (primary, backup, client) = two(stale);
+    let answers: Vec<_> = (0..10).map(|_| client.get_stale("key", MOST).expect("a value")).collect();
+    let old = Stale { value: Some("old".into()), age: Duration::from_millis(300) };
+    let new = Stale { value: Some("key".into()), age: Duration::ZERO };
+    let count = |wanted| answers.iter().filter(|answer| *answer == wanted).count();
+    assert_eq!((count(&old), count(&new)), (5, 5));
+    assert_eq!((primary.ops().len(), backup.ops().len()), (5, 5));
+    client.put("key", "value").expect("a put is the primary's");
+    assert_eq!(client.get("key").expect("so is a read that says nothing").as_deref(), Some(&b"key"[..]));
+    assert_eq!((primary.ops().len(), backup.ops().len()), (7, 5));
+}
+
+#[test]
+fn what_a_member_cannot_answer_is_asked_of_the_primary_at_once() {
+    let (primary, backup, client) = two(refuse);
+    let begun = std::time::Instant::now();
+    for _ in 0..6 {
+        let answer = client.get_stale("key", MOST).expect("a value");
+        assert_eq!(answer, Stale { value: Some("key".into()), age: Duration::ZERO });
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "no pause");
+    assert_eq!((primary.ops().len(), backup.ops().len()), (6, 3));
+}
+
+#[test]
+fn an_option_has_all_reads_put_up_with_it() {
+    let (primary, backup, _) = two(stale);
+    let options = ClientOptions { at_most_stale: Some(MOST), ..ClientOptions::default() };
+    let client = Client::connect(&[&primary.address], options).expect("the node answers");
+    let values: Vec<_> = (0..2).map(|_| client.get("key").expect("a value").expect("there is one")).collect();
+    assert!(values.contains(&"old".into()) && values.contains(&"key".into()), "{values:?}");
+    let scans: Vec<_> = (0..2)
+        .map(|_| {
+            let mut scan = client.scan(Range::default());
+            (scan.by_ref().count(), scan.age())
+        })
+        .collect();
+    assert!(scans.contains(&(1, Duration::from_millis(300))) && scans.contains(&(0, Duration::ZERO)), "{scans:?}");
+    client.put("key", "value").expect("a put is the primary's");
+    assert_eq!((primary.ops().len(), backup.ops().len()), (3, 2));
+}

@@ -1,0 +1,67 @@
+//! A backup whose copy is read while it follows its primary: it is what the primary was at some LSN, and what readers have pinned stays.
+
+use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
+use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
+use leeward_engine::Snapshot;
+use leeward_format::Lsn;
+use leeward_format::cluster::BackupMode;
+use leeward_platform::{Rng, SimDisk};
+use std::collections::VecDeque;
+
+/// Snapshots that are kept for a while, with what they must show.
+#[derive(Default)]
+struct Pinned(VecDeque<(Snapshot, Model)>);
+
+impl Pinned {
+    fn pin(&mut self, snapshot: Snapshot, model: Model) {
+        self.0.push_back((snapshot, model));
+        if self.0.len() > 4 {
+            self.check();
+        }
+    }
+
+    fn check(&mut self) {
+        let (snapshot, model) = self.0.pop_front().expect("just pinned");
+        assert!(read_all(&snapshot) == model, "what was pinned at {}", snapshot.lsn());
+    }
+}
+
+#[test]
+fn a_copy_is_read_while_it_is_sent_the_index() {
+    let (mut levels, mut beyond) = (0, 0);
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        choose_options(&mut rng);
+        choose_backups(if seed % 4 == 3 { BackupMode::BuildIndex } else { BackupMode::SendIndex });
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary).unwrap();
+        let (mut history, mut pinned) = (History::default(), Pinned::default());
+        for round in 0..60 {
+            if round == 0 || seed % 4 != 3 && rng.one_in(20) {
+                backup.replica.follow(BUILDER).unwrap();
+            }
+            let batches = rng.between(1, 40);
+            work(&primary, &mut backup, &mut history, &mut rng, batches);
+            if rng.one_in(2) {
+                backup.save(&primary).unwrap();
+                backup.replica.go_on().unwrap();
+            }
+            let copy = backup.replica.reading().expect("it follows");
+            let last = copy.last_lsn();
+            beyond += u64::from(last < primary.last_lsn());
+            assert_holds(&copy, &history.model(last), &format!("seed {seed}, round {round}"));
+            let at = Lsn(last.0.saturating_sub(rng.below(30)));
+            let snapshot = copy.snapshot(at, crate::support::now());
+            assert!(snapshot.lsn() >= at && snapshot.lsn() <= last);
+            let model = history.model(snapshot.lsn());
+            pinned.pin(snapshot, model);
+            levels += copy.stats().levels.len();
+        }
+        while !pinned.0.is_empty() {
+            pinned.check();
+        }
+    }
+    assert!(levels > 400 && beyond > 100, "{levels} levels, {beyond} copies that were behind");
+}

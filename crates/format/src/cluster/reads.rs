@@ -1,0 +1,82 @@
+//! Who may answer reads of a table. Plain data; any thread.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// Who answers reads of a table that say how stale an answer may be. All others are the primary's, whatever a table says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reads {
+    /// The primary.
+    #[default]
+    Primary,
+    /// Every member in sync: a backup keeps an index of the newest records in memory, an L0, as its primary does.
+    Any {
+        /// Backups answer nothing that may be staler, in milliseconds, whatever a reader would put up with.
+        max_staleness_ms: u32,
+    },
+}
+
+impl Reads {
+    /// What [`Reads::Any`] may say, in milliseconds.
+    pub const STALENESS_MS: RangeInclusive<u32> = 50..=600_000;
+    /// [`Reads::Any`], where nobody says how stale answers may be.
+    pub const ANY: Reads = Reads::Any { max_staleness_ms: 1000 };
+
+    /// How stale the answer of a backup may be, in milliseconds, to a reader that puts up with `at_most_ms`; `None`: backups answer
+    /// nothing.
+    pub fn at_most(self, at_most_ms: u32) -> Option<u32> {
+        match self {
+            Reads::Primary => None,
+            Reads::Any { max_staleness_ms } => Some(max_staleness_ms.min(at_most_ms)),
+        }
+    }
+}
+
+impl fmt::Display for Reads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reads::Primary => f.pad("primary"),
+            Reads::Any { max_staleness_ms } => write!(f, "any:{max_staleness_ms}"),
+        }
+    }
+}
+
+impl FromStr for Reads {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Reads, String> {
+        match text.split_once(':').map_or((text, None), |(who, bound)| (who, Some(bound))) {
+            ("primary", None) => Ok(Reads::Primary),
+            ("any", None) => Ok(Reads::ANY),
+            ("any", Some(bound)) => match bound.parse() {
+                Ok(max_staleness_ms) => Ok(Reads::Any { max_staleness_ms }),
+                Err(_) => Err(format!("{bound:?} is no number of milliseconds")),
+            },
+            _ => Err(format!("nobody called {text:?} answers reads: it is primary, any, or any:MILLISECONDS")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answers_is_read_as_it_is_shown() {
+        for reads in [Reads::Primary, Reads::ANY, Reads::Any { max_staleness_ms: 250 }] {
+            assert_eq!(reads.to_string().parse(), Ok(reads));
+        }
+        assert_eq!("any".parse(), Ok(Reads::ANY));
+        for wrong in ["", "backup", "primary:5", "any:", "any:5s", "any:-1"] {
+            assert!(wrong.parse::<Reads>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_stricter_bound_counts() {
+        assert_eq!(Reads::ANY.at_most(200), Some(200));
+        assert_eq!(Reads::ANY.at_most(u32::MAX), Some(1000));
+        assert_eq!(Reads::Primary.at_most(200), None);
+    }
+}
