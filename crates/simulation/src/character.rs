@@ -1,13 +1,13 @@
 //! What a seed is like: how many nodes, which table, what clients do, what breaks. Each seed has a character of its own,
 //! so that a few hundred of them go to many corners instead of all to the same middle.
 
-use crate::load::Habits;
+use crate::habits::Habits;
 use crate::world::{FaultKind, SEGMENT_BYTES};
 use bytes::Bytes;
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, RegionWish, TableOptions,
+    Acknowledge, Addressing, BackupMode, CompactionMode, Intent, Placement, Posting, Reads, RegionWish, TableOptions,
 };
 use leeward_format::op::Op;
 use leeward_format::packed::{Codec, Compression};
@@ -147,6 +147,18 @@ impl Character {
             // And regions that grow are divided by the master.
             table.split_bytes = SPLIT_SEGMENTS * SEGMENT_BYTES as u64;
         }
+        let (mut habits, mut troubles) = (Habits::choose(nodes, rng), troubles(nodes, theme, promise, rng));
+        if nodes > 1 && is_read_anywhere(max_delay_us) {
+            table.reads = Reads::Any { max_staleness_ms: 2_000 };
+            habits.read_stale(500 + (max_delay_us % 4 * 500) as u32);
+            if promise == Promise::Everything && table.replicas > 2 && table.quorum.is_none() {
+                // Whoever is left alone takes writes, and nothing else keeps it from that.
+                table.min_in_sync = 1;
+                troubles.kinds.retain(|kind| !kind.cuts());
+                troubles.kinds.extend([FaultKind::Strand; 2]);
+                troubles.long = 90;
+            }
+        }
         Character {
             nodes,
             table,
@@ -159,8 +171,8 @@ impl Character {
                 retry_pause: Nanos::from_millis(50),
             },
             promise,
-            habits: Habits::choose(nodes, rng),
-            troubles: troubles(nodes, theme, promise, rng),
+            habits,
+            troubles,
         }
     }
 
@@ -301,7 +313,7 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, {} of {} in sync, \
+            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, reads by {}, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
             self.splits.len() + 1,
@@ -318,6 +330,7 @@ impl Character {
             table.compression.upper,
             table.compression.last,
             table.l0_bytes >> 10,
+            table.reads,
             table.min_in_sync,
             table.replicas,
             self.promise,
@@ -328,6 +341,11 @@ impl Character {
 
 /// First keys of regions, so that each has some of the keys that are used.
 const MANY_SPLITS: [&[u8]; 5] = [b"h", b"k000020", b"m", b"q000021", b"v"];
+
+/// Whether every member answers reads in a seed whose network delays at most by so much: a quarter of them.
+fn is_read_anywhere(max_delay_us: u64) -> bool {
+    (max_delay_us / 7).is_multiple_of(3)
+}
 
 /// Whether servers come to have alike in a seed whose network delays at most by so much.
 fn is_balanced(max_delay_us: u64) -> bool {

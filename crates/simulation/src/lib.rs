@@ -23,6 +23,7 @@ mod appended;
 mod character;
 mod coordinator;
 mod expiring;
+mod habits;
 mod history;
 mod ledger;
 mod load;
@@ -48,6 +49,8 @@ pub struct Report {
     pub unknown: u64,
     /// Attempts at operations after the first.
     pub again: u64,
+    /// Reads that backups answered.
+    pub stale: u64,
     /// Compactions that were installed by the primaries that lived at the end of the faults.
     pub compactions: u64,
     /// Times that a region got a new primary after its first.

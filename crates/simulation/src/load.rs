@@ -8,11 +8,12 @@
 
 use crate::appended::Appended;
 use crate::expiring::Expiring;
+use crate::habits::Habits;
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, Read};
 use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
 use leeward_format::{Lsn, RegionId};
 use leeward_history::{Action, Operation};
@@ -26,43 +27,6 @@ const KEYS: usize = 6;
 impl Pending {
     fn may_be_tried_again(&self) -> bool {
         self.attempts.is_named() && self.tries < MOST_TRIES
-    }
-}
-
-/// What clients do, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Habits {
-    clients: usize,
-    /// The first so many only read.
-    readers: usize,
-    /// Each stays with one node.
-    faithful: bool,
-    /// Longest rest between two operations, in microseconds.
-    gap_us: u64,
-    /// How long they wait for an answer.
-    patience: Nanos,
-    /// Share of writes that go to keys that are written once, in percent.
-    fills: u64,
-    fill_bytes: (u64, u64),
-}
-
-impl Habits {
-    pub(crate) fn choose(nodes: usize, rng: &mut Rng) -> Habits {
-        let clients = rng.between(3, 10) as usize;
-        Habits {
-            clients,
-            readers: rng.index(clients / 2 + 1),
-            faithful: nodes > 1 && rng.one_in(2),
-            gap_us: rng.between(500, 12_000),
-            patience: [Nanos::from_millis(rng.between(50, 1_000)), Nanos::from_secs(8)][rng.index(2)],
-            fills: rng.between(10, 70),
-            fill_bytes: [(10, 400), (10, 150), (50, 3_000), (10, 1_500)][rng.index(4)],
-        }
-    }
-
-    /// In every other seed words are appended too.
-    fn appends(&self) -> bool {
-        self.fills.is_multiple_of(2)
     }
 }
 
@@ -170,6 +134,8 @@ pub(crate) struct Load {
     pub(crate) unknown: u64,
     /// Attempts after the first.
     pub(crate) again: u64,
+    /// Reads that backups answered.
+    pub(crate) stale: u64,
 }
 
 fn key(number: usize) -> Bytes {
@@ -216,6 +182,7 @@ impl Load {
             answered: 0,
             unknown: 0,
             again: 0,
+            stale: 0,
         }
     }
 
@@ -292,6 +259,9 @@ impl Load {
     }
 
     fn choose(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
+        if reads_only && self.habits.at_most_stale_ms.is_some() {
+            return self.choose_shared(now, true, rng);
+        }
         if rng.one_in(12)
             && let Some((op, number, must)) = self.ledger.read(rng)
         {
@@ -322,6 +292,10 @@ impl Load {
                 self.ledger.write(now, rng.between(self.habits.fill_bytes.0, self.habits.fill_bytes.1) as usize);
             return (op, Purpose::Fill { number });
         }
+        self.choose_shared(now, reads_only, rng)
+    }
+
+    fn choose_shared(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
         let mut key = self.histories.len() - KEYS + rng.index(KEYS);
         if self.histories[key].is_full() {
             self.histories.push(History::default());
@@ -331,6 +305,11 @@ impl Load {
         let (op, action) = self.shared(key, roll, rng);
         let operations = &mut self.histories[key].operations;
         operations.push(Operation { called: now.0, answered: u64::MAX, action });
+        let is_stale = reads_only || self.next_token.is_multiple_of(2);
+        let op = match self.habits.at_most_stale_ms.filter(|_| is_stale) {
+            Some(at_most_ms) => Read::stale(op, at_most_ms),
+            None => op,
+        };
         (op, Purpose::Shared { key, operation: operations.len() - 1 })
     }
 
@@ -418,6 +397,7 @@ impl Load {
             }
             result => {
                 self.answered += 1;
+                self.stale += u64::from(matches!(result, OpResult::Stale { .. }));
                 self.done(now, pending.purpose, result);
                 rng.between(0, self.habits.gap_us)
             }
@@ -453,6 +433,9 @@ impl Load {
             (Purpose::Shared { key, operation }, result) => {
                 let history = &mut self.histories[key];
                 let entry = &mut history.operations[operation];
+                let (result, age_ms) = &result.clone().fresh();
+                // It was read as of some instant since then.
+                entry.called = entry.called.saturating_sub(u64::from(*age_ms) * 1_000_000);
                 (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
                 if let (Some(value), OpResult::Put { done: true, version: Some(version), .. }) =
                     (entry.action.put(), result)

@@ -202,6 +202,7 @@ impl World {
             answered: self.load.answered,
             unknown: self.load.unknown,
             again: self.load.again,
+            stale: self.load.stale,
             compactions,
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
             divisions: self.bounds.divisions,

@@ -76,11 +76,22 @@ fn repeat(seed: u64, bug: Option<Bug>) -> bool {
 
 fn line(report: &Report) -> String {
     let Report {
-        seed, character, answered, unknown, again, compactions, promotions, divisions, faults, digest, ..
+        seed,
+        character,
+        answered,
+        unknown,
+        again,
+        stale,
+        compactions,
+        promotions,
+        divisions,
+        faults,
+        digest,
+        ..
     } = report;
     format!(
-        "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {compactions} compactions, {promotions} promotions, \
-         {divisions} divisions, {faults} faults, digest {digest:016x} ({character})"
+        "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {stale} read from backups, {compactions} compactions, \
+         {promotions} promotions, {divisions} divisions, {faults} faults, digest {digest:016x} ({character})"
     )
 }
 
@@ -104,10 +115,10 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, again, compactions, promotions, divisions, faults, .. } = total;
+    let Report { answered, unknown, again, stale, compactions, promotions, divisions, faults, .. } = total;
     println!(
-        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {compactions} compactions, \
-         {promotions} promotions, {divisions} divisions, {faults} faults"
+        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {stale} read from backups, \
+         {compactions} compactions, {promotions} promotions, {divisions} divisions, {faults} faults"
     );
     failed > 0
 }
@@ -119,6 +130,7 @@ impl Seen {
         total.answered += report.answered;
         total.unknown += report.unknown;
         total.again += report.again;
+        total.stale += report.stale;
         total.compactions += report.compactions;
         total.promotions += report.promotions;
         total.divisions += report.divisions;

@@ -46,10 +46,13 @@ pub(crate) enum FaultKind {
     CoordinatorDown,
     /// A process stops running for a while; its memory can be written, and what it is sent waits.
     Pause,
+    /// A node is cut off from the others, and they from the coordinator. Only where every member answers reads: those of the others
+    /// grow old together.
+    Strand,
 }
 
 impl FaultKind {
-    /// Every kind.
+    /// Every kind, but for [`FaultKind::Strand`].
     pub(crate) const ALL: [FaultKind; 16] = [
         FaultKind::Kill,
         FaultKind::KillAll,
@@ -77,8 +80,15 @@ impl FaultKind {
             // A process that does not run flushes nothing, however long it is.
             FaultKind::Pause => promise == Promise::Everything,
             FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
+            FaultKind::Strand => nodes > 2,
             _ => true,
         }
+    }
+
+    /// Whether it cuts nodes off from each other or from the coordinator.
+    pub(crate) fn cuts(self) -> bool {
+        let from_nodes = matches!(self, FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::Strand);
+        from_nodes || matches!(self, FaultKind::CutCoordinator | FaultKind::CoordinatorDown)
     }
 
     /// Whether it takes what is not durable.
@@ -289,6 +299,9 @@ impl World {
     }
 
     fn strike_network(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+        if kind == FaultKind::Strand && self.now < self.trouble.broken_until {
+            return false;
+        }
         self.log(kind, node, mend_at);
         let peer = |node: NodeId| link::peer(server_id(node));
         let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
@@ -297,6 +310,11 @@ impl World {
                 let others: Vec<PeerId> = others.into_iter().map(peer).collect();
                 self.network.partition(&[&[peer(node)], &others]);
                 self.host.reachable[node] &= self.rng.one_in(3);
+            }
+            FaultKind::Strand => {
+                others.iter().for_each(|other| self.host.reachable[*other] = false);
+                let others: Vec<PeerId> = others.into_iter().map(peer).collect();
+                self.network.partition(&[&[peer(node)], &others]);
             }
             FaultKind::CutOneWay => self.network.cut(peer(node), peer(others[self.rng.index(others.len())])),
             FaultKind::SlowLink => {
