@@ -364,6 +364,7 @@ pub(crate) fn measure(
     let client_options = client_options(options);
     let mut session = Session::connect(&options.seeds, client_options)?;
     let map = session.fetch_map()?;
+    options.check_for(&map)?;
     let admins = map.servers.iter().map(|server| server.admin_address.clone()).collect();
     let ledger = ledger(options, &map);
     let bench =
@@ -395,6 +396,23 @@ pub(crate) fn measure(
         report.kills = kills.into_made();
     }
     Ok(report)
+}
+
+impl Options {
+    /// Refuses what cannot be measured on a table like this one.
+    fn check_for(&self, map: &RegionMap) -> Result<(), BenchError> {
+        let is_hashed = map.table(&self.table).is_some_and(|table| table.partition.is_hash());
+        let reason = match is_hashed {
+            true if self.workloads.contains(&Workload::E) => {
+                "workload E sends scans to one region, and a table that is partitioned by hash has some of each in every region"
+            }
+            true if self.kill_primary_every.is_some() => {
+                "kills are measured by a key of each region's range, and a table that is partitioned by hash has no such ranges"
+            }
+            _ => return Ok(()),
+        };
+        Err(BenchError::Option(format!("{reason}: use a table with ranges of keys")))
+    }
 }
 
 /// The ledger of a run; it knows if the table may lose its newest writes with a primary.

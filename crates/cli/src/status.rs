@@ -243,10 +243,8 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     let has_wishes = map.regions.iter().any(|group| wishes(group).is_some());
     let row = |group: &GroupConfig| {
         let status = of_primary(group);
-        let range = range(
-            &group.start.escape_ascii().to_string(),
-            group.end.as_ref().map(|end| end.escape_ascii().to_string()),
-        );
+        let range =
+            range(&bound_text(map, group, &group.start), group.end.as_ref().map(|end| bound_text(map, group, end)));
         let members = |members: &[Member]| {
             let names: Vec<String> = members.iter().map(|member| member.server.to_string()).collect();
             if names.is_empty() { "-".into() } else { names.join(",") }
@@ -285,6 +283,12 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         text += &plan(group, of_primary(group)).unwrap_or_default();
     }
     text
+}
+
+/// A bound of a region, as its table divides keys.
+pub(crate) fn bound_text(map: &RegionMap, group: &GroupConfig, bound: &[u8]) -> String {
+    let partition = map.table(&group.table).map(|table| table.partition).unwrap_or_default();
+    partition.bound_text(bound, |key| key.escape_ascii().to_string())
 }
 
 /// What is wished of a region and not yet so.

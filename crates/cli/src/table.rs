@@ -4,12 +4,14 @@ use crate::args::{
     AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, DropTableArgs, TableCommand, compression_text,
     placement_text,
 };
+use crate::status::bound_text;
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
 use leeward_bench::fetch_status;
 use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, introduce};
 use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
+use leeward_format::op::RangeOp;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +41,7 @@ fn create(args: &CreateTableArgs) -> Outcome {
     let client = data::connect_to_new(args.connect())?;
     let map = client.region_map()?;
     let replicas = map.table(DEFAULT_TABLE).map_or(TableOptions::default().replicas, |table| table.replicas);
-    let table = args.new_table(replicas);
+    let table = args.new_table(replicas)?;
     table.check()?;
     let regions = table.starts().len();
     client.create_table(table)?;
@@ -154,7 +156,7 @@ struct Content {
 /// Asks the primaries what the regions of a table hold.
 fn contents(client: &Client, map: &RegionMap, name: &str) -> Result<BTreeMap<RegionId, Content>, ClientError> {
     let groups = map.regions_of(name);
-    let approximate = |group: &GroupConfig| Op::Approximate { start: group.start.clone(), end: group.end.clone() };
+    let approximate = |group: &GroupConfig| RangeOp::Approximate { start: "".into(), end: None }.within(group.region);
     let answers = client.execute(groups.iter().map(approximate).collect())?;
     let mut contents = BTreeMap::<RegionId, Content>::new();
     for (group, answer) in groups.iter().zip(answers) {
@@ -176,6 +178,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
     let row = |options: &TableOptions| {
         vec![
             options.name.clone(),
+            options.partition.to_string(),
             map.regions_of(&options.name).len().to_string(),
             placement_text(options.placement),
             options.replicas.to_string(),
@@ -201,6 +204,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
     };
     let head = [
         "table",
+        "partition",
         "regions",
         "placement",
         "replicas",
@@ -241,8 +245,8 @@ fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, C
             let numbers: Vec<String> = members.iter().map(|member| member.server.to_string()).collect();
             if numbers.is_empty() { "-".into() } else { numbers.join(",") }
         };
-        let end = group.end.as_ref().map_or_else(|| "last".into(), |end| end.escape_ascii().to_string());
-        let start = if group.start.is_empty() { "first".into() } else { group.start.escape_ascii().to_string() };
+        let end = group.end.as_ref().map_or_else(|| "last".into(), |end| bound_text(map, group, end));
+        let start = if group.start.is_empty() { "first".into() } else { bound_text(map, group, &group.start) };
         let primary = group.primary.map_or_else(|| "-".into(), |primary| primary.server.to_string());
         let content = contents.get(&group.region);
         let approximate = content.and_then(|content| content.approximate);
@@ -254,6 +258,8 @@ fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, C
         let (backups, learners) = (numbers(&group.backups), numbers(&group.learners));
         vec![group.region.to_string(), start, end, primary, backups, learners, pairs, size, levels]
     };
-    let head = ["region", "first key", "up to", "primary", "in sync", "building", "about pairs", "bytes", "levels"];
+    let is_hashed = map.table(name).is_some_and(|table| table.partition.is_hash());
+    let first = if is_hashed { "first token" } else { "first key" };
+    let head = ["region", first, "up to", "primary", "in sync", "building", "about pairs", "bytes", "levels"];
     table(&head, map.regions_of(name).iter().map(row).collect())
 }

@@ -6,8 +6,9 @@ use crate::session::Session;
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, Written, check_range,
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, RangeOp, Read, Written, check_range,
 };
+use leeward_format::routing::Spread;
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{RegionId, ServerId};
 use parking_lot::{Condvar, Mutex};
@@ -39,6 +40,9 @@ struct Inner {
     under_way: Mutex<usize>,
     room: Condvar,
 }
+
+/// Regions that are asked the same beside each other.
+pub(crate) const AT_ONCE: usize = 256;
 
 /// Room for so many operations, until it is dropped.
 struct Room<'a>(&'a Inner, usize);
@@ -180,13 +184,19 @@ impl Client {
     }
 
     /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. Atomic in each
-    /// region, one region after the other: after an error the first ones may be done.
+    /// region, and not over several: after an error some may be done.
     ///
     /// # Errors
     /// As [`Client::put`]; also for a range that is empty or reversed.
     pub fn delete_range(&self, start: impl Into<Bytes>, end: Option<Bytes>) -> Result<(), ClientError> {
         let mut start = start.into();
         check_range(&start, end.as_deref())?;
+        if let Some(results) =
+            self.everywhere(AT_ONCE, |_| RangeOp::DeleteRange { start: start.clone(), end: end.clone() })?
+        {
+            let is_done = |result: &OpResult| matches!(result, OpResult::RangeDeleted { resume: None });
+            return results.into_iter().find(|result| !is_done(result)).map_or(Ok(()), |other| Err(mismatch(other)));
+        }
         loop {
             match self.one(Op::DeleteRange { start: start.clone(), end: end.clone() })? {
                 OpResult::RangeDeleted { resume: None } => return Ok(()),
@@ -289,7 +299,8 @@ impl Client {
         }
     }
 
-    /// The entries of `range`, fetched as they are consumed. Each region answers as of one instant.
+    /// The entries of `range` in order, fetched as they are consumed. Each region answers as of one instant; where keys are partitioned
+    /// by hash, each page asks all regions anew.
     pub fn scan(&self, range: Range) -> Scan {
         Scan::new(self.clone(), range)
     }
@@ -302,6 +313,14 @@ impl Client {
     /// As [`Client::get`].
     pub fn approximate(&self, start: impl Into<Bytes>, end: Option<Bytes>) -> Result<(u64, u64), ClientError> {
         let (mut all, mut start) = ((0, 0), start.into());
+        if let Some(results) =
+            self.everywhere(AT_ONCE, |_| RangeOp::Approximate { start: start.clone(), end: end.clone() })?
+        {
+            return results.into_iter().try_fold(all, |all, result| match result {
+                OpResult::Approximation { pairs, bytes, .. } => Ok((all.0 + pairs, all.1 + bytes)),
+                other => Err(mismatch(other)),
+            });
+        }
         loop {
             match self.one(Op::Approximate { start, end: end.clone() })? {
                 OpResult::Approximation { pairs, bytes, resume } => {
@@ -332,6 +351,28 @@ impl Client {
     /// No node answers within the deadline.
     pub fn region_map(&self) -> Result<RegionMap, ClientError> {
         self.with_session(Session::fetch_map)
+    }
+
+    /// What every region answers to `op`, which depends on how many there are, in any order; `None`: keys are not partitioned by hash, so that one region answers at a time.
+    /// `at_once` are asked beside each other.
+    pub(crate) fn everywhere(
+        &self,
+        at_once: usize,
+        op: impl FnOnce(usize) -> RangeOp,
+    ) -> Result<Option<Vec<OpResult>>, ClientError> {
+        let Spread::All(regions) = self.with_session(|session| session.spread(&self.table))? else { return Ok(None) };
+        let (op, mut results) = (op(regions.len()), Vec::with_capacity(regions.len()));
+        for regions in regions.chunks(at_once) {
+            let ops = regions.iter().map(|region| op.clone().within(*region)).collect();
+            results.extend(self.execute(ops)?);
+        }
+        match results.iter().position(|result| matches!(result, OpResult::Error(_))) {
+            Some(at) => match results.swap_remove(at) {
+                OpResult::Error(error) => Err(error.into()),
+                other => Err(mismatch(other)),
+            },
+            None => Ok(Some(results)),
+        }
     }
 
     pub(crate) fn one(&self, op: Op) -> Result<OpResult, ClientError> {

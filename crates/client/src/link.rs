@@ -328,8 +328,8 @@ fn op_bytes(op: &Op) -> usize {
         Op::Delete { key, when } => key.len() + when.value_bytes(),
         Op::Put { key, value, when, .. } => key.len() + value.len() + when.value_bytes(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
-        Op::Scan { start, end, .. } | Op::DeleteRange { start, end } | Op::Approximate { start, end } => {
-            start.len() + end.as_ref().map_or(0, |end| end.len())
+        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Approximate { .. } | Op::In { .. } => {
+            op.range().map_or(0, |(start, end)| start.len() + end.map_or(0, |end| end.len()))
         }
         // Each with its length, and a number.
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len() + 7).sum(),

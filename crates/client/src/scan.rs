@@ -1,14 +1,19 @@
-//! Scans over any number of regions, page by page. Belongs to the thread that consumes it.
+//! Scans over any number of regions, page by page: of one region after the other, or, where keys are partitioned by hash, each merged
+//! from what all regions answer. Belongs to the thread that consumes it.
 
-use crate::client::{Client, mismatch};
+use crate::client::{AT_ONCE, Client, mismatch};
 use crate::options::ClientError;
 use bytes::Bytes;
-use leeward_format::op::{Op, OpResult};
+use leeward_format::merge::{self, Page};
+use leeward_format::op::{OpResult, RangeOp};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Entries asked for by one request.
 const PAGE_ENTRIES: u32 = 512;
+
+/// Regions whose answers fit one message, however long keys and values are: each has about a MiB, and a value more.
+const WHOLE_ANSWERS: usize = 2;
 
 /// What to scan. The default is everything, in key order.
 #[derive(Clone, Debug, Default)]
@@ -48,19 +53,8 @@ impl Scan {
 
     fn fetch(&mut self, mut range: Range) -> Result<(), ClientError> {
         let limit = range.limit.map_or(PAGE_ENTRIES, |limit| limit.min(PAGE_ENTRIES.into()) as u32);
-        let op = Op::Scan {
-            start: range.start.clone(),
-            end: range.end.clone(),
-            reverse: range.reverse,
-            limit,
-            keys_only: range.keys_only,
-        };
-        let (result, age) = self.client.aged(op)?;
+        let (Page { entries, resume }, age) = self.page(&range, limit)?;
         self.age = self.age.max(age);
-        let (entries, resume) = match result {
-            OpResult::Entries { entries, resume } => (entries, resume),
-            other => return Err(mismatch(other)),
-        };
         if let Some(left) = &mut range.limit {
             *left = left.saturating_sub(entries.len() as u64);
         }
@@ -74,6 +68,37 @@ impl Scan {
             self.rest = Some(range);
         }
         Ok(())
+    }
+
+    /// At most `limit` entries from the bound on that the scan begins at, and how stale they may be.
+    fn page(&self, range: &Range, limit: u32) -> Result<(Page, Duration), ClientError> {
+        let scan = |limit| RangeOp::Scan {
+            start: range.start.clone(),
+            end: range.end.clone(),
+            reverse: range.reverse,
+            limit,
+            keys_only: range.keys_only,
+        };
+        for at_once in [AT_ONCE, WHOLE_ANSWERS] {
+            let scan = |regions| scan(merge::share(limit, regions));
+            let Some(answers) = self.client.everywhere(at_once, scan)? else { break };
+            let parts = answers.into_iter().map(part).collect::<Result<Vec<Page>, ClientError>>()?;
+            let page = merge::page(parts, limit as usize, range.reverse);
+            // What did not fit one message may be all that comes next.
+            if page.resume.is_none() || !page.entries.is_empty() || at_once == WHOLE_ANSWERS {
+                // The primaries gave all of them.
+                return Ok((page, Duration::ZERO));
+            }
+        }
+        let (answer, age) = self.client.aged(scan(limit).into())?;
+        Ok((part(answer)?, age))
+    }
+}
+
+fn part(answer: OpResult) -> Result<Page, ClientError> {
+    match answer {
+        OpResult::Entries { entries, resume } => Ok(Page { entries, resume }),
+        other => Err(mismatch(other)),
     }
 }
 

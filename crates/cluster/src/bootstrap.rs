@@ -14,7 +14,7 @@ const MAX_CHUNK_BYTES: usize = 512 << 10;
 const OVERHEAD_BYTES: usize = 256;
 
 /// The operation that makes the first table of a cluster, with one region more than there are `splits`: each split is the first key
-/// of a region. Regions are numbered from 1 and wait for the master to assign them.
+/// of a region; or, without splits, a region for each of its tokens. Regions are numbered from 1 and wait for the master to assign them.
 ///
 /// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the cluster has content
 /// already; to whoever starts a cluster it is no failure.
@@ -23,7 +23,7 @@ const OVERHEAD_BYTES: usize = 256;
 /// The splits are not strictly ascending, or one is the empty key.
 pub fn bootstrap_op(table: &TableOptions, splits: &[Bytes]) -> CoordinatorOp {
     let table = NewTable::new(table.clone(), splits.to_vec());
-    let regions: Vec<RegionId> = (1..).take(splits.len() + 1).map(RegionId).collect();
+    let regions: Vec<RegionId> = (1..).take(table.starts().len()).map(RegionId).collect();
     let mut numbers = RegionNumbers::default();
     numbers.give(regions.iter().copied());
     let give = create(ClusterPath::Numbers, encode_value(&numbers), false);

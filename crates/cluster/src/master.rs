@@ -225,7 +225,8 @@ impl Group<'_> {
     }
 
     /// Live servers that are not in the group become learners while it has fewer than `replicas` members that stay: those with
-    /// a copy first, because they lack less, then the least loaded. A place may be kept for each server that restarts.
+    /// a copy first, because they lack less, then those next on the ring, then the least loaded. A place may be kept for each server
+    /// that restarts.
     fn fill(&self, next: &mut GroupConfig) {
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
         let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
@@ -233,7 +234,8 @@ impl Group<'_> {
         let is_outside = |member: &Member| !there.contains(&member.server) && self.view.intent(member.server).is_none();
         let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
         outside.sort_by_key(|member| {
-            (Reverse(self.copy_of(*member)), self.loads.memberships(member.server), member.server)
+            let server = member.server;
+            (Reverse(self.copy_of(*member)), self.way_round(server), self.loads.memberships(server), server)
         });
         let is_away = |(server, intent): &(ServerId, Intent)| *intent == Intent::Restart && !there.contains(server);
         let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
@@ -254,14 +256,31 @@ impl Group<'_> {
         next.learners.truncate(learners);
     }
 
-    /// One that is not about to leave, the one that is wished for first; else the one with the fewest primaries; with equally many,
-    /// the one with the fewest memberships.
+    /// How far round the ring a server is from where a token's first primary belongs (DEPART 2.1): tokens follow each other from server
+    /// to server, and the copies of each are on successive ones. 0 for all once somebody has the region, and where there is no ring:
+    /// later moves are by load.
+    fn way_round(&self, server: ServerId) -> usize {
+        let GroupConfig { primary: None, backups, former, start, .. } = self.config else { return 0 };
+        let Some(index) = self.table.partition.token_index(start).filter(|_| backups.is_empty() && former.is_empty())
+        else {
+            return 0;
+        };
+        let live = self.view.servers().map(|info| info.member.server);
+        let ring: Vec<ServerId> = live.filter(|server| self.view.intent(*server).is_none()).collect();
+        let place = ring.iter().position(|other| *other == server).unwrap_or(0);
+        let first = index as usize % ring.len().max(1);
+        (place + ring.len() - first) % ring.len().max(1)
+    }
+
+    /// One that is not about to leave, the one that is wished for first; else the next on the ring; else the one with the fewest
+    /// primaries; with equally many, the one with the fewest memberships.
     fn least_loaded(&self, members: impl Iterator<Item = Member>) -> Option<Member> {
         members.min_by_key(|member| {
             let server = member.server;
             let departs = self.view.departs(self.config, *member).is_some();
             let is_wished = self.config.wishes.primary == Some(server);
-            (departs, !is_wished, self.loads.primaries(server), self.loads.memberships(server), server)
+            let is_last = (departs, !is_wished, self.way_round(server));
+            (is_last, self.loads.primaries(server), self.loads.memberships(server), server)
         })
     }
 

@@ -8,6 +8,7 @@ use crate::{SessionId, Tree};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, Wishes, encode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::partition::Partition;
 use leeward_format::{Incarnation, VolumeId};
 
 pub(crate) fn member(server: u32, incarnation: u64) -> Member {
@@ -16,10 +17,14 @@ pub(crate) fn member(server: u32, incarnation: u64) -> Member {
 
 /// A view with `regions` fresh regions and the servers `live`, each with (term, LSN) of its copy of region 1.
 fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
-    let mut tree = Tree::new();
     let splits: Vec<Bytes> = (1..regions).map(|number| Bytes::from(format!("{number:04}"))).collect();
-    let table = TableOptions { replicas, ..TableOptions::default() };
-    tree.apply(None, &bootstrap_op(&table, &splits)).unwrap();
+    view_of(&TableOptions { replicas, ..TableOptions::default() }, &splits, live)
+}
+
+/// As [`view`], of this table.
+fn view_of(table: &TableOptions, splits: &[Bytes], live: &[(Member, Option<(u32, u64)>)]) -> View {
+    let mut tree = Tree::new();
+    tree.apply(None, &bootstrap_op(table, splits)).unwrap();
     let mut view = View::default();
     view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
     for change in tree.changes() {
@@ -87,6 +92,27 @@ fn assignment_balances_primaries_and_fills_groups() {
         assert_eq!((config.epoch, config.term), (Epoch(1), Epoch(1)));
         assert_eq!((config.backups.len(), config.learners.len()), (2, 0), "an empty copy is a whole one");
     }
+}
+
+#[test]
+fn tokens_go_round_the_servers_and_their_copies_are_on_successive_ones() {
+    let table = TableOptions { replicas: 3, partition: Partition::Hash { tokens: 10 }, ..TableOptions::default() };
+    let live: Vec<(Member, Option<(u32, u64)>)> = [1, 2, 5, 7].map(|server| (member(server, 1), None)).into();
+    let mut view = view_of(&table, &[], &live);
+    let decided = decide_all(&view, Assign::Fresh);
+    let groups = decided.iter().map(|config| config.in_sync().map(|member| member.server.0).collect::<Vec<_>>());
+    let ring = [[1, 2, 5], [2, 5, 7], [5, 7, 1], [7, 1, 2]];
+    let ring: Vec<Vec<u32>> = ring.iter().cycle().take(10).map(|group| group.to_vec()).collect();
+    assert_eq!(groups.collect::<Vec<_>>(), ring);
+
+    // Whoever takes a place later is the one with the least to do, as in any table.
+    decided.iter().for_each(|config| configure(&mut view, config));
+    kill(&mut view, 5);
+    let next = decide_one(&view);
+    assert_eq!(next, None, "only the primary removes a backup");
+    let left = view.region(RegionId(1)).unwrap().without(member(5, 1));
+    configure(&mut view, &left);
+    assert_eq!(decide_one(&view).unwrap().learners, [member(7, 1)]);
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //! version, or later. Pure; one thread at a time.
 
 use leeward_format::cluster::{ClusterPath, GroupConfig, RegionMap, ServerInfo, TableOptions};
+use leeward_format::partition::Partition;
 use leeward_format::routes::{RoutesUpdate, TableRoutes};
-use leeward_format::routing::{Route, RouteIndex, Routing};
+use leeward_format::routing::{Route, RouteIndex, Routing, Spread};
 use leeward_format::{Epoch, RegionId, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -44,8 +45,8 @@ impl Route for Versioned {
     fn epoch(&self) -> Epoch {
         self.config.epoch
     }
-    fn holds(&self, key: &[u8]) -> bool {
-        self.config.contains(key)
+    fn holds(&self, place: &[u8]) -> bool {
+        self.config.contains(place)
     }
 }
 
@@ -112,13 +113,13 @@ impl Routes {
 
     pub(crate) fn put_table(&mut self, version: u64, options: TableOptions) {
         let path = ClusterPath::Table(options.name.clone());
-        self.regions.set_table(&options.name, true);
+        self.regions.set_table(&options.name, Some(options.partition));
         let before = self.tables.insert(options.name.clone(), (version, options));
         self.log.put(path, before.map(|(version, _)| version), version);
     }
 
     pub(crate) fn remove_table(&mut self, version: u64, name: &str) {
-        self.regions.set_table(name, false);
+        self.regions.set_table(name, None);
         let before = self.tables.remove(name);
         self.log.remove(ClusterPath::Table(name.to_owned()), before.map(|(version, _)| version), version);
     }
@@ -168,9 +169,13 @@ impl Routes {
     pub fn regions(&self) -> impl Iterator<Item = &Arc<GroupConfig>> {
         self.regions.iter().map(|region| &region.config)
     }
-    /// The regions of a table that is there, in key order.
+    /// The regions of a table that is there, by first key or token.
     pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &Arc<GroupConfig>> {
         self.regions.regions_of(table).map(|region| &region.config)
+    }
+    /// Which regions an operation on a range of the table's keys is for.
+    pub fn spread(&self, table: &str) -> Spread {
+        self.regions.spread(table)
     }
     /// Every live server, by id.
     pub fn servers(&self) -> impl Iterator<Item = &ServerInfo> {
@@ -207,7 +212,7 @@ impl Routes {
         let mut pack = |name: &str| {
             let (of_it, rest) = regions.split_at(regions.partition_point(|region| region.table() <= name));
             regions = rest;
-            TableRoutes::pack(name, self.tables.contains_key(name), of_it.iter().map(|region| &*region.config))
+            TableRoutes::pack(name, self.partition(name), of_it.iter().map(|region| &*region.config))
         };
         RoutesUpdate {
             version: self.version(),
@@ -235,6 +240,9 @@ impl Routes {
 impl Routing for Routes {
     type Region = Arc<GroupConfig>;
 
+    fn partition(&self, table: &str) -> Option<Partition> {
+        self.regions.partition(table)
+    }
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&Arc<GroupConfig>> {
         self.regions.region_of(table, key).map(|region| &region.config)
     }

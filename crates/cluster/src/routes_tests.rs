@@ -4,6 +4,7 @@ use super::*;
 use crate::{CoordinatorEvent, CoordinatorOp, SessionId, Tree, View};
 use leeward_format::cluster::{Member, encode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::partition::Partition;
 use leeward_format::routes::{Applied, RouteCache};
 use leeward_format::{Incarnation, VolumeId};
 use proptest::prelude::*;
@@ -187,7 +188,7 @@ fn what_is_told_is_what_changed() {
     let mut cache = RouteCache::default();
     let update = world.nodes[0].routes().update_since(known);
     assert_eq!((update.since, &update.gone[..]), (Some(known), &[RegionId(3)][..]));
-    let one = TableRoutes::pack("a", true, [&config(2, 0, 1, 3, 2)]);
+    let one = TableRoutes::pack("a", Some(Partition::Range), [&config(2, 0, 1, 3, 2)]);
     assert_eq!(update.tables, [one]);
     assert_eq!(cache.apply(update), Ok(Applied::Unfit), "who knows nothing needs everything");
     assert!(world.nodes[0].routes().update_since(0).since.is_none());

@@ -42,6 +42,13 @@ pub(crate) fn wished(view: &View, region: RegionId, wish: &RegionWish) -> Result
 /// The configuration in which the region is to become two, at `at` or wherever that halves it.
 fn split(view: &View, config: &GroupConfig, at: Option<&[u8]>) -> Result<GroupConfig, String> {
     let region = config.region;
+    if view.table(&config.table).is_some_and(|table| table.partition.is_hash()) {
+        return Err(format!(
+            "region {region} cannot be divided: table {} is partitioned by hash, and has as many regions as it has tokens; move \
+             regions instead, or make a table with more tokens",
+            config.table
+        ));
+    }
     if let Some(Plan::Split { at: planned, child }) = &config.wishes.plan {
         return match at.is_none() || planned.as_deref() == at {
             true => Ok(config.clone()),

@@ -5,13 +5,18 @@ use crate::bootstrap_op;
 use crate::master::tests::{change, member, register};
 use crate::{CoordinatorEvent, SessionId, Tree};
 use leeward_format::cluster::{ClusterPath, TableOptions, encode_value};
+use leeward_format::partition::Partition;
 
 const REGION: RegionId = RegionId(1);
 
 /// Region 1 has its primary on server 1 and a backup on server 2; server 3 lives too.
 fn view() -> View {
+    view_of(Partition::Range)
+}
+
+fn view_of(partition: Partition) -> View {
     let mut tree = Tree::new();
-    let table = TableOptions { replicas: 2, ..TableOptions::default() };
+    let table = TableOptions { replicas: 2, partition, ..TableOptions::default() };
     tree.apply(None, &bootstrap_op(&table, &[])).unwrap();
     let mut view = View::default();
     view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
@@ -130,4 +135,14 @@ fn a_region_is_to_become_two_with_a_number_that_nobody_has() {
     }
     let child = wished(&view, REGION, &split(None)).unwrap().unwrap().wishes.plan.map(|plan| plan.child());
     assert_eq!(child, Some(RegionId(3)));
+}
+
+#[test]
+fn a_region_of_tokens_moves_and_stays_one() {
+    let view = view_of(Partition::Hash { tokens: 2 });
+    for at in [None, Some("m".into())] {
+        let error = wished(&view, REGION, &RegionWish::Split { at }).unwrap_err();
+        assert!(error.contains("partitioned by hash"), "{error}");
+    }
+    assert!(wished(&view, REGION, &moved(1, 3)).unwrap().is_some());
 }

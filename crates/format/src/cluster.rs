@@ -12,6 +12,7 @@
 //! Values are postcard. The types are plain data; any thread may use them.
 
 use crate::packed::{Codec, Compression};
+use crate::partition::Partition;
 use crate::table::DEFAULT_TABLE;
 use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, SegmentName, SegmentNo, ServerId, VolumeId};
 use bytes::Bytes;
@@ -345,6 +346,8 @@ pub struct TableOptions {
     pub split_bytes: u64,
     /// Who may answer reads.
     pub reads: Reads,
+    /// How its keys are divided among its regions. Set when the table is made.
+    pub partition: Partition,
 }
 
 impl Default for TableOptions {
@@ -371,6 +374,7 @@ impl Default for TableOptions {
             quorum: None,
             split_bytes: 8 << 30,
             reads: Reads::default(),
+            partition: Partition::Range,
         }
     }
 }
@@ -389,9 +393,9 @@ pub struct GroupConfig {
     pub region: RegionId,
     /// Its table.
     pub table: String,
-    /// First key, inclusive; empty for the first region.
+    /// First key, or first [token](Partition::Hash), inclusive; empty for the first region.
     pub start: Bytes,
-    /// Key after the last; `None` for the last region.
+    /// Key, or token, after the last; `None` for the last region.
     pub end: Option<Bytes>,
     /// Raised by every change.
     pub epoch: Epoch,
@@ -533,9 +537,9 @@ impl GroupConfig {
     pub fn settled(&self) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), former: Vec::new(), must_hear: 0, ..self.clone() }
     }
-    /// Whether the region holds `key`.
-    pub fn contains(&self, key: &[u8]) -> bool {
-        key >= &self.start[..] && self.end.as_ref().is_none_or(|end| key < &end[..])
+    /// Whether the region holds what lies at this [place](Partition::place).
+    pub fn contains(&self, place: &[u8]) -> bool {
+        place >= &self.start[..] && self.end.as_ref().is_none_or(|end| place < &end[..])
     }
 }
 

@@ -2,7 +2,8 @@
 //! commands are translated into and which nodes forward to each other.
 //!
 //! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
-//! spans regions (MGET, KRANGE) is several operations.
+//! spans regions (MGET, KRANGE) is several operations. Where each region has some of every range of keys, an operation on a range
+//! names the region too ([`Op::In`]).
 
 use crate::cluster::{Intent, RegionWish};
 use crate::manifest::SegmentKind;
@@ -14,8 +15,10 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod messages;
+mod ranged;
 mod stale;
 pub use messages::{Reply, Request};
+pub use ranged::RangeOp;
 pub use stale::{Read, ReadResult};
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
@@ -330,6 +333,15 @@ pub enum Op {
         /// What is read.
         read: Read,
     },
+    /// An operation on a range of keys, for the region with this number, whichever keys it has. Of a table that is partitioned by
+    /// hash there is no other way, and what is answered is about the region's part of the range alone: it never says to go on in
+    /// another region.
+    In {
+        /// The region.
+        region: RegionId,
+        /// What it is to do.
+        op: RangeOp,
+    },
 }
 
 impl Op {
@@ -349,12 +361,17 @@ impl Op {
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
             Op::Put { .. } | Op::Delete { .. } | Op::DeleteRange { .. } => false,
             Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
+            Op::In { op, .. } => !matches!(op, RangeOp::DeleteRange { .. }),
         }
     }
     /// It writes pairs, or may: it can have a [request id](crate::request).
     pub fn writes_data(&self) -> bool {
         let is_of_pair = matches!(self, Op::Put { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. });
-        is_of_pair || matches!(self, Op::Delete { .. } | Op::DeleteRange { .. })
+        is_of_pair
+            || matches!(
+                self,
+                Op::Delete { .. } | Op::DeleteRange { .. } | Op::In { op: RangeOp::DeleteRange { .. }, .. }
+            )
     }
     /// It sets a pair whatever was there, and answers nothing of that.
     pub fn is_plain_put(&self) -> bool {
@@ -375,7 +392,7 @@ impl Op {
             Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
-            Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => None,
+            Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
         }
     }
     /// An operator's wish that any node passes on to the coordinator.
@@ -384,9 +401,11 @@ impl Op {
         is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
-    /// names a region goes there whatever the table. `None`: there is no such region, or any node will do.
+    /// names a region goes there whatever the table. `None`: there is no such region, or any node will do, or it
+    /// [lacks a region](Op::lacks_region).
     pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
+            op if op.lacks_region(routes, table) => None,
             Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
                 routes.region_of(table, start)
             }
@@ -395,7 +414,7 @@ impl Op {
             Op::Scan { end, .. } | Op::Stale { read: Read::Scan { end, .. }, .. } => {
                 routes.region_below(table, end.as_deref())
             }
-            Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
+            Op::Count { region } | Op::Checkpoint { region, .. } | Op::In { region, .. } => routes.region(*region),
             op => routes.region_of(table, op.key()?),
         }
     }
@@ -403,6 +422,9 @@ impl Op {
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
         let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. } | Op::Stale { .. });
+        if let Op::In { op, .. } = self {
+            return matches!(op, RangeOp::DeleteRange { .. });
+        }
         !is_read && !is_asked && !matches!(self, Op::Approximate { .. } | Op::Checkpoint { .. })
     }
 }

@@ -13,6 +13,7 @@
 //! thread may use it.
 
 use crate::cluster::{GroupConfig, RegionMap};
+use crate::partition::Partition;
 use crate::routing::{Route, RouteIndex, Routing};
 use crate::{DecodeError, Epoch, MAX_KEY_BYTES, RegionId, ServerId};
 use bytes::Bytes;
@@ -45,14 +46,15 @@ impl RoutesUpdate {
     /// Everything that routing needs of a region map: what a node by script, which has nothing but the map, says in tests.
     pub fn everything(map: &RegionMap) -> RoutesUpdate {
         let mut index = RouteIndex::default();
-        map.tables.iter().for_each(|table| index.set_table(&table.name, true));
+        map.tables.iter().for_each(|table| index.set_table(&table.name, Some(table.partition)));
         map.regions.iter().for_each(|config| index.put(Arc::new(config.clone())));
-        let tables = map.tables.iter().map(|table| &table.name);
         RoutesUpdate {
             version: map.version,
             since: None,
             digest: index.digest(),
-            tables: tables.map(|name| TableRoutes::pack(name, true, map.regions_of(name))).collect(),
+            tables: (map.tables.iter())
+                .map(|table| TableRoutes::pack(&table.name, Some(table.partition), map.regions_of(&table.name)))
+                .collect(),
             gone: Vec::new(),
             servers: map.servers.iter().map(|info| (info.member.server, info.native_address.clone())).collect(),
         }
@@ -64,9 +66,9 @@ impl RoutesUpdate {
 pub struct TableRoutes {
     /// Its name.
     pub name: String,
-    /// There is such a table.
-    pub is_there: bool,
-    /// Its regions, as far as they are told of, ascending by first key.
+    /// How its keys are divided; `None`: there is no such table.
+    pub partition: Option<Partition>,
+    /// Its regions, as far as they are told of, ascending by first key or token.
     regions: Vec<PackedRoute>,
 }
 
@@ -85,8 +87,12 @@ struct PackedRoute {
 }
 
 impl TableRoutes {
-    /// Tells of a table, and of `regions` of it, which ascend by first key.
-    pub fn pack<'a>(name: &str, is_there: bool, regions: impl IntoIterator<Item = &'a GroupConfig>) -> TableRoutes {
+    /// Tells of a table, and of `regions` of it, which ascend by first key or token.
+    pub fn pack<'a>(
+        name: &str,
+        partition: Option<Partition>,
+        regions: impl IntoIterator<Item = &'a GroupConfig>,
+    ) -> TableRoutes {
         let (mut number, mut key) = (0_u32, &b""[..]);
         let pack = |config: &'a GroupConfig| {
             let shared = key.iter().zip(&config.start).take_while(|(left, right)| left == right).count();
@@ -101,7 +107,7 @@ impl TableRoutes {
                 backups: config.backups.iter().map(|backup| backup.server).collect(),
             }
         };
-        TableRoutes { name: name.to_owned(), is_there, regions: regions.into_iter().map(pack).collect() }
+        TableRoutes { name: name.to_owned(), partition, regions: regions.into_iter().map(pack).collect() }
     }
 
     /// The regions that it tells of, whose first keys take at most `room` bytes, of which that is taken off.
@@ -138,7 +144,7 @@ pub struct RegionRoute {
     pub region: RegionId,
     /// Its table.
     pub table: Arc<str>,
-    /// Its first key. It ends where the next one of its table begins.
+    /// Its first key or token. It ends where the next one of its table begins.
     pub start: Bytes,
     /// The version of its configuration.
     pub epoch: Epoch,
@@ -206,7 +212,7 @@ impl RouteCache {
             return Ok(Applied::Unfit);
         }
         let mut room = MAX_KEYS_BYTES;
-        let unpack = |table: TableRoutes| Ok((table.name.clone(), table.is_there, table.unpack(&mut room)?));
+        let unpack = |table: TableRoutes| Ok((table.name.clone(), table.partition, table.unpack(&mut room)?));
         let tables = tables.into_iter().map(unpack).collect::<Result<Vec<_>, DecodeError>>()?;
         if since.is_none() {
             self.regions = RouteIndex::default();
@@ -214,8 +220,8 @@ impl RouteCache {
         for region in gone {
             self.regions.remove(region);
         }
-        for (name, is_there, routes) in tables {
-            self.regions.set_table(&name, is_there);
+        for (name, partition, routes) in tables {
+            self.regions.set_table(&name, partition);
             routes.into_iter().for_each(|route| self.regions.put(Arc::new(route)));
         }
         self.servers = servers.into_iter().collect();
@@ -246,6 +252,9 @@ impl RouteCache {
 impl Routing for RouteCache {
     type Region = Arc<RegionRoute>;
 
+    fn partition(&self, table: &str) -> Option<Partition> {
+        self.regions.partition(table)
+    }
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&Arc<RegionRoute>> {
         self.regions.region_of(table, key)
     }

@@ -23,13 +23,13 @@ fn config(id: u32, start: &[u8], epoch: u32, primary: Option<u32>, backups: &[u3
 /// What is there, as a node would tell it.
 fn update(version: u64, since: Option<u64>, all: &[GroupConfig], told: &[GroupConfig], gone: &[u32]) -> RoutesUpdate {
     let mut index = RouteIndex::default();
-    index.set_table("a", true);
+    index.set_table("a", Some(Partition::Range));
     all.iter().for_each(|config| index.put(Arc::new(config.clone())));
     RoutesUpdate {
         version,
         since,
         digest: index.digest(),
-        tables: vec![TableRoutes::pack("a", true, told)],
+        tables: vec![TableRoutes::pack("a", Some(Partition::Range), told)],
         gone: gone.iter().map(|id| RegionId(*id)).collect(),
         servers: vec![(ServerId(1), "host:1".into())],
     }
@@ -45,7 +45,7 @@ proptest! {
     ) {
         let configs = keys.iter().zip(ids).map(|(key, id)| config(id, key, id / 2, primary, &backups));
         let configs: Vec<GroupConfig> = configs.collect();
-        let packed = TableRoutes::pack("a", true, &configs);
+        let packed = TableRoutes::pack("a", Some(Partition::Range), &configs);
         let bytes = postcard::to_stdvec(&packed).expect("into memory");
         let packed: TableRoutes = postcard::from_bytes(&bytes).expect("as written");
         let routes = packed.unpack(&mut { MAX_KEYS_BYTES }).expect("as packed");
@@ -113,7 +113,9 @@ fn keys_that_no_region_has_are_refused() {
         backups: Vec::new(),
     };
     let unpack = |regions, mut room: usize| {
-        TableRoutes { name: "a".into(), is_there: true, regions }.unpack(&mut room).map(|routes| routes.len())
+        TableRoutes { name: "a".into(), partition: Some(Partition::Range), regions }
+            .unpack(&mut room)
+            .map(|routes| routes.len())
     };
     assert_eq!(unpack(vec![route(0, MAX_KEY_BYTES), route(MAX_KEY_BYTES as u32, 0)], MAX_KEYS_BYTES), Ok(2));
     assert!(unpack(vec![route(1, 0)], MAX_KEYS_BYTES).is_err(), "there is nothing to share");
@@ -122,7 +124,7 @@ fn keys_that_no_region_has_are_refused() {
     assert!(unpack(vec![route(0, 9), route(9, 0)], 17).is_err(), "together they are too long");
     let mut cache = RouteCache::default();
     let mut bad = update(5, None, &[], &[], &[]);
-    bad.tables.push(TableRoutes { name: "b".into(), is_there: true, regions: vec![route(1, 0)] });
+    bad.tables.push(TableRoutes { name: "b".into(), partition: Some(Partition::Range), regions: vec![route(1, 0)] });
     assert!(cache.apply(bad).is_err());
     assert_eq!((cache.version(), cache.servers().count()), (0, 0), "nothing of it was taken");
 }
@@ -132,7 +134,7 @@ fn ten_thousand_regions_take_less_than_a_mebibyte() {
     let name = |number: u32| format!("customer-{:011}", u64::from(number) * 7_919_999);
     let configs = (0..10_000_u32).map(|number| config(number + 1, name(number).as_bytes(), 12, Some(2), &[1, 3]));
     let configs: Vec<GroupConfig> = configs.collect();
-    let packed = TableRoutes::pack("a", true, &configs);
+    let packed = TableRoutes::pack("a", Some(Partition::Range), &configs);
     let bytes = postcard::to_stdvec(&packed).expect("into memory").len();
     assert!(bytes < 256 << 10, "{bytes} bytes");
 }

@@ -4,6 +4,7 @@
 //! found in a table that is not there, whatever regions name it. Plain data; any thread may use it.
 
 use crate::cluster::GroupConfig;
+use crate::partition::Partition;
 use crate::{Epoch, RegionId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +18,12 @@ pub trait Route {
     fn region(&self) -> RegionId;
     /// Its table.
     fn table(&self) -> &str;
-    /// Its first key.
+    /// Its first key or token.
     fn start(&self) -> &Bytes;
     /// The version of its configuration.
     fn epoch(&self) -> Epoch;
-    /// Whether it holds `key`, which is not below its first one.
-    fn holds(&self, key: &[u8]) -> bool;
+    /// Whether it holds what lies at this [place](Partition::place), which is not below its start.
+    fn holds(&self, place: &[u8]) -> bool;
 }
 
 impl Route for Arc<GroupConfig> {
@@ -38,8 +39,8 @@ impl Route for Arc<GroupConfig> {
     fn epoch(&self) -> Epoch {
         self.epoch
     }
-    fn holds(&self, key: &[u8]) -> bool {
-        self.contains(key)
+    fn holds(&self, place: &[u8]) -> bool {
+        self.contains(place)
     }
 }
 
@@ -47,13 +48,26 @@ impl Route for Arc<GroupConfig> {
 pub trait Routing {
     /// What is known of a region.
     type Region;
+    /// How the keys of `table` are divided; `None`: there is no such table.
+    fn partition(&self, table: &str) -> Option<Partition>;
     /// The region of `table` that holds `key`.
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&Self::Region>;
-    /// The region of `table` that holds the greatest keys below `end`, or the greatest of all; the first one where no key is
-    /// below.
+    /// The region of `table`, which is divided by keys, that holds the greatest keys below `end`, or the greatest of all; the first
+    /// one where no key is below.
     fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&Self::Region>;
     /// The region with this number, of whatever table.
     fn region(&self, id: RegionId) -> Option<&Self::Region>;
+}
+
+/// Which regions an operation on a range of a table's keys is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// That of its bound, and then the next; or the table is not there.
+    InOrder,
+    /// All of these, since keys are partitioned by hash.
+    All(Vec<RegionId>),
+    /// All, but not all are known.
+    Unknown,
 }
 
 /// Regions by number, and by table and first key.
@@ -68,7 +82,8 @@ pub struct RouteIndex<R> {
 
 #[derive(Clone, Debug)]
 struct Table<R> {
-    is_there: bool,
+    /// `None`: it is not there.
+    partition: Option<Partition>,
     regions: BTreeMap<Bytes, R>,
 }
 
@@ -121,43 +136,44 @@ impl<R: Route + Clone> RouteIndex<R> {
 
     fn table(&mut self, name: &str) -> &mut Table<R> {
         if !self.tables.contains_key(name) {
-            self.tables.insert(name.to_owned(), Table { is_there: false, regions: BTreeMap::new() });
+            self.tables.insert(name.to_owned(), Table { partition: None, regions: BTreeMap::new() });
         }
         self.tables.get_mut(name).expect("it is there by now")
     }
 
-    /// From now on there is a table of this name, or there is none.
-    pub fn set_table(&mut self, name: &str, is_there: bool) {
-        if self.has_table(name) == is_there {
-            return;
-        }
-        self.table(name).is_there = is_there;
-        let digest = xxh3_64_with_seed(name.as_bytes(), 0);
-        self.digest = match is_there {
-            true => self.digest.wrapping_add(digest),
-            false => self.digest.wrapping_sub(digest),
-        };
+    /// From now on there is a table of this name, whose keys are divided so; or there is none.
+    pub fn set_table(&mut self, name: &str, partition: Option<Partition>) {
+        let before = std::mem::replace(&mut self.table(name).partition, partition);
+        let digest = |partition: Option<Partition>| partition.map_or(0, |partition| digest_of_table(name, partition));
+        self.digest = self.digest.wrapping_sub(digest(before)).wrapping_add(digest(partition));
         self.forget_if_empty(name);
     }
 
     fn forget_if_empty(&mut self, name: &str) {
-        if self.tables.get(name).is_some_and(|table| !table.is_there && table.regions.is_empty()) {
+        if self.tables.get(name).is_some_and(|table| table.partition.is_none() && table.regions.is_empty()) {
             self.tables.remove(name);
         }
     }
 
     /// Whether there is a table of this name.
     pub fn has_table(&self, name: &str) -> bool {
-        self.tables.get(name).is_some_and(|table| table.is_there)
+        self.tables.get(name).is_some_and(|table| table.partition.is_some())
     }
 
-    /// The regions of a table that is there, ascending by first key.
+    /// The regions of a table that is there, ascending by first key or token.
     pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &R> {
         self.found(table).into_iter().flat_map(BTreeMap::values)
     }
 
+    /// Which regions an operation on a range of the table's keys is for.
+    pub fn spread(&self, table: &str) -> Spread {
+        let Some(Partition::Hash { tokens }) = self.partition(table) else { return Spread::InOrder };
+        let regions: Vec<RegionId> = self.regions_of(table).map(R::region).collect();
+        if regions.len() == tokens as usize { Spread::All(regions) } else { Spread::Unknown }
+    }
+
     fn found(&self, table: &str) -> Option<&BTreeMap<Bytes, R>> {
-        self.tables.get(table).filter(|table| table.is_there).map(|table| &table.regions)
+        self.tables.get(table).filter(|table| table.partition.is_some()).map(|table| &table.regions)
     }
 
     /// All regions, by number.
@@ -184,10 +200,15 @@ impl<R: Route + Clone> RouteIndex<R> {
 impl<R: Route + Clone> Routing for RouteIndex<R> {
     type Region = R;
 
+    fn partition(&self, table: &str) -> Option<Partition> {
+        self.tables.get(table)?.partition
+    }
+
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&R> {
-        let up_to = (Bound::Unbounded, Bound::Included(key));
+        let place = self.partition(table)?.place(key);
+        let up_to = (Bound::Unbounded, Bound::Included(&place[..]));
         let (_, route) = self.found(table)?.range::<[u8], _>(up_to).next_back()?;
-        Some(route).filter(|route| route.holds(key))
+        Some(route).filter(|route| route.holds(&place))
     }
 
     fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&R> {
@@ -200,6 +221,15 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
     fn region(&self, id: RegionId) -> Option<&R> {
         self.regions.get(&id)
     }
+}
+
+/// Of a table that is divided by keys, that of its name.
+fn digest_of_table(name: &str, partition: Partition) -> u64 {
+    let tokens = match partition {
+        Partition::Range => 0,
+        Partition::Hash { tokens } => tokens.into(),
+    };
+    xxh3_64_with_seed(name.as_bytes(), tokens)
 }
 
 fn digest_of(route: &impl Route) -> u64 {

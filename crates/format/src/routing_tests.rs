@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::Member;
-use crate::op::Op;
+use crate::op::{Op, RangeOp};
 use crate::{Incarnation, ServerId, VolumeId};
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ impl Model {
         // Whoever is told the same in another order has the same.
         let mut again = RouteIndex::default();
         self.regions.iter().rev().for_each(|region| again.put(region.clone()));
-        self.tables.iter().for_each(|table| again.set_table(table, true));
+        self.tables.iter().for_each(|table| again.set_table(table, Some(Partition::Range)));
         assert_eq!(again.digest(), index.digest());
     }
 }
@@ -97,11 +97,11 @@ proptest! {
                 }
                 Step::Table(table, true) => {
                     model.tables.insert(TABLES[table]);
-                    index.set_table(TABLES[table], true);
+                    index.set_table(TABLES[table], Some(Partition::Range));
                 }
                 Step::Table(table, false) => {
                     model.tables.remove(TABLES[table]);
-                    index.set_table(TABLES[table], false);
+                    index.set_table(TABLES[table], None);
                 }
             }
             model.check(&index);
@@ -114,7 +114,7 @@ fn a_digest_tells_epochs_regions_and_tables_apart() {
     let of = |region: Option<Arc<GroupConfig>>, table: Option<&str>| {
         let mut index = RouteIndex::default();
         region.into_iter().for_each(|region| index.put(region));
-        table.into_iter().for_each(|table| index.set_table(table, true));
+        table.into_iter().for_each(|table| index.set_table(table, Some(Partition::Range)));
         index.digest()
     };
     let some = |id, epoch| Some(region(id, "a", "", None, epoch));
@@ -126,7 +126,7 @@ fn a_digest_tells_epochs_regions_and_tables_apart() {
 #[test]
 fn an_operation_goes_to_the_region_of_its_key_or_bound() {
     let mut index = RouteIndex::default();
-    index.set_table("a", true);
+    index.set_table("a", Some(Partition::Range));
     for (id, start, end) in [(1, "", Some("h")), (2, "h", Some("p")), (3, "p", None)] {
         index.put(region(id, "a", start, end, 1));
     }
@@ -145,4 +145,47 @@ fn an_operation_goes_to_the_region_of_its_key_or_bound() {
     );
     assert_eq!((to(&Op::Count { region: RegionId(3) }), to(&Op::Count { region: RegionId(9) })), (Some(3), None));
     assert_eq!(Op::Get { key: "a".into() }.region_in(&index, "b"), None);
+}
+
+#[test]
+fn where_keys_are_partitioned_by_hash_their_tokens_decide() {
+    let partition = Partition::Hash { tokens: 3 };
+    let mut index = RouteIndex::default();
+    index.set_table("a", Some(partition));
+    let starts: Vec<Bytes> = std::iter::once(Bytes::new()).chain(partition.splits()).collect();
+    for (at, start) in starts.iter().enumerate() {
+        let of = GroupConfig::unassigned(RegionId(at as u32 + 1), "a");
+        index.put(Arc::new(GroupConfig { start: start.clone(), end: starts.get(at + 1).cloned(), ..of }));
+    }
+    let found: BTreeSet<u32> = (0..100)
+        .map(|number| {
+            let key = format!("key-{number}");
+            let place = partition.place(key.as_bytes());
+            let region = Op::Get { key: key.clone().into() }.region_in(&index, "a").expect("one has it");
+            assert!(region.contains(&place));
+            region.region.0
+        })
+        .collect();
+    assert_eq!(found, BTreeSet::from([1, 2, 3]));
+    assert_eq!(index.spread("a"), Spread::All([1, 2, 3].map(RegionId).into()));
+    let second = index.remove(RegionId(2)).expect("it was there");
+    assert_eq!(index.spread("a"), Spread::Unknown, "an answer without it would be a part");
+    index.put(second);
+    assert_eq!(index.spread("b"), Spread::InOrder);
+
+    let range = RangeOp::Approximate { start: "a".into(), end: None };
+    let (plain, named) = (Op::from(range.clone()), range.within(RegionId(2)));
+    assert_eq!((named.clone().plain(), plain.clone().within(RegionId(2))), (plain.clone(), named.clone()));
+    assert!(plain.lacks_region(&index, "a") && plain.region_in(&index, "a").is_none());
+    assert!(!named.lacks_region(&index, "a"));
+    assert_eq!(named.region_in(&index, "a").map(|region| region.region.0), Some(2));
+    assert!(!plain.lacks_region(&index, "b"), "what is not there lacks nothing");
+
+    // One that is made anew under its name, divided otherwise, is another table.
+    let before = index.digest();
+    index.set_table("a", Some(Partition::Range));
+    assert_ne!(index.digest(), before);
+    index.set_table("a", None);
+    index.set_table("a", Some(partition));
+    assert_eq!(index.digest(), before);
 }

@@ -4,6 +4,7 @@
 
 use crate::cluster::{Acknowledge, BackupMode, Posting, Reads, TableOptions};
 use crate::packed::Codec;
+use crate::partition::{Partition, TOKENS};
 use crate::{MAX_KEY_BYTES, RegionId};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -114,7 +115,8 @@ impl<'de> Deserialize<'de> for TableName {
 pub struct NewTable {
     /// Its name and options.
     pub options: TableOptions,
-    /// First keys of its regions after the first, ascending.
+    /// First keys of its regions after the first, ascending; none where [tokens](crate::partition::Partition::Hash) say how many
+    /// there are.
     pub splits: Vec<Bytes>,
     /// The numbers that its regions had, in the order of keys, where servers have copies and the coordinator lost its data; otherwise
     /// none: new ones are given.
@@ -127,9 +129,12 @@ impl NewTable {
         NewTable { options, splits, numbers: Vec::new() }
     }
 
-    /// First keys of all regions.
+    /// First keys, or first tokens, of all regions.
     pub fn starts(&self) -> Vec<Bytes> {
-        std::iter::once(Bytes::new()).chain(self.splits.iter().cloned()).collect()
+        std::iter::once(Bytes::new())
+            .chain(self.splits.iter().cloned())
+            .chain(self.options.partition.splits())
+            .collect()
     }
 
     /// Refuses what cannot be made.
@@ -138,6 +143,12 @@ impl NewTable {
     /// What is wrong and what it may be, for whoever asked.
     pub fn check(&self) -> Result<(), String> {
         self.options.check()?;
+        if self.options.partition.is_hash() && !self.splits.is_empty() {
+            return Err(
+                "first keys of regions for a table that is partitioned by hash: its tokens say what regions it has"
+                    .into(),
+            );
+        }
         if self.splits.len() >= MAX_NEW_REGIONS {
             return Err(format!("{} regions: a table is made with at most {MAX_NEW_REGIONS}", self.splits.len() + 1));
         }
@@ -148,7 +159,7 @@ impl NewTable {
                  {MAX_KEY_BYTES} bytes"
             ));
         }
-        let regions = self.splits.len() + 1;
+        let regions = self.starts().len();
         let different = self.numbers.iter().filter(|number| (1..u32::MAX).contains(&number.0)).collect::<BTreeSet<_>>();
         match different.len() {
             0 if self.numbers.is_empty() => Ok(()),
@@ -234,6 +245,7 @@ impl TableOptions {
             posting: _,
             max_unacked_bytes,
             quorum,
+            partition,
             garbage_mib_per_second: _,
             split_bytes,
             reads,
@@ -248,6 +260,9 @@ impl TableOptions {
                 return Err("a quorum is one of several members: with one replica there is none".into());
             }
             within("quorum", *quorum, &(2..=*replicas))?;
+        }
+        if let Partition::Hash { tokens } = partition {
+            within("tokens", *tokens, &TOKENS)?;
         }
         within("l0_bytes", *l0_bytes, &L0_BYTES)?;
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;

@@ -55,3 +55,26 @@ fn a_new_table_is_checked() {
     refused(|table| table.options.max_space_percent = 100, "max_space_percent is 100: it must be from 105");
     refused(|table| table.options.placement.medium_from = 1001, "medium_from is 1001: it must be from 0 to 1000");
 }
+
+#[test]
+fn tokens_say_what_regions_there_are() {
+    let hashed = |tokens, change: fn(&mut NewTable)| {
+        let mut made = None;
+        let checked = table(|table| {
+            table.options.partition = Partition::Hash { tokens };
+            table.splits.clear();
+            change(table);
+            made = Some(table.clone());
+        });
+        checked.map(|()| made.expect("it was changed").starts().len())
+    };
+    assert_eq!([hashed(1, |_| {}), hashed(3, |_| {}), hashed(16_384, |_| {})], [Ok(1), Ok(3), Ok(16_384)]);
+    for tokens in [0, 16_385, u32::MAX] {
+        assert_eq!(hashed(tokens, |_| {}), Err(format!("tokens is {tokens}: it must be from 1 to 16384")));
+    }
+    let refused = hashed(3, |table| table.splits = vec!["g".into()]).expect_err("two answers to one question");
+    assert!(refused.contains("its tokens say"), "{refused}");
+    assert_eq!(hashed(3, |table| table.numbers = [7, 2, 9].map(RegionId).into()), Ok(3));
+    let refused = hashed(3, |table| table.numbers = vec![RegionId(7)]).expect_err("two are missing");
+    assert!(refused.contains("for 3 regions"), "{refused}");
+}

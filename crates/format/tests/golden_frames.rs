@@ -11,10 +11,11 @@ use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, Read, ReadResult, Reply, Request,
-    SegmentDigest,
+    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeOp, Read, ReadResult, Reply,
+    Request, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::partition::Partition;
 use leeward_format::request::{Once, RequestId};
 use leeward_format::routes::{RoutesUpdate, TableRoutes};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -62,6 +63,7 @@ fn options() -> TableOptions {
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
         split_bytes: 8 << 30,
         reads: Reads::Any { max_staleness_ms: 500 },
+        partition: Partition::Range,
     }
 }
 
@@ -131,6 +133,13 @@ fn requests() {
         Op::DropTable { table: "orders".parse().expect("a name") },
         Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
+        RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
+        Op::CreateTable {
+            table: Box::new(NewTable::new(
+                TableOptions { partition: Partition::Hash { tokens: 300 }, ..options() },
+                Vec::new(),
+            )),
+        },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -198,7 +207,11 @@ fn routes() {
         version: 700,
         since: Some(300),
         digest: 1,
-        tables: vec![TableRoutes::pack("orders", true, &regions), TableRoutes::pack("old", false, [])],
+        tables: vec![
+            TableRoutes::pack("old", None, []),
+            TableRoutes::pack("orders", Some(Partition::Range), &regions),
+            TableRoutes::pack("users", Some(Partition::Hash { tokens: 300 }), []),
+        ],
         gone: vec![RegionId(5)],
         servers: vec![(ServerId(1), "host:1".into())],
     };

@@ -7,6 +7,7 @@ use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, Reads, TableOptions,
 };
 use leeward_format::packed::Codec;
+use leeward_format::partition::{DEFAULT_TOKENS, Partition};
 use leeward_format::table::{NewTable, TableChange, TableName};
 
 #[derive(Args, Debug)]
@@ -60,10 +61,21 @@ impl Preset {
     }
 }
 
+/// How keys are divided among regions, as `--partition` spells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PartitionKind {
+    /// A region has all keys from its first one up to its end; it can become two
+    #[default]
+    Range,
+    /// A region has the keys whose hashes are between its bounds: writes of keys in order go to all regions, scans ask all of them
+    Hash,
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   leeward table create orders
+  leeward table create events --partition hash --tokens 12
   leeward table create logs --preset tebis --regions 8
   leeward table create users --split-at g,n,t --replicas 2
   redis-cli -p 7379 select users               commands of this connection are on `users` from now on
@@ -90,6 +102,13 @@ pub(crate) struct CreateTableArgs {
     /// First keys of the regions after the first, ascending
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     split_at: Vec<String>,
+    /// How keys are divided among regions. Set for good
+    #[arg(long, value_enum, default_value = "range", conflicts_with_all = ["regions", "split_at"])]
+    partition: PartitionKind,
+    /// With --partition hash, number of regions, each with the same part of all hashes of keys. Set for good: some for each server that
+    /// the cluster may come to have [default: 16]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    tokens: Option<u32>,
     /// The coordinator lost its data: the regions, in the order of keys, are those with these numbers, of which servers have copies
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     recover: Vec<u32>,
@@ -108,19 +127,28 @@ impl CreateTableArgs {
     }
 
     /// The table to make, in a cluster whose default table has `replicas` copies.
-    pub(crate) fn new_table(&self, replicas: u32) -> NewTable {
+    ///
+    /// # Errors
+    /// Options do not go together.
+    pub(crate) fn new_table(&self, replicas: u32) -> Result<NewTable, String> {
         let replicas = self.replicas.unwrap_or(replicas);
+        let partition = match (self.partition, self.tokens) {
+            (PartitionKind::Hash, tokens) => Partition::Hash { tokens: tokens.unwrap_or(DEFAULT_TOKENS) },
+            (PartitionKind::Range, None) => Partition::Range,
+            (PartitionKind::Range, Some(_)) => return Err("--tokens is of tables with --partition hash".into()),
+        };
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),
             replicas,
             min_in_sync: self.min_in_sync.unwrap_or(replicas / 2 + 1),
+            partition,
             ..self.preset.options()
         });
         let splits = match self.regions {
             Some(regions) => even_splits(regions),
             None => self.split_at.iter().map(|key| key.clone().into()).collect(),
         };
-        NewTable { options, splits, numbers: self.recover.iter().copied().map(RegionId).collect() }
+        Ok(NewTable { options, splits, numbers: self.recover.iter().copied().map(RegionId).collect() })
     }
 }
 

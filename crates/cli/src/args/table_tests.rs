@@ -14,7 +14,7 @@ fn command(name: &str, args: &str) -> TableCommand {
 
 fn create(args: &str) -> NewTable {
     let TableCommand::Create(args) = command("create", args) else { panic!("not made: {args}") };
-    args.new_table(3)
+    args.new_table(3).expect("they go together")
 }
 
 fn alter(args: &str) -> Option<TableChange> {
@@ -32,6 +32,22 @@ fn a_table_is_recovered_by_the_numbers_of_its_regions() {
         let wrong = create(&format!("orders --split-at g,p --recover {numbers}"));
         assert!(wrong.check().is_err_and(|why| why.contains("for 3 regions")), "{numbers}");
     }
+}
+
+#[test]
+fn keys_are_partitioned_by_tokens() {
+    assert_eq!(create("a").options.partition, Partition::Range);
+    let hashed = create("a --partition hash --tokens 12");
+    assert_eq!((hashed.options.partition, hashed.starts().len()), (Partition::Hash { tokens: 12 }, 12));
+    assert_eq!(hashed.check(), Ok(()));
+    assert_eq!(create("a --partition hash").options.partition, Partition::Hash { tokens: DEFAULT_TOKENS });
+    assert_eq!(create("a --partition hash --tokens 2 --recover 4,9").check(), Ok(()));
+    for wrong in ["--tokens 0 --partition hash", "--tokens 16385 --partition hash", "--partition hash --regions 3"] {
+        let args = format!("leeward table create a {wrong}");
+        assert!(Cli::try_parse_from(args.split_whitespace()).is_err(), "{wrong}");
+    }
+    let TableCommand::Create(args) = command("create", "a --tokens 3") else { panic!("not made") };
+    assert!(args.new_table(3).is_err_and(|why| why.contains("--partition hash")));
 }
 
 #[test]

@@ -82,3 +82,41 @@ fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     assert_eq!(client.call(&["GET", "apple"]), "default");
     dev.stop();
 }
+
+#[test]
+fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
+    let dev = Dev::start(3, &[]);
+    let made = dev.leeward(&["table", "create", "events", "--partition", "hash", "--tokens", "6", "--l0-kib", "64"]);
+    assert!(made.contains("table events is made and served: 6 regions"), "{made}");
+    let lines: Vec<String> = (0..2_000).map(|number| format!("event-{number:05}\tvalue {number}\n")).collect();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairs");
+    std::fs::write(&path, lines.concat()).expect("it is written");
+    let path = path.to_str().expect("a path");
+    assert_eq!(dev.leeward(&["ingest", path, "--table", "events"]), "2000 pairs\n");
+    assert_eq!(dev.leeward(&["scan", "--table", "events"]), lines.concat());
+    let backwards: String = lines.iter().rev().map(String::as_str).collect();
+    assert_eq!(dev.leeward(&["scan", "--table", "events", "--reverse"]), backwards);
+    assert_eq!(dev.leeward(&["scan", "--table", "events", "--limit", "600", "event-001"]), lines[100..700].concat());
+    assert_eq!(dev.leeward(&["scan", "--table", "events", "event-00777", "event-00780"]), lines[777..780].concat());
+    assert_eq!(dev.leeward(&["get", "--table", "events", "event-00042"]), "value 42\n");
+    assert_eq!(pages(&dev, "events", "70").len(), 2_000);
+    let count = dev.leeward(&["count", "--table", "events"]);
+    assert!(count.starts_with("about ") && !count.starts_with("about 0 "), "{count}");
+
+    let described = dev.leeward(&["table", "describe", "events"]);
+    assert!(described.contains("hash, 6 tokens") && described.contains("first token"), "{described}");
+    let regions = dev.leeward(&["regions", "--table", "events"]);
+    assert_eq!(regions.matches("first .. #2aaaaaaaaaaaaaaa").count(), 1, "{regions}");
+    assert!(dev.leeward(&["table", "list"]).lines().any(|line| line.starts_with("default") && line.contains("range")));
+    let region = regions.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a region").to_owned();
+    assert!(fails(&dev, &["split", "--region", &region]).contains("partitioned by hash"));
+    assert!(fails(&dev, &["table", "create", "a", "--tokens", "6"]).contains("--partition hash"));
+
+    let bench = ["bench", "ycsb", "--table", "events", "--records", "300", "--ops", "300", "--workload"];
+    dev.leeward(&[&bench[..], &["load,a", "--verify"]].concat());
+    assert!(fails(&dev, &[&bench[..], &["e"]].concat()).contains("workload E"));
+    dev.leeward(&["del", "--table", "events", "--from", "event-00005"]);
+    assert_eq!(dev.leeward(&["scan", "--table", "events"]), lines[..5].concat());
+    dev.stop();
+}

@@ -1,7 +1,7 @@
 //! How large an answer will be: a guess, since its slot is taken before it is known (Tebis 3.4.1). One that was too small
 //! costs a round trip, one that is too large costs room in the ring; answers teach it.
 
-use leeward_format::op::{Op, OpResult};
+use leeward_format::op::{Op, OpResult, RangeOp};
 
 /// What an answer takes besides the results, in bytes.
 const FRAME_BYTES: usize = 64;
@@ -32,7 +32,7 @@ impl Rooms {
             Op::Get { .. } | Op::Delete { .. } => self.value_bytes,
             Op::GetPair { want_value: true, .. } => self.value_bytes,
             Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } => self.value_bytes,
-            Op::Scan { .. } => self.page_bytes,
+            Op::Scan { .. } | Op::In { op: RangeOp::Scan { .. }, .. } => self.page_bytes,
             _ => 0,
         };
         RESULT_BYTES + old

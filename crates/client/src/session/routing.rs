@@ -5,9 +5,12 @@
 use super::{Session, TICK};
 use crate::link::{Link, Pending};
 use crate::options::ClientError;
+use leeward_format::RegionId;
 use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Op, Request};
+use leeward_format::op::{Op, OpError, Request};
 use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
+use leeward_format::routing::Spread;
+use leeward_format::table::TableName;
 use mio::Token;
 use std::time::Instant;
 
@@ -32,6 +35,29 @@ impl Session {
     pub fn fetch_map(&mut self) -> Result<RegionMap, ClientError> {
         (self.asking.asked, self.asking.map) = (None, None);
         self.ask_until(Instant::now() + self.options.deadline, |session| session.asking.map.take(), |_| Request::Map)
+    }
+
+    /// Which regions of `table` an operation on a range of keys is for; asks where regions are, if that is not known.
+    ///
+    /// # Errors
+    /// As [`Session::fetch_map`]; or the cluster does not come to know all regions of the table in time.
+    pub(crate) fn spread(&mut self, table: &TableName) -> Result<Spread, ClientError> {
+        let deadline = Instant::now() + self.options.deadline;
+        if !self.routes.regions().has_table(table) {
+            self.fetch_routes_until(deadline)?;
+        }
+        loop {
+            match self.routes.regions().spread(table) {
+                Spread::Unknown if Instant::now() >= deadline => {
+                    return Err(OpError::Recovering(RegionId(0)).into());
+                }
+                Spread::Unknown => {
+                    self.wait(self.options.retry_pause)?;
+                    self.fetch_routes_until(deadline)?;
+                }
+                spread => return Ok(spread),
+            }
+        }
     }
 
     /// Asks until a node has told where regions are.
@@ -148,9 +174,9 @@ impl Session {
 }
 
 /// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
-/// so does an operation on a table that is not known: a node knows better, or says that there is none.
+/// so does an operation on a table that is not known, or one that lacks a region: a node knows better, or says what is wrong.
 pub(super) fn primary_address<'a>(routes: &'a RouteCache, table: &str, op: &Op) -> Option<&'a str> {
-    let is_for_any = op.is_for_any_node();
+    let is_for_any = op.is_for_any_node() || op.lacks_region(routes, table);
     match op.region_in(routes, table) {
         Some(region) => routes.address(region.primary?),
         None if is_for_any || !routes.regions().has_table(table) => routes.servers().next().map(|(_, address)| address),

@@ -3,6 +3,8 @@
 use crate::fake::{Act, FakeNode, map};
 use bytes::Bytes;
 use leeward_client::{Client, ClientOptions, Op, OpResult, Range};
+use leeward_format::op::RangeOp;
+use leeward_format::partition::Partition;
 
 /// Answers scans over `keys`, at most `page` entries each, ending at the region `[start, end)`.
 fn store(
@@ -79,4 +81,68 @@ fn an_empty_range_asks_nobody() {
 fn keys_only_leaves_the_values_out() {
     let entries: Vec<_> = cluster().scan(Range { keys_only: true, ..Range::default() }).collect();
     assert!(entries.iter().all(|entry| entry.as_ref().is_ok_and(|(_, value)| value.is_empty())));
+}
+
+/// Regions of a table that is partitioned by hash, each with the keys that belong to it; the second is on the second node.
+fn hashed(keys: &'static [&'static str]) -> Client {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let partition = Partition::Hash { tokens: 3 };
+    let mut map = map(1, &[("", 1), ("x", 2), ("y", 1)], &[&a, &b]);
+    map.tables[0].partition = partition;
+    for (at, token) in partition.splits().enumerate() {
+        (map.regions[at].end, map.regions[at + 1].start) = (Some(token.clone()), token);
+    }
+    for node in [one, two] {
+        let regions = map.regions.clone();
+        FakeNode::serve(node, map.clone(), move |ops| {
+            let answer = |op: &Op| {
+                let Op::In { region, op } = op else { panic!("it names no region: {op:?}") };
+                let group = regions.iter().find(|group| group.region == *region).expect("a region");
+                let own: Vec<&str> =
+                    keys.iter().copied().filter(|key| group.contains(&partition.place(key.as_bytes()))).collect();
+                part(&own, op)
+            };
+            Act::Results(ops.iter().map(answer).collect())
+        });
+    }
+    Client::connect(&[&a], ClientOptions::default()).expect("the node answers")
+}
+
+/// What a region answers that has these keys; at most two at a time.
+fn part(own: &[&str], op: &RangeOp) -> OpResult {
+    let RangeOp::Scan { start, end, reverse, limit, .. } = op else {
+        return match op {
+            RangeOp::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
+            _ => OpResult::Approximation { pairs: own.len() as u64, bytes: 10, resume: None },
+        };
+    };
+    let inside = |key: &&str| key.as_bytes() >= &start[..] && end.as_ref().is_none_or(|end| key.as_bytes() < &end[..]);
+    let mut found: Vec<&str> = own.iter().copied().filter(inside).collect();
+    if *reverse {
+        found.reverse();
+    }
+    let next = found.get(2.min(*limit as usize)).map(|key| Bytes::from(key.to_string()));
+    found.truncate(2.min(*limit as usize));
+    let entries: Vec<(Bytes, Bytes)> = found.iter().map(|key| (key.to_string().into(), "v".into())).collect();
+    let last = entries.last().map(|(key, _)| key.clone());
+    OpResult::Entries { entries, resume: if *reverse { next.and(last) } else { next } }
+}
+
+#[test]
+fn where_keys_are_partitioned_by_hash_all_regions_make_one_scan() {
+    const ALL: [&str; 14] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
+    let client = hashed(&ALL);
+    assert_eq!(keys(&client, Range::default()), "abcdefghijklmn");
+    assert_eq!(keys(&client, Range { reverse: true, ..Range::default() }), "nmlkjihgfedcba");
+    for limit in 0..16 {
+        let forward = keys(&client, Range { limit: Some(limit), ..Range::default() });
+        assert_eq!(forward, "abcdefghijklmn"[..(limit as usize).min(14)]);
+        let reverse = keys(&client, Range { limit: Some(limit), reverse: true, ..Range::default() });
+        assert_eq!(reverse, "nmlkjihgfedcba"[..(limit as usize).min(14)]);
+    }
+    let range = || Range { start: "c".into(), end: Some("l".into()), ..Range::default() };
+    assert_eq!(keys(&client, range()), "cdefghijk");
+    assert_eq!(keys(&client, Range { reverse: true, ..range() }), "kjihgfedc");
+    assert_eq!(client.approximate("", None).expect("all answer"), (14, 30));
+    client.delete_range("a", Some("c".into())).expect("all answer");
 }

@@ -135,7 +135,7 @@ impl Agent {
         let in_the_way = self.in_the_way(name, claimed);
         let Some(Claim { numbers, .. }) = claimed else {
             let numbers = match &table.numbers[..] {
-                [] => free_numbers(&self.view, table.splits.len() as u32 + 1)?,
+                [] => free_numbers(&self.view, table.starts().len() as u32)?,
                 known => known.to_vec(),
             };
             let all = table_ops(table, &numbers, give(&self.view, &numbers));

@@ -2,7 +2,8 @@
 
 use super::{Snapshot, view};
 use crate::node::status::{NodeStatus, RegionStatus, Role};
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{GroupConfig, RegionMap};
+use leeward_format::partition::Partition;
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:15px system-ui,sans-serif;margin:2rem;max-width:72rem;color:#222}\
@@ -31,7 +32,7 @@ fn write_page(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     write_node(status, out)?;
     write!(
         out,
-        "<h2>Regions here</h2><table><tr><th>Region<th>Keys<th>Role<th>State<th>Epoch<th>Last LSN<th>Committed\
+        "<h2>Regions here</h2><table><tr><th>Region<th>Keys or #tokens<th>Role<th>State<th>Epoch<th>Last LSN<th>Committed\
          <th>L0<th>Levels<th>Peers</tr>"
     )?;
     for region in &status.regions {
@@ -39,10 +40,10 @@ fn write_page(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     }
     write!(
         out,
-        "</table><h2>Cluster</h2><table><tr><th>Region<th>Keys<th>Epoch<th>Primary<th>Backups<th>Learners</tr>"
+        "</table><h2>Cluster</h2><table><tr><th>Region<th>Keys or #tokens<th>Epoch<th>Primary<th>Backups<th>Learners</tr>"
     )?;
     for group in &snapshot.map.regions {
-        write_group(group, out)?;
+        write_group(group, partition_of(&snapshot.map, group), out)?;
     }
     write!(out, "</table>")?;
     for why in snapshot.map.regions.iter().flat_map(|group| view::waits_for(&snapshot.map, group)) {
@@ -128,16 +129,21 @@ fn write_region(region: &RegionStatus, out: &mut String) -> std::fmt::Result {
     write!(out, "</tr>")
 }
 
-fn write_group(group: &GroupConfig, out: &mut String) -> std::fmt::Result {
+fn partition_of(map: &RegionMap, group: &GroupConfig) -> Partition {
+    map.table(&group.table).map(|table| table.partition).unwrap_or_default()
+}
+
+fn write_group(group: &GroupConfig, partition: Partition, out: &mut String) -> std::fmt::Result {
     let servers = |members: &[leeward_format::cluster::Member]| {
         members.iter().map(|member| member.server.to_string()).collect::<Vec<_>>().join(", ")
     };
-    let end = group.end.as_ref().map(|end| String::from_utf8_lossy(end));
+    let text = |bound: &[u8]| partition.bound_text(bound, |key| String::from_utf8_lossy(key).into_owned());
+    let end = group.end.as_ref().map(|end| text(end));
     write!(
         out,
         "<tr><td>{}<td>{}<td class=\"n\">{}<td>{}<td>{}<td>{}</tr>",
         group.region,
-        range(&String::from_utf8_lossy(&group.start), end.as_deref()),
+        range(&text(&group.start), end.as_deref()),
         group.epoch,
         group.primary.map_or_else(|| "<span class=\"bad\">none</span>".into(), |member| member.server.to_string()),
         servers(&group.backups),

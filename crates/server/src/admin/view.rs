@@ -73,12 +73,14 @@ fn map(map: &RegionMap) -> Map<'_> {
 }
 
 fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
+    let partition = map.table(&group.table).map(|table| table.partition).unwrap_or_default();
+    let text = |bound: &[u8]| partition.bound_text(bound, |key| String::from_utf8_lossy(key).into_owned());
     let servers = |members: &[Member]| members.iter().map(|member| member.server.0).collect();
     Region {
         region: group.region.0,
         table: &group.table,
-        start: String::from_utf8_lossy(&group.start).into_owned(),
-        end: group.end.as_ref().map(|end| String::from_utf8_lossy(end).into_owned()),
+        start: text(&group.start),
+        end: group.end.as_ref().map(|end| text(end)),
         epoch: group.epoch.0,
         term: group.term.0,
         primary: group.primary.map(|member| member.server.0),

@@ -154,6 +154,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::Delete { key, .. } => check_key(key),
         Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
         Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
+        Op::In { op, .. } => check_op(&op.clone().into()),
         Op::Scan { start, end, .. }
         | Op::Approximate { start, end }
         | Op::Stale { read: Read::Scan { start, end, .. }, .. } => {

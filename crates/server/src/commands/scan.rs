@@ -1,15 +1,19 @@
 //! Commands over ranges of keys: `KRANGE`, `KPREFIX`, `KEYS`, `SCAN`.
 //!
-//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on.
-//! Every region is seen at one instant; different regions may be seen at different ones.
+//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on. Where keys are
+//! partitioned by hash it goes page by page: each is merged from what all regions answer to the same operation.
+//! Every region is seen at one instant; different regions, and different pages, may be seen at different ones.
 
 use super::session::Session;
 use super::work::{Work, too_long, unexpected};
 use super::{Context, MAX_REPLY_BYTES, check_op, error_reply, glob};
 use crate::resp::Reply;
 use bytes::Bytes;
+use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpError, OpResult, check_range};
+use leeward_format::merge::{self, Page};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, check_range};
+use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
 use std::sync::Arc;
 
@@ -29,7 +33,13 @@ pub(super) struct ScanWork {
     pattern: Option<Bytes>,
     found: Vec<(Bytes, Bytes)>,
     bytes: usize,
-    in_flight: bool,
+    /// The regions that each page is merged from; none where an operation finds its region by its bound.
+    regions: Vec<RegionId>,
+    /// Operations of this page that were submitted, and what they were answered.
+    submitted: usize,
+    parts: Vec<Page>,
+    /// Bytes of keys and values in those.
+    held: usize,
 }
 
 /// What the reply looks like.
@@ -42,39 +52,70 @@ enum Shape {
 }
 
 impl ScanWork {
-    fn start(self) -> Work {
+    fn start(mut self, session: &Session, context: &Context) -> Work {
+        match context.routes.spread(&session.table) {
+            Spread::InOrder => {}
+            Spread::All(regions) => self.regions = regions,
+            Spread::Unknown => return Work::Ready(loading()),
+        }
         if self.remaining == 0 || self.end.as_ref().is_some_and(|end| *end <= self.start) {
             return Work::Ready(self.reply());
         }
-        match check_op(&self.op()) {
+        match check_op(&self.op(0)) {
             Ok(()) => Work::Scan(Box::new(self)),
             Err(error) => Work::Ready(error_reply(&error)),
         }
     }
 
-    fn op(&self) -> Op {
-        Op::Scan {
+    /// Entries of this page.
+    fn limit(&self) -> u32 {
+        self.remaining.min(STEP_ENTRIES) as u32
+    }
+
+    /// What is asked at this position among the operations of a page.
+    fn op(&self, position: usize) -> Op {
+        let scan = RangeOp::Scan {
             start: self.start.clone(),
             end: self.end.clone(),
             reverse: self.reverse,
-            limit: self.remaining.min(STEP_ENTRIES) as u32,
+            limit: merge::share(self.limit(), self.regions.len()),
             keys_only: self.shape != Shape::Entries,
+        };
+        match self.regions.get(position) {
+            Some(region) => scan.within(*region),
+            None => scan.into(),
         }
     }
 
     pub(super) fn has_op(&self) -> bool {
-        !self.in_flight
+        self.submitted < self.regions.len().max(1)
     }
 
-    pub(super) fn take_op(&mut self) -> Option<Op> {
-        (!std::mem::replace(&mut self.in_flight, true)).then(|| self.op())
+    /// The next operation of this page, and its position.
+    pub(super) fn take_op(&mut self) -> Option<(usize, Op)> {
+        let position = self.submitted;
+        self.has_op().then(|| {
+            self.submitted += 1;
+            (position, self.op(position))
+        })
     }
 
     pub(super) fn answered(&mut self, result: OpResult, context: &mut Context) -> Option<Reply> {
-        self.in_flight = false;
-        let (entries, resume) = match result {
-            OpResult::Entries { entries, resume } => (entries, resume),
+        match result {
+            OpResult::Entries { entries, resume } => self.parts.push(Page { entries, resume }),
             other => return Some(unexpected(&other)),
+        }
+        if self.parts.len() < self.regions.len().max(1) {
+            let bytes_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len();
+            let part = self.parts.last().expect("it was just added");
+            self.held += part.entries.iter().map(bytes_of).sum::<usize>();
+            return (self.held > MAX_REPLY_BYTES).then(too_long);
+        }
+        (self.submitted, self.held) = (0, 0);
+        let mut parts = std::mem::take(&mut self.parts);
+        let Page { entries, resume } = match &self.regions[..] {
+            [] => parts.pop().expect("one operation, one answer"),
+            _ => merge::page(parts, self.limit() as usize, self.reverse),
         };
         self.remaining = self.remaining.saturating_sub(entries.len() as u64);
         for (key, value) in entries {
@@ -153,7 +194,10 @@ fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
         pattern: None,
         found: Vec::new(),
         bytes: 0,
-        in_flight: false,
+        regions: Vec::new(),
+        submitted: 0,
+        parts: Vec::new(),
+        held: 0,
     }
 }
 
@@ -162,15 +206,19 @@ fn with_prefix(prefix: &[u8], shape: Shape) -> ScanWork {
 }
 
 /// `KRANGE start end [REV] [LIMIT n] [KEYS]`
-pub(super) fn krange(args: &[Bytes]) -> Work {
+pub(super) fn krange(args: &[Bytes], session: &Session, context: &Context) -> Work {
     let (start, end) = bounds(args);
-    options(range(start, end, Shape::Entries), &args[3..])
+    options(range(start, end, Shape::Entries), &args[3..], session, context)
 }
 
 /// The bounds that `KRANGE` and `KDELRANGE` begin with.
 fn bounds(args: &[Bytes]) -> (Bytes, Option<Bytes>) {
     let start = if &args[1][..] == b"-" { Bytes::new() } else { args[1].clone() };
     (start, Some(args[2].clone()).filter(|end| !end.is_empty() && &end[..] != b"+"))
+}
+
+fn loading() -> Reply {
+    Reply::Error("LOADING the table has no regions yet, or not all of them; try again".into())
 }
 
 /// `KDELRANGE start end`: an operation for each region that it touches.
@@ -186,9 +234,16 @@ pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) ->
         let edge = group.end.as_ref().filter(|edge| end.as_ref().is_none_or(|end| *edge < end));
         Op::DeleteRange { start: start.clone().max(group.start.clone()), end: edge.or(end.as_ref()).cloned() }
     };
-    let ops: Vec<Op> = context.routes.regions_of(&session.table).filter(is_touched).map(part).collect();
+    let ops: Vec<Op> = match context.routes.spread(&session.table) {
+        Spread::InOrder => context.routes.regions_of(&session.table).filter(is_touched).map(part).collect(),
+        Spread::All(regions) => {
+            let all = RangeOp::DeleteRange { start: start.clone(), end: end.clone() };
+            regions.into_iter().map(|region| all.clone().within(region)).collect()
+        }
+        Spread::Unknown => Vec::new(),
+    };
     if ops.is_empty() {
-        return Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into()));
+        return Work::Ready(loading());
     }
     Work::many(ops, |results| {
         let is_complete = |result: &OpResult| matches!(result, OpResult::RangeDeleted { resume: None });
@@ -203,11 +258,11 @@ pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) ->
 }
 
 /// `KPREFIX prefix [REV] [LIMIT n] [KEYS]`
-pub(super) fn kprefix(args: &[Bytes]) -> Work {
-    options(with_prefix(&args[1], Shape::Entries), &args[2..])
+pub(super) fn kprefix(args: &[Bytes], session: &Session, context: &Context) -> Work {
+    options(with_prefix(&args[1], Shape::Entries), &args[2..], session, context)
 }
 
-fn options(mut scan: ScanWork, mut options: &[Bytes]) -> Work {
+fn options(mut scan: ScanWork, mut options: &[Bytes], session: &Session, context: &Context) -> Work {
     while let Some((option, rest)) = options.split_first() {
         options = rest;
         if option.eq_ignore_ascii_case(b"REV") {
@@ -224,14 +279,14 @@ fn options(mut scan: ScanWork, mut options: &[Bytes]) -> Work {
             return Work::Ready(Reply::err("syntax error"));
         }
     }
-    scan.start()
+    scan.start(session, context)
 }
 
 /// `KEYS pattern`
-pub(super) fn keys(args: &[Bytes]) -> Work {
+pub(super) fn keys(args: &[Bytes], session: &Session, context: &Context) -> Work {
     let mut scan = with_prefix(glob::literal_prefix(&args[1]), Shape::Keys);
     scan.pattern = Some(args[1].clone());
-    scan.start()
+    scan.start(session, context)
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`
@@ -271,7 +326,7 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
     }
     scan.remaining = if has_type { count } else { 0 };
     scan.pattern = pattern;
-    scan.start()
+    scan.start(session, context)
 }
 
 #[cfg(test)]

@@ -104,9 +104,9 @@ commands! {
     "incrby" "key increment" 3 Write ONE_KEY Args(strings::incrby) "Adds to an integer";
     "info" "[section ...]" -1 Other NO_KEY Context(info::info) "Tells of the node";
     "kdelrange" "start end" 3 Write NO_KEY Session(|args, session, context| scan::kdelrange(args, session, context)) "Removes the keys from start to before end";
-    "keys" "pattern" 2 Scan NO_KEY Args(scan::keys) "Answers the keys that match a pattern, in order";
-    "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Args(scan::kprefix) "Answers the entries whose keys begin with a prefix, in order";
-    "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Args(scan::krange) "Answers the entries from start to before end, in order";
+    "keys" "pattern" 2 Scan NO_KEY Session(|args, session, context| scan::keys(args, session, context)) "Answers the keys that match a pattern, in order";
+    "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Session(|args, session, context| scan::kprefix(args, session, context)) "Answers the entries whose keys begin with a prefix, in order";
+    "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Session(|args, session, context| scan::krange(args, session, context)) "Answers the entries from start to before end, in order";
     "leeward.age" "" 1 Other NO_KEY Args(|_| Work::Age) "Answers how stale what was read last may be, in milliseconds";
     "mget" "key [key ...]" -2 Read KEYS Args(strings::mget) "Answers the values of several keys";
     "mset" "key value [key value ...]" -3 Write PAIRS Args(strings::mset) "Sets several keys";

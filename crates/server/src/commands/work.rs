@@ -13,7 +13,7 @@ pub(super) enum Work {
     One(One),
     /// Several operations at once; they may be answered in any order.
     Many(Many),
-    /// A scan: one operation after the other.
+    /// A scan: page after page, each of one operation or of one for each region.
     Scan(Box<ScanWork>),
     /// Its reply is made when all earlier commands are answered.
     /// It is about the table that was selected.
@@ -87,7 +87,7 @@ impl Work {
                 let position = many.results.len() - many.ops.len();
                 many.ops.next().map(|op| (position, op))
             }
-            Work::Scan(scan) => scan.take_op().map(|op| (0, op)),
+            Work::Scan(scan) => scan.take_op(),
             Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
         }
     }
@@ -144,8 +144,8 @@ pub(super) enum Kind {
 impl Kind {
     fn of(op: &Op) -> Kind {
         match op {
-            Op::Scan { .. } | Op::Approximate { .. } => Kind::Scan,
             op if op.is_write() => Kind::Write,
+            op if op.range().is_some() => Kind::Scan,
             _ => Kind::Read,
         }
     }

@@ -16,12 +16,13 @@
 use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::conversation::{Conversation, Submission};
 use crate::rings::{Ask, Door};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
+use leeward_format::merge::Page;
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, Reply, Request};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
-use leeward_format::{Lsn, RegionId};
+use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Most operations of one request, and most of one connection in flight.
@@ -32,6 +33,9 @@ pub const OUTPUT_PAUSE_BYTES: usize = 4 * 1024 * 1024;
 const RESULT_OVERHEAD_BYTES: usize = 192;
 /// What an entry of a scan takes in a frame besides its key and value, at most.
 const ENTRY_OVERHEAD_BYTES: usize = 8;
+
+/// Where a scan goes on, at most: the key that follows on the longest.
+const BOUND_BYTES: usize = MAX_KEY_BYTES + 1;
 
 /// State of one connection.
 pub struct Session {
@@ -79,6 +83,7 @@ struct Place {
     request: u64,
     position: usize,
     is_write: bool,
+    is_reverse: bool,
 }
 
 impl Session {
@@ -241,12 +246,13 @@ impl Session {
         let mut named = named.into_iter().peekable();
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
+            let place = Place { request, position, is_write: op.is_write(), is_reverse: op.is_reverse() };
             if let Err(error) = check_op(&op) {
-                self.answered(request, position, false, OpResult::Error(error));
+                self.answered(&place, OpResult::Error(error));
                 continue;
             }
             let number = self.first_op + self.ops.len() as u64;
-            self.ops.push_back(Some(Place { request, position, is_write: op.is_write() }));
+            self.ops.push_back(Some(place));
             submit.push(Submission { number, table: table.clone(), op, once, direct });
         }
         self.reply_if_complete(request, context);
@@ -258,16 +264,24 @@ impl Session {
         self.send(&Reply::Routes(context.routes.update_since(known)), door);
     }
 
-    fn answered(&mut self, request: u64, position: usize, is_write: bool, result: OpResult) {
+    fn answered(&mut self, place: &Place, result: OpResult) {
+        let &Place { request, position, is_write, is_reverse } = place;
         let at = (request - self.first_request) as usize;
         let pending = self.requests[at].as_mut().expect("a request is answered after its last operation");
-        let entries = match &result {
-            OpResult::Entries { entries, .. } => entries.len(),
-            _ => 0,
-        };
-        let bytes = result_bytes(&result) + entries * ENTRY_OVERHEAD_BYTES;
-        pending.waiting -= 1;
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
+        let (overhead, result) = match result {
+            // Where the scans of a request have too much for one answer, the last of them go on with the next.
+            OpResult::Entries { entries, resume } => {
+                let mut page = Page { entries, resume };
+                page.cut(room.saturating_sub(pending.bytes + BOUND_BYTES), ENTRY_OVERHEAD_BYTES, is_reverse);
+                let Page { entries, resume } = page;
+                let overhead = entries.len() * ENTRY_OVERHEAD_BYTES + resume.as_ref().map_or(0, Bytes::len);
+                (overhead, OpResult::Entries { entries, resume })
+            }
+            result => (0, result),
+        };
+        let bytes = result_bytes(&result) + overhead;
+        pending.waiting -= 1;
         let result = match result {
             _ if pending.bytes + bytes <= room => result,
             // Said so that nobody takes it for "nothing was changed".
@@ -342,7 +356,7 @@ impl Conversation for Session {
             self.ops.pop_front();
             self.first_op += 1;
         }
-        self.answered(place.request, place.position, place.is_write, result);
+        self.answered(&place, result);
         self.reply_if_complete(place.request, context);
     }
 

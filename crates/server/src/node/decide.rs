@@ -87,7 +87,8 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
         }
-        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } | Op::Stale { .. } => {
+        Op::Stale { .. } | Op::In { .. } => unreachable!("what is in it is carried out"),
+        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
             unreachable!("an operation on a key")
         }
         Op::AcceptLoss { .. }

@@ -147,7 +147,8 @@ impl Serving {
         let is_inside = |key: &Bytes| key > start && self.primary.config().contains(key);
         let is_fresh = *epoch > self.division.tried || planted(Bug::ReuseTerm);
         let key = self.division.key.as_ref().filter(|(known, key)| *known == child && is_inside(key));
-        is_fresh && key.is_some()
+        // A key says nothing of tokens.
+        is_fresh && key.is_some() && !self.primary.options().partition.is_hash()
     }
 
     /// An attempt ends; the next one comes later.

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpError, OpResult, check_range};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, check_range};
+use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId, UnixMs};
@@ -40,7 +41,9 @@ pub(super) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
         _ => {}
     }
     match op {
-        Op::DeleteRange { start, end } => check_range(start, end.as_deref()),
+        Op::DeleteRange { start, end } | Op::In { op: RangeOp::DeleteRange { start, end }, .. } => {
+            check_range(start, end.as_deref())
+        }
         Op::Put { value, .. } | Op::Append { suffix: value, .. } if value.len() > MAX_VALUE_BYTES => {
             invalid(format!("the value has {} bytes; a value has at most {MAX_VALUE_BYTES} bytes", value.len()))
         }
@@ -48,7 +51,15 @@ pub(super) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
     }
 }
 
+/// A first key, and the one after the last.
+pub(super) type KeyBounds = (Bytes, Option<Bytes>);
+
 impl Serving {
+    /// The keys that may be its own: from the first up to the other. Where they are partitioned by hash, any may.
+    pub(super) fn key_bounds(&self) -> KeyBounds {
+        key_bounds(self.primary.config(), self.primary.options().partition)
+    }
+
     /// Carries an operation out; its answer is held.
     pub(super) fn execute(&mut self, now: Nanos, pending: Pending) {
         assert!(self.open, "what comes earlier waits elsewhere");
@@ -113,9 +124,9 @@ impl Serving {
         if self.was_asked_before(now, pending) {
             return true;
         }
-        let config = self.primary.config();
-        let first = start.max(&config.start).clone();
-        let edge = config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
+        let (own, edge) = self.key_bounds();
+        let first = start.max(&own).clone();
+        let edge = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
         let last = edge.as_ref().or(end.as_ref());
         let user_bytes = first.len() + last.map_or(0, Bytes::len);
         let request = pending.once.map(|once| once.request);
@@ -352,7 +363,7 @@ impl Serving {
     fn start_scan(&mut self, pending: Pending) {
         let Op::Scan { limit, .. } = pending.op else { unreachable!("only scans come here") };
         let at = self.read_lsn();
-        let bounds = scan_within(self.primary.config(), &pending.op);
+        let bounds = scan_within(self.key_bounds(), &pending.op);
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
@@ -360,8 +371,8 @@ impl Serving {
 
     fn start_approximation(&mut self, pending: Pending, start: Bytes, end: Option<Bytes>) {
         let (at, region) = (self.read_lsn(), self.region.clone());
-        let GroupConfig { start: first, end: edge, .. } = self.primary.config();
-        let (start, edge) = (start.max(first.clone()), edge.clone());
+        let (first, edge) = self.key_bounds();
+        let start = start.max(first);
         // Beyond the end of this region another goes on.
         let resume = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
         let ticket = self.ticket(pending);
@@ -378,8 +389,7 @@ impl Serving {
     /// About how many pairs the region has that are its own.
     fn start_count(&mut self, pending: Pending) {
         let (at, region) = (self.read_lsn(), self.region.clone());
-        let GroupConfig { start, end, .. } = self.primary.config();
-        let (start, end) = (start.clone(), end.clone());
+        let (start, end) = self.key_bounds();
         let ticket = self.ticket(pending);
         self.spawn(move || {
             let result = match region.approximate(&start, end.as_deref()) {
@@ -396,7 +406,7 @@ impl Serving {
         let result = match result {
             // The region is exhausted; the keys that were asked for may go on in the next one.
             OpResult::Entries { entries, resume: None } => {
-                OpResult::Entries { entries, resume: resume_within(self.primary.config(), &op) }
+                OpResult::Entries { entries, resume: resume_within(self.key_bounds(), &op) }
             }
             other => other,
         };
@@ -416,12 +426,20 @@ fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>, now: UnixMs) -> Vec<
     }
 }
 
-/// What `op`, a scan, reads of a region.
-pub(super) fn scan_within(config: &GroupConfig, op: &Op) -> ScanBounds {
+/// The keys that a region with this configuration may have: from the first up to the other.
+pub(super) fn key_bounds(config: &GroupConfig, partition: Partition) -> KeyBounds {
+    match partition {
+        Partition::Range => (config.start.clone(), config.end.clone()),
+        Partition::Hash { .. } => (Bytes::new(), None),
+    }
+}
+
+/// What `op`, a scan, reads of a region with these bounds of keys.
+pub(super) fn scan_within((first, edge): KeyBounds, op: &Op) -> ScanBounds {
     let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else { unreachable!("only scans come here") };
     ScanBounds {
-        start: start.max(config.start.clone()),
-        end: match (end, config.end.clone()) {
+        start: start.max(first),
+        end: match (end, edge) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         },
@@ -433,12 +451,10 @@ pub(super) fn scan_within(config: &GroupConfig, op: &Op) -> ScanBounds {
 }
 
 /// Where `op` goes on when the region is exhausted: in the next one, if it is a scan that reaches that.
-pub(super) fn resume_within(config: &GroupConfig, op: &Op) -> Option<Bytes> {
+pub(super) fn resume_within((first, edge): KeyBounds, op: &Op) -> Option<Bytes> {
     match op {
-        Op::Scan { end, reverse: false, .. } => {
-            config.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end))
-        }
-        Op::Scan { start, .. } => Some(config.start.clone()).filter(|edge| !edge.is_empty() && edge > start),
+        Op::Scan { end, reverse: false, .. } => edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end)),
+        Op::Scan { start, .. } => Some(first).filter(|edge| !edge.is_empty() && edge > start),
         _ => None,
     }
 }

@@ -60,7 +60,8 @@ impl Unrouted {
             Naming::Asker(once) => Some(once),
             Naming::Here(attempts) => attempts.once(),
         };
-        Pending { to: self.to, op: self.op, once, since: now }
+        let names_region = matches!(self.op, Op::In { .. });
+        Pending { to: self.to, op: self.op.plain(), names_region, once, since: now }
     }
 
     /// It may have been carried out by one that it was sent to before.
@@ -75,6 +76,15 @@ impl Unrouted {
             _ => OpResult::Error(error),
         };
         (self.to, result)
+    }
+}
+
+impl Pending {
+    /// As it came to `region`.
+    pub(super) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
+        let Pending { to, op, names_region, once, since } = self;
+        let op = if names_region { op.within(region) } else { op };
+        Unrouted::new(since, to, table, op, once)
     }
 }
 

@@ -545,6 +545,10 @@ impl Node {
 
     fn route(&mut self, now: Nanos, mut unrouted: Unrouted, way: Way) {
         let to = unrouted.to;
+        if unrouted.op.lacks_region(self.routes(), &unrouted.table) {
+            let error = Op::region_missing(&unrouted.table);
+            return self.refuse(now, unrouted, error);
+        }
         let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
             let error = match to {
                 // Who forwarded it knows the table, and this node will.

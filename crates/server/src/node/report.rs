@@ -7,9 +7,12 @@ use super::status::{
     CacheStatus, CpuStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
     PlanStatus, RegionStatus, Role,
 };
+use bytes::Bytes;
 use leeward_engine::MemoryStats;
 use leeward_format::cluster::Plan;
 use leeward_format::manifest::{LevelState, level_at};
+use leeward_format::partition::Partition;
+use leeward_format::routing::Routing;
 use leeward_replication::peer::{Peer, PeerState};
 
 impl Node {
@@ -17,7 +20,7 @@ impl Node {
     pub fn status(&self) -> NodeStatus {
         let context = &self.context;
         let (device, network, cache) = (context.volume.counters(), context.fabric.counters(), context.volume.cache());
-        let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| slot.status(&self.context.me)).collect();
+        let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| self.status_of(slot)).collect();
         regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
         let outage = self.coordinator.outage();
         let absence = context.agent.absence();
@@ -51,13 +54,20 @@ impl Node {
     }
 }
 
+impl Node {
+    fn status_of(&self, slot: &Slot) -> RegionStatus {
+        let partition = slot.config.as_ref().and_then(|config| self.routes().partition(&config.table));
+        slot.status(&self.context.me, partition.unwrap_or_default())
+    }
+}
+
 impl Slot {
-    fn status(&self, me: &leeward_format::cluster::Member) -> RegionStatus {
+    fn status(&self, me: &leeward_format::cluster::Member, partition: Partition) -> RegionStatus {
         let mut status = RegionStatus { region: self.id, ..RegionStatus::default() };
         if let Some(config) = &self.config {
             status.table.clone_from(&config.table);
-            status.start = String::from_utf8_lossy(&config.start).into_owned();
-            status.end = config.end.as_ref().map(|end| String::from_utf8_lossy(end).into_owned());
+            let text = |bound: &Bytes| partition.bound_text(bound, |key| String::from_utf8_lossy(key).into_owned());
+            (status.start, status.end) = (text(&config.start), config.end.as_ref().map(text));
             (status.epoch, status.term) = (config.epoch, config.term);
             status.role = match me {
                 me if config.primary.as_ref() == Some(me) => Role::Primary,

@@ -60,7 +60,9 @@ pub(super) struct Held {
 /// An operation that waits for a look-up of its key, or a scan.
 pub(super) struct Pending {
     pub(super) to: ReplyTo,
+    /// Without the region, if it named this one.
     pub(super) op: Op,
+    pub(super) names_region: bool,
     /// How it is asked for, if it is to be carried out once.
     pub(super) once: Option<Once>,
     pub(super) since: Nanos,
@@ -326,7 +328,7 @@ impl Serving {
 
     fn unrouted(&self, operations: impl Iterator<Item = Pending>) -> Vec<Unrouted> {
         let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
-        operations.map(|Pending { to, op, once, since }| Unrouted::new(since, to, table.clone(), op, once)).collect()
+        operations.map(|pending| pending.unrouted(self.id, table.clone())).collect()
     }
 
     /// Gives back what was queued and not begun.

@@ -26,7 +26,7 @@
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
 use super::decide::{Decision, decide};
-use super::execute::{current, resume_within, scan, scan_within};
+use super::execute::{KeyBounds, current, key_bounds, resume_within, scan, scan_within};
 use super::forward::{Unrouted, Way};
 use super::job::Outcome;
 use super::serving::Serving;
@@ -34,7 +34,7 @@ use super::slot::Slot;
 use super::{Context, Node};
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Reach, Region, Snapshot};
-use leeward_format::cluster::{GroupConfig, Reads};
+use leeward_format::cluster::Reads;
 use leeward_format::control::Attested;
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, Lsn, ServerId};
@@ -147,8 +147,9 @@ impl Node {
 
     /// A read that any member may answer: if this is one, and can, it does.
     pub(super) fn read_stale(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
-        let reads = self.context.agent.view().table(&unrouted.table).map(|table| table.reads);
-        let Some(at_most_ms) = reads.and_then(|reads| reads.at_most(at_most_ms)) else {
+        let table = self.context.agent.view().table(&unrouted.table);
+        let reads = table.and_then(|table| Some((table.reads.at_most(at_most_ms)?, table.partition)));
+        let Some((at_most_ms, partition)) = reads else {
             return self.route(now, unrouted, way);
         };
         let Some(config) = unrouted.op.region_in(self.routes(), &unrouted.table).cloned() else {
@@ -163,10 +164,11 @@ impl Node {
         }
         let snapshot = copy.snapshot(known.lsn, self.context.wall.now());
         let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
+        let bounds = key_bounds(&config, partition);
         match in_memory(&snapshot, &read.unrouted.op) {
             Some(result) => self.stale.push((read, result)),
             None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
-                let result = from_device(&snapshot, &read.unrouted.op, &config);
+                let result = from_device(&snapshot, &read.unrouted.op, bounds);
                 Outcome::ReadStale { read, result }
             }),
         }
@@ -245,14 +247,14 @@ fn in_memory(snapshot: &Snapshot, op: &Op) -> Option<Result<ReadResult, Error>> 
     }
 }
 
-fn from_device(snapshot: &Snapshot, op: &Op, config: &GroupConfig) -> Result<ReadResult, Error> {
+fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadResult, Error> {
     if let Some(key) = op.key() {
         return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
     }
     let Op::Scan { limit, .. } = op else { unreachable!("what any member can read is on a key, or a scan") };
-    match scan(snapshot, scan_within(config, op), *limit) {
+    match scan(snapshot, scan_within(bounds.clone(), op), *limit) {
         OpResult::Entries { entries, resume } => {
-            let resume = resume.or_else(|| resume_within(config, op));
+            let resume = resume.or_else(|| resume_within(bounds, op));
             Ok(ReadResult::Entries { entries, resume })
         }
         OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),

@@ -155,9 +155,9 @@ pub struct RegionStatus {
     pub region: RegionId,
     /// Its table.
     pub table: String,
-    /// First key, lossily as text.
+    /// First key, lossily as text; or first token, as `#` and hexadecimal digits.
     pub start: String,
-    /// Key after the last, lossily as text; `None` for no bound.
+    /// Key or token after the last, as text; `None` for no bound.
     pub end: Option<String>,
     /// What this node is to it.
     pub role: Role,

@@ -14,7 +14,6 @@ use super::slot::Holding;
 use bytes::Bytes;
 use leeward_engine::region::Piece;
 use leeward_engine::{Error, Region, Write};
-use leeward_format::cluster::GroupConfig;
 use leeward_format::{Lsn, RegionId, SegmentId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
@@ -48,17 +47,20 @@ impl Trim {
     }
 }
 
+/// First key, and key after the last.
+type Bounds = (Bytes, Option<Bytes>);
+
 /// The ranges of a region that are not its own: below its first key, and from its end on.
 type Foreign = [Option<(Bytes, Option<Bytes>)>; 2];
 
-fn foreign(config: &GroupConfig) -> Foreign {
-    let below = Some((Bytes::new(), Some(config.start.clone()))).filter(|_| !config.start.is_empty());
-    [below, config.end.clone().map(|end| (end, None))]
+fn foreign((first, end): &Bounds) -> Foreign {
+    let below = Some((Bytes::new(), Some(first.clone()))).filter(|_| !first.is_empty());
+    [below, end.clone().map(|end| (end, None))]
 }
 
-fn is_foreign(config: &GroupConfig, (start, end): &Piece) -> bool {
-    let is_above = config.end.as_ref().is_some_and(|edge| start >= edge);
-    is_above || end.as_ref().is_some_and(|end| *end <= config.start)
+fn is_foreign((first, edge): &Bounds, (start, end): &Piece) -> bool {
+    let is_above = edge.as_ref().is_some_and(|edge| start >= edge);
+    is_above || end.as_ref().is_some_and(|end| end <= first)
 }
 
 impl Node {
@@ -72,7 +74,7 @@ impl Node {
             let find = |(start, end): (Bytes, Option<Bytes>)| {
                 serving.region.first_piece(&start, end.as_ref(), self.context.wall.now())
             };
-            foreign(serving.primary.config()).into_iter().flatten().any(|range| !matches!(find(range), Ok(None)))
+            foreign(&serving.key_bounds()).into_iter().flatten().any(|range| !matches!(find(range), Ok(None)))
         };
         serving.filter(has_foreign).map(|serving| serving.id).collect()
     }
@@ -80,14 +82,14 @@ impl Node {
 
 impl Serving {
     /// What trims go by: the configuration.
-    fn trimmed_to(&self) -> GroupConfig {
-        let mut config = self.primary.config().clone();
+    fn trimmed_to(&self) -> Bounds {
+        let mut bounds = self.key_bounds();
         if planted(Bug::TrimBeforeBirth)
             && let Some(key) = self.division.key()
         {
-            config.end = Some(key.clone());
+            bounds.1 = Some(key.clone());
         }
-        config
+        bounds
     }
 
     /// Comes further with what is to be trimmed. To be called in every turn in which operations are begun.
@@ -101,14 +103,14 @@ impl Serving {
                 if (is_whole && !planted(Bug::TrimBeforeBirth)) || !self.may_delete() {
                     return;
                 }
-                let config = self.trimmed_to();
+                let bounds = self.trimmed_to();
                 self.trim = Trim::Looking;
                 let (region, wall) = (self.region.clone(), self.wall.now());
                 self.spawn_in_background(Activity::Compaction.of_primary(), move || {
                     let look = |(start, end): &(Bytes, Option<Bytes>)| {
                         region.first_piece(start, end.as_ref(), wall).transpose()
                     };
-                    Outcome::LookedForForeign(foreign(&config).iter().flatten().find_map(look).transpose())
+                    Outcome::LookedForForeign(foreign(&bounds).iter().flatten().find_map(look).transpose())
                 });
             }
             _ => {}

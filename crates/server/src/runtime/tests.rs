@@ -3,6 +3,7 @@
 mod backups;
 mod balance;
 mod divisions;
+mod hashed;
 mod identity;
 mod moves;
 mod reads;

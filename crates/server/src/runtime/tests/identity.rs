@@ -22,7 +22,13 @@ fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
 
 /// One operation over a native connection.
 pub(super) fn ask(address: &str, op: Op) -> OpResult {
-    ask_as(address, Request::Ops { id: 1, direct: false, table: TableName::default(), ops: vec![op] })
+    ask_in(address, &TableName::default(), op)
+}
+
+/// As [`ask`], on another table.
+pub(super) fn ask_in(address: &str, table: &str, op: Op) -> OpResult {
+    let table = table.parse().expect("the name of a table");
+    ask_as(address, Request::Ops { id: 1, direct: false, table, ops: vec![op] })
 }
 
 /// [`ask`], of a request of one operation.

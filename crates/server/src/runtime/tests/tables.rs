@@ -15,7 +15,7 @@ fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -
 }
 
 /// A client that has selected `table`, as soon as its node has heard of it.
-fn select(cluster: &Cluster, node: usize, table: &str) -> Client {
+pub(super) fn select(cluster: &Cluster, node: usize, table: &str) -> Client {
     let begun = Instant::now();
     let mut client = cluster.client(node);
     loop {
