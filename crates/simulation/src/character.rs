@@ -11,6 +11,7 @@ use leeward_format::cluster::{
 };
 use leeward_format::op::Op;
 use leeward_format::packed::{Codec, Compression};
+use leeward_format::partition::Partition;
 use leeward_format::table::TableChange;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
@@ -159,6 +160,10 @@ impl Character {
                 troubles.long = 90;
             }
         }
+        if is_hashed(max_delay_us) {
+            table.partition = Partition::Hash { tokens: splits.len().max(1) as u32 + 1 };
+            splits.clear();
+        }
         Character {
             nodes,
             table,
@@ -176,10 +181,18 @@ impl Character {
         }
     }
 
+    /// How many regions there are in the beginning.
+    fn regions(&self) -> u64 {
+        match self.table.partition {
+            Partition::Range => self.splits.len() as u64 + 1,
+            Partition::Hash { tokens } => tokens.into(),
+        }
+    }
+
     /// When an operator changes how the table is replicated, and how. Not drawn.
     pub(crate) fn alterations(&self) -> Vec<(Nanos, TableChange)> {
         let table = &self.table;
-        let is_wide = table.growth_factor == 4 && !self.splits.is_empty();
+        let is_wide = table.growth_factor == 4 && self.regions() > 1;
         if self.nodes == 1 || !(table.growth_factor == 5 || is_wide) {
             return Vec::new();
         }
@@ -222,7 +235,7 @@ impl Character {
         if salt % 4 > 1 {
             return Vec::new();
         }
-        let regions = self.splits.len() as u64 + 1;
+        let regions = self.regions();
         let keys = [None, Some("b4"), Some("k000004"), None, Some("z3"), Some("q000003"), Some("b7")];
         let wish = |number: u64| {
             let at = keys[(salt / 4 + number) as usize % keys.len()].map(|key: &'static str| Bytes::from(key));
@@ -241,7 +254,7 @@ impl Character {
         if self.nodes == 1 || salt.is_multiple_of(3) {
             return Vec::new();
         }
-        let (nodes, regions) = (self.nodes as u64, self.splits.len() as u64 + 1);
+        let (nodes, regions) = (self.nodes as u64, self.regions());
         let server = |number: u64| ServerId(1 + (number % nodes) as u32);
         let wish = |number: u64| {
             let region = RegionId(1 + (number % regions) as u32);
@@ -313,10 +326,11 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, reads by {}, {} of {} in sync, \
+            "{} nodes, {} regions by {}, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, reads by {}, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
-            self.splits.len() + 1,
+            self.regions(),
+            table.partition,
             table.placement,
             table.backups,
             table.addressing,
@@ -350,6 +364,12 @@ fn is_read_anywhere(max_delay_us: u64) -> bool {
 /// Whether servers come to have alike in a seed whose network delays at most by so much.
 fn is_balanced(max_delay_us: u64) -> bool {
     (max_delay_us / 12).is_multiple_of(3)
+}
+
+/// Whether keys are partitioned by hash in a seed whose network delays at most by so much: in a quarter of the seeds, of those in
+/// which regions are not to be divided, and members are not given time.
+fn is_hashed(max_delay_us: u64) -> bool {
+    max_delay_us % 4 == 3
 }
 
 fn table(nodes: usize, rng: &mut Rng) -> TableOptions {
@@ -423,8 +443,11 @@ mod tests {
         for character in &characters {
             assert!(!character.troubles.kinds.is_empty());
             assert!(character.troubles.kinds.iter().all(|kind| kind.is_possible(character.nodes, character.promise)));
+            assert!(!character.table.partition.is_hash() || character.splits_wished().is_empty());
             assert!(character.nodes == 3 || character.promise == Promise::AllButTheLastSecond);
         }
+        let hashed = characters.iter().filter(|character| character.table.partition.is_hash()).count();
+        assert!((75..125).contains(&hashed), "{hashed} of 400 are partitioned by hash");
         for kind in FaultKind::ALL {
             assert!(characters.iter().any(|character| character.troubles.kinds.contains(&kind)), "{kind:?}");
         }

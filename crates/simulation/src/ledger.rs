@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime, Op};
+use leeward_format::partition::Partition;
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
@@ -38,7 +39,9 @@ pub(crate) struct Ledger {
     losses: Vec<Loss>,
     /// Acknowledged writes that are this much older than a loss of power survive it.
     window: Nanos,
-    /// First keys of all regions but the first, ascending. Keys of one region were always in the same one.
+    /// How keys are divided among regions, and the first keys or tokens of all but the first, ascending. Keys of one region were
+    /// always in the same one.
+    partition: Partition,
     splits: Vec<Bytes>,
 }
 
@@ -56,12 +59,12 @@ fn value(number: usize, bytes: usize) -> Bytes {
 
 impl Ledger {
     pub(crate) fn new(window: Nanos) -> Ledger {
-        Ledger { entries: Vec::new(), losses: Vec::new(), window, splits: Vec::new() }
+        Ledger { entries: Vec::new(), losses: Vec::new(), window, partition: Partition::Range, splits: Vec::new() }
     }
 
-    /// Regions begin at these keys, which ascend, and at the first.
-    pub(crate) fn set_splits(&mut self, splits: Vec<Bytes>) {
-        self.splits = splits;
+    /// Regions begin at these keys or tokens, which ascend, and at the first.
+    pub(crate) fn set_splits(&mut self, partition: Partition, splits: Vec<Bytes>) {
+        (self.partition, self.splits) = (partition, splits);
     }
 
     /// The write of a new key with a value of about `bytes` bytes.
@@ -182,7 +185,8 @@ impl Ledger {
     /// Which region a key is in.
     fn side(&self, number: usize) -> usize {
         let key = key(number);
-        self.splits.partition_point(|split| *split <= key)
+        let place = self.partition.place(&key);
+        self.splits.partition_point(|split| split[..] <= place[..])
     }
 
     fn describe(&self, number: usize, found: Option<&Bytes>) -> String {

@@ -28,6 +28,7 @@ mod history;
 mod ledger;
 mod load;
 mod panics;
+mod places;
 mod queue;
 pub mod seeds;
 mod world;

@@ -11,9 +11,11 @@ use crate::expiring::Expiring;
 use crate::habits::Habits;
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
+use crate::places::Places;
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, Read};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, Read};
+use leeward_format::partition::Partition;
 use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
 use leeward_format::{Lsn, RegionId};
 use leeward_history::{Action, Operation};
@@ -125,6 +127,7 @@ pub(crate) struct Load {
     next_value: i64,
     /// The last [`KEYS`] are in use.
     histories: Vec<History>,
+    places: Places,
     window: Nanos,
     pub(crate) ledger: Ledger,
     expiring: Expiring,
@@ -156,8 +159,8 @@ fn number_of(value: &[u8]) -> i64 {
 }
 
 impl Load {
-    /// Clients of `nodes` nodes. Writes that were acknowledged within the `window` before a loss may be gone.
-    pub(crate) fn new(habits: Habits, nodes: usize, window: Nanos, rng: &mut Rng) -> Load {
+    /// Clients of `nodes` nodes, on a table that is divided so. Writes that were acknowledged within the `window` before a loss may be gone.
+    pub(crate) fn new(habits: Habits, nodes: usize, partition: Partition, window: Nanos, rng: &mut Rng) -> Load {
         let client = |number| Client {
             pending: None,
             again: None,
@@ -174,6 +177,7 @@ impl Load {
             next_token: 0,
             next_value: 1,
             histories: (0..KEYS).map(|_| History::default()).collect(),
+            places: Places::new(partition),
             window,
             ledger: Ledger::new(window),
             expiring: Expiring::default(),
@@ -331,12 +335,13 @@ impl Load {
             40..50 => {
                 let end = Bytes::from([&key[..], &[0]].concat());
                 let reverse = rng.one_in(2);
-                (Op::Scan { start: key, end: Some(end), reverse, limit: 5, keys_only: false }, Action::Read(None))
+                let scan = RangeOp::Scan { start: key.clone(), end: Some(end), reverse, limit: 5, keys_only: false };
+                (self.places.ranged(&key, scan), Action::Read(None))
             }
             50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
             57..60 => {
                 let end = Some(Bytes::from([&key[..], &[0]].concat()));
-                (Op::DeleteRange { start: key, end }, Action::Delete(None))
+                (self.places.ranged(&key, RangeOp::DeleteRange { start: key.clone(), end }), Action::Delete(None))
             }
             60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
             60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),

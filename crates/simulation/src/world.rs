@@ -156,6 +156,7 @@ impl World {
             load: Load::new(
                 character.habits.clone(),
                 nodes,
+                character.table.partition,
                 character.promise.window(character.table.acknowledge),
                 &mut rng,
             ),

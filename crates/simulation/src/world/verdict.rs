@@ -6,7 +6,8 @@ use super::{NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
 use leeward_format::cluster::RegionWish;
-use leeward_format::op::{Condition, Lifetime, Op, OpResult};
+use leeward_format::merge::{self, Page};
+use leeward_format::op::{Condition, Lifetime, Op, OpResult, RangeOp};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -52,7 +53,7 @@ impl World {
         let node = self.rng.index(self.character.nodes);
         let began = self.now;
         let splits = self.first_keys();
-        self.load.ledger.set_splits(splits);
+        self.load.ledger.set_splits(self.character.table.partition, splits);
         let content = self.content(node)?;
         self.compare_gets(node, &content)?;
         self.load.check(began, content.clone())?;
@@ -202,15 +203,32 @@ impl World {
         let mut content = Content::new();
         let mut from = Some(Bytes::new());
         while let Some(start) = from {
-            let scan = Op::Scan { start, end: None, reverse: false, limit: 1_000, keys_only: false };
-            let answer = self.ask(node, vec![scan])?.pop();
-            let Some(OpResult::Entries { entries, resume }) = answer else {
-                return Err(format!("a scan was answered by {answer:?}"));
-            };
+            let Page { entries, resume } = self.page(node, start)?;
             content.extend(entries);
             from = resume;
         }
         Ok(content)
+    }
+
+    /// Some keys and values from `start` on: of the region that has that, or of all, where each has some of every range.
+    fn page(&mut self, node: NodeId, start: Bytes) -> Result<Page, String> {
+        let scan = |limit| RangeOp::Scan { start: start.clone(), end: None, reverse: false, limit, keys_only: false };
+        let partition = self.character.table.partition;
+        if !partition.is_hash() {
+            return part(self.ask(node, vec![scan(1_000).into()])?.pop());
+        }
+        let configs = self.configs();
+        // Few, so that much is asked for again.
+        let ops = configs.iter().map(|config| scan(merge::share(60, configs.len())).within(config.region)).collect();
+        let parts = self.ask(node, ops)?.into_iter().map(|answer| part(Some(answer)));
+        let parts: Vec<Page> = parts.collect::<Result<_, _>>()?;
+        for (config, part) in configs.iter().zip(&parts) {
+            let is_foreign = |(key, _): &&(Bytes, Bytes)| !config.contains(&partition.place(key));
+            if let Some((key, _)) = part.entries.iter().find(is_foreign) {
+                return Err(format!("{key:?} is in region {}, which does not have its token", config.region));
+            }
+        }
+        Ok(merge::page(parts, 60, false))
     }
 
     /// Asks a node until each of the operations, which must be such that twice is as good as once, is answered.
@@ -271,6 +289,13 @@ impl World {
             }
         }
         text
+    }
+}
+
+fn part(answer: Option<OpResult>) -> Result<Page, String> {
+    match answer {
+        Some(OpResult::Entries { entries, resume }) => Ok(Page { entries, resume }),
+        other => Err(format!("a scan was answered by {other:?}")),
     }
 }
 
