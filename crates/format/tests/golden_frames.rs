@@ -75,6 +75,10 @@ fn expiry() -> Expiry {
     Expiry::from_ms(1_000_000).expect("an instant")
 }
 
+fn hashed() -> TableOptions {
+    TableOptions { partition: Partition::Hash { tokens: 300 }, ..options() }
+}
+
 #[test]
 fn requests() {
     let hello = Request::Hello { client: "bench".into(), known: 300 };
@@ -134,12 +138,7 @@ fn requests() {
         Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
         RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
-        Op::CreateTable {
-            table: Box::new(NewTable::new(
-                TableOptions { partition: Partition::Hash { tokens: 300 }, ..options() },
-                Vec::new(),
-            )),
-        },
+        Op::CreateTable { table: Box::new(NewTable::new(hashed(), Vec::new())) },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));

@@ -12,7 +12,7 @@
 //! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
 //! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given. - `stale`: reads that a backup answers.
 //! - `load`: what it has to do, as the master is told; `samples`: which keys are in use. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
-//! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers.
+//! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers. - `messages`: what comes from them. - `pins`: bases that are held for them.
 //! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
 //! - `wall`: what time it is for pairs that expire.
 //!
@@ -30,7 +30,9 @@ mod leases;
 pub mod link;
 mod load;
 mod membership;
+mod messages;
 mod parts;
+mod pins;
 mod presence;
 mod proof;
 mod report;
@@ -57,16 +59,15 @@ use joining::Joining;
 use leases::Promises;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Error, Purpose, Replica, Volume};
-use leeward_fabric::{Fabric, LinkEvent};
+use leeward_fabric::Fabric;
 use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
-use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
 use leeward_replication::Timing;
-use leeward_replication::backup::Office;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
 use link::Link;
@@ -77,7 +78,7 @@ use presence::Presence;
 use rest::Rest;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
-use stale::{ClockHeard, StaleRead};
+use stale::StaleRead;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use surplus::Surplus;
@@ -419,97 +420,6 @@ impl Node {
         }
         self.received_at_save = received;
         Some(durably)
-    }
-
-    // ---- links ---------------------------------------------------------------------------------------------------
-
-    fn link_event(&mut self, now: Nanos, from: ServerId, event: LinkEvent) {
-        match event {
-            LinkEvent::Up | LinkEvent::Down => {
-                let up = event == LinkEvent::Up;
-                self.look_at_all = true;
-                let link = self.context.links.entry(from).or_default();
-                (link.up, link.clock) = (up, ClockHeard::default());
-                for slot in self.slots.values_mut() {
-                    if let Some(serving) = slot.serving() {
-                        serving.primary.link(now, from, up);
-                        slot.act_as_primary(&mut self.context);
-                    }
-                    if up {
-                        slot.backup.link_up(from);
-                        slot.act_as_backup(&mut self.context);
-                    }
-                }
-                if !up {
-                    for next in self.forwarding.lost(now, from) {
-                        self.next(now, next);
-                    }
-                }
-            }
-            LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
-                self.touched.insert(Ops::region_of(op));
-                let slot = self.slots.get_mut(&Ops::region_of(op));
-                if let Some(slot) = slot
-                    && let Some(serving) = slot.serving()
-                {
-                    match event {
-                        LinkEvent::Completed { .. } => serving.primary.complete(now, from, op, &mut self.context.ops),
-                        _ => serving.primary.refused(now, from, op),
-                    }
-                    slot.act_as_primary(&mut self.context);
-                }
-            }
-            LinkEvent::ReadDone { .. } => unreachable!("a node posts no reads"),
-            LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
-                Ok(Some((message, _))) => self.message(now, from, message),
-                Ok(None) => tracing::error!(server = %from, "half a control message"),
-                Err(error) => tracing::error!(server = %from, %error, "a control message makes no sense"),
-            },
-        }
-    }
-
-    fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
-        match message {
-            Control::LeaseRequest { sent, regions, heard, attested } => {
-                self.grant_leases(now, from, sent, &regions);
-                self.hear_attested(now, from, heard, &attested);
-            }
-            Control::LeaseGrant { sent, regions, now: theirs } => {
-                self.context.links.entry(from).or_default().clock.hear(theirs, now);
-                self.lease_granted(from, sent, regions);
-            }
-            Control::Load(load) => self.context.agent.hear_load(now, from, &load),
-            Control::Forward { id, table, op, once, epoch } => {
-                let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
-                self.forwarding.note_asker((from, id), named_in);
-                let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
-                self.submit(now, unrouted, Way::Forwarded(epoch));
-            }
-            Control::Forwarded { id, result, committed } => {
-                self.forwarding.hear(committed);
-                self.forwarded(now, from, id, result);
-            }
-            Control::ToBackup { region, term, session, body } => {
-                let _at = cpu::at(Activity::Mirroring.of_backup());
-                if !self.slots.contains_key(&region) {
-                    self.configure(now, region);
-                    self.look_for_surplus(now, region);
-                }
-                self.surplus.is_asked_for(now, region);
-                let slot = self.slots.get_mut(&region).expect("it is there by now");
-                self.touched.insert(region);
-                let office = Office { primary: from, term, session };
-                slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
-            }
-            Control::ToPrimary { region, term, session, body } => {
-                let _at = cpu::at(Activity::Mirroring.of_primary());
-                self.context.joining.heard(now, from);
-                self.touched.insert(region);
-                if let Some(slot) = self.slots.get_mut(&region) {
-                    slot.hear_backup(now, from, term, session, body, &mut self.context);
-                }
-            }
-        }
     }
 
     // ---- operations ----------------------------------------------------------------------------------------------

@@ -143,8 +143,8 @@ pub(super) struct Serving {
     /// Upkeep failed, without harm to the volume (it is full, or a read failed): it is tried again then.
     pub(super) rest_until: Nanos,
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
-    next_index: [u64; 2],
-    pins: BTreeMap<ServerId, Arc<PinnedBase>>,
+    pub(super) next_index: [u64; 2],
+    pub(super) pins: BTreeMap<ServerId, Arc<PinnedBase>>,
     /// Servers with which a session has begun that is not in sync yet, as counted.
     pub(super) joining: Vec<ServerId>,
     pub(super) new_jobs: Vec<Job>,
@@ -433,42 +433,6 @@ impl Serving {
         });
     }
 
-    /// Pins a base for every peer that waits for one: only between compactions, so that a backup gets either the
-    /// result of a compaction in its base, or all of its segments.
-    fn pin_bases(&mut self) {
-        for server in self.primary.wants_base() {
-            let mut pinned = self.pin();
-            pinned.base.options = self.primary.options().clone();
-            self.primary.base(server, pinned.base.clone(), self.region.last_lsn(), self.next_index);
-            self.pins.insert(server, Arc::new(pinned));
-        }
-    }
-
-    /// Pins all of the region, as it is now.
-    pub(super) fn pin(&mut self) -> PinnedBase {
-        self.region.seal_tails();
-        for tail in LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)) {
-            self.next_index[tail.log().index()] = tail.index() + 1;
-        }
-        self.region.base()
-    }
-
-    pub(super) fn unpin(&mut self, server: ServerId) {
-        self.pins.remove(&server);
-    }
-
-    pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
-        let Some(pin) = self.pins.get(&server).cloned() else { return };
-        let load = move || Outcome::Loaded { server, session, result: load(&pin, id) };
-        self.spawn_in_background(Activity::Shipping.of_primary(), load);
-    }
-
-    /// Length of a segment of the base that is pinned for a server.
-    pub(super) fn bytes_of(&self, server: ServerId, id: SegmentId) -> u64 {
-        let segment = self.pins.get(&server).and_then(|pin| pin.segment(id).ok());
-        segment.map_or(0, |segment| segment.bytes.into())
-    }
-
     /// A job of this region ended; operations that it was done for are answered elsewhere.
     pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, ops: &mut Ops) {
         let failed = match outcome {
@@ -592,10 +556,4 @@ pub(super) fn lost_answer(region: RegionId, is_write: bool, why: &str) -> OpResu
         true => OpError::Unknown(format!("region {region}: {why}")),
         false => OpError::Recovering(region),
     })
-}
-
-fn load(pin: &PinnedBase, id: SegmentId) -> Result<Parcel, Error> {
-    let segment = pin.segment(id)?;
-    let bytes = Bytes::from(pin.read_segment(id)?);
-    Ok(Parcel::pack((id, segment.kind, segment.primary), bytes, pin.base.options.wire))
 }

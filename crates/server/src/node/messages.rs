@@ -1,0 +1,105 @@
+//! What comes from other nodes: links that come and go, posts that complete, messages.
+
+use super::forward::{Unrouted, Way};
+use super::serving::ReplyTo;
+use super::stale::ClockHeard;
+use super::{MAX_CONTROL_BYTES, Node};
+use leeward_fabric::LinkEvent;
+use leeward_format::ServerId;
+use leeward_format::control::Control;
+use leeward_format::frame::{FrameKind, read_frame};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Activity};
+use leeward_replication::backup::Office;
+use leeward_replication::primary::Ops;
+
+impl Node {
+    pub(super) fn link_event(&mut self, now: Nanos, from: ServerId, event: LinkEvent) {
+        match event {
+            LinkEvent::Up | LinkEvent::Down => {
+                let up = event == LinkEvent::Up;
+                self.look_at_all = true;
+                let link = self.context.links.entry(from).or_default();
+                (link.up, link.clock) = (up, ClockHeard::default());
+                for slot in self.slots.values_mut() {
+                    if let Some(serving) = slot.serving() {
+                        serving.primary.link(now, from, up);
+                        slot.act_as_primary(&mut self.context);
+                    }
+                    if up {
+                        slot.backup.link_up(from);
+                        slot.act_as_backup(&mut self.context);
+                    }
+                }
+                if !up {
+                    for next in self.forwarding.lost(now, from) {
+                        self.next(now, next);
+                    }
+                }
+            }
+            LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
+                self.touched.insert(Ops::region_of(op));
+                let slot = self.slots.get_mut(&Ops::region_of(op));
+                if let Some(slot) = slot
+                    && let Some(serving) = slot.serving()
+                {
+                    match event {
+                        LinkEvent::Completed { .. } => serving.primary.complete(now, from, op, &mut self.context.ops),
+                        _ => serving.primary.refused(now, from, op),
+                    }
+                    slot.act_as_primary(&mut self.context);
+                }
+            }
+            LinkEvent::ReadDone { .. } => unreachable!("a node posts no reads"),
+            LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
+                Ok(Some((message, _))) => self.message(now, from, message),
+                Ok(None) => tracing::error!(server = %from, "half a control message"),
+                Err(error) => tracing::error!(server = %from, %error, "a control message makes no sense"),
+            },
+        }
+    }
+
+    fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
+        match message {
+            Control::LeaseRequest { sent, regions, heard, attested } => {
+                self.grant_leases(now, from, sent, &regions);
+                self.hear_attested(now, from, heard, &attested);
+            }
+            Control::LeaseGrant { sent, regions, now: theirs } => {
+                self.context.links.entry(from).or_default().clock.hear(theirs, now);
+                self.lease_granted(from, sent, regions);
+            }
+            Control::Load(load) => self.context.agent.hear_load(now, from, &load),
+            Control::Forward { id, table, op, once, epoch } => {
+                let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
+                self.forwarding.note_asker((from, id), named_in);
+                let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
+                self.submit(now, unrouted, Way::Forwarded(epoch));
+            }
+            Control::Forwarded { id, result, committed } => {
+                self.forwarding.hear(committed);
+                self.forwarded(now, from, id, result);
+            }
+            Control::ToBackup { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_backup());
+                if !self.slots.contains_key(&region) {
+                    self.configure(now, region);
+                    self.look_for_surplus(now, region);
+                }
+                self.surplus.is_asked_for(now, region);
+                let slot = self.slots.get_mut(&region).expect("it is there by now");
+                self.touched.insert(region);
+                let office = Office { primary: from, term, session };
+                slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
+            }
+            Control::ToPrimary { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_primary());
+                self.context.joining.heard(now, from);
+                self.touched.insert(region);
+                if let Some(slot) = self.slots.get_mut(&region) {
+                    slot.hear_backup(now, from, term, session, body, &mut self.context);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Bases that are held for peers which are brought in sync, and what is read of them.
+
+use super::job::Outcome;
+use super::serving::Serving;
+use bytes::Bytes;
+use leeward_engine::{Error, PinnedBase};
+use leeward_format::{LogKind, SegmentId, ServerId};
+use leeward_platform::cpu::Activity;
+use leeward_replication::ship::Parcel;
+use std::sync::Arc;
+
+impl Serving {
+    /// Pins a base for every peer that waits for one: only between compactions, so that a backup gets either the
+    /// result of a compaction in its base, or all of its segments.
+    pub(super) fn pin_bases(&mut self) {
+        for server in self.primary.wants_base() {
+            let mut pinned = self.pin();
+            pinned.base.options = self.primary.options().clone();
+            self.primary.base(server, pinned.base.clone(), self.region.last_lsn(), self.next_index);
+            self.pins.insert(server, Arc::new(pinned));
+        }
+    }
+
+    /// Pins all of the region, as it is now.
+    pub(super) fn pin(&mut self) -> PinnedBase {
+        self.region.seal_tails();
+        for tail in LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)) {
+            self.next_index[tail.log().index()] = tail.index() + 1;
+        }
+        self.region.base()
+    }
+
+    pub(super) fn unpin(&mut self, server: ServerId) {
+        self.pins.remove(&server);
+    }
+
+    pub(super) fn load(&mut self, server: ServerId, session: u64, id: SegmentId) {
+        let Some(pin) = self.pins.get(&server).cloned() else { return };
+        let load = move || Outcome::Loaded { server, session, result: load(&pin, id) };
+        self.spawn_in_background(Activity::Shipping.of_primary(), load);
+    }
+
+    /// Length of a segment of the base that is pinned for a server.
+    pub(super) fn bytes_of(&self, server: ServerId, id: SegmentId) -> u64 {
+        let segment = self.pins.get(&server).and_then(|pin| pin.segment(id).ok());
+        segment.map_or(0, |segment| segment.bytes.into())
+    }
+}
+
+fn load(pin: &PinnedBase, id: SegmentId) -> Result<Parcel, Error> {
+    let segment = pin.segment(id)?;
+    let bytes = Bytes::from(pin.read_segment(id)?);
+    Ok(Parcel::pack((id, segment.kind, segment.primary), bytes, pin.base.options.wire))
+}
