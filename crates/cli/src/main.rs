@@ -124,6 +124,8 @@ fn show(text: &str) -> io::Result<()> {
 fn start_logging(filter: &str) -> Result<(), Box<dyn Error>> {
     let filter: tracing_subscriber::EnvFilter = filter.parse()?;
     let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+    // A log that cannot be written, on a full disk, ends nothing: to say so there would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
+    log.log_internal_errors(false).init();
     Ok(())
 }

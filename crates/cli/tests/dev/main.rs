@@ -65,9 +65,10 @@ fn acknowledged_writes_survive_the_kill_of_a_primary() {
         assert_eq!(client.call(&["GET", &key(number)]), format!("value-{number}"), "{number} was acknowledged");
     }
 
-    // The command that was printed starts it again.
+    // The command that was printed starts it again. Its log is on a full disk, and it serves all the same.
     let config = said.split("--config ").nth(1).expect("the command").trim();
-    let mut restarted = leeward().args(["serve", "--config", config]).spawn().expect("it starts");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is full");
+    let mut restarted = leeward().args(["serve", "--config", config]).stderr(full).spawn().expect("it starts");
     wait_for("the node is back in sync", || in_sync(&dev) == [3, 3, 3, 3]);
     let mut back = Resp::connect(dev.resp(victim));
     assert_eq!(back.call(&["GET", &key(9)]), "value-9", "the returned node answers");
