@@ -215,9 +215,9 @@ impl TableChange {
 
 impl TableOptions {
     /// Bytes of a region beyond which the master divides it; `None`: it divides none of the table, also where one has much to do.
-    /// A table whose regions cannot be divided by keys answers `None` here, whatever its options say.
+    /// A table whose keys are partitioned by hash answers `None`, whatever its options say: it has as many regions as tokens.
     pub fn divided_beyond(&self) -> Option<u64> {
-        Some(self.split_bytes).filter(|bytes| *bytes > 0)
+        Some(self.split_bytes).filter(|bytes| *bytes > 0 && !self.partition.is_hash())
     }
 
     /// Refuses what no table can have.

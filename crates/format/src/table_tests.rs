@@ -78,3 +78,12 @@ fn tokens_say_what_regions_there_are() {
     let refused = hashed(3, |table| table.numbers = vec![RegionId(7)]).expect_err("two are missing");
     assert!(refused.contains("for 3 regions"), "{refused}");
 }
+
+#[test]
+fn only_ranges_of_keys_are_divided() {
+    let beyond =
+        |split_bytes, partition| TableOptions { split_bytes, partition, ..TableOptions::default() }.divided_beyond();
+    assert_eq!(beyond(1 << 30, Partition::Range), Some(1 << 30));
+    assert_eq!(beyond(0, Partition::Range), None);
+    assert_eq!(beyond(1 << 30, Partition::Hash { tokens: 4 }), None);
+}
