@@ -27,7 +27,8 @@ pub struct Client {
 pub struct Stale<T> {
     /// It.
     pub value: T,
-    /// Whatever was acknowledged so long before the answer left its node, or earlier, is in it. Nothing: the primary answered.
+    /// Whatever was acknowledged so long before it was read, or earlier, is in it; it was read during the call. Nothing: the primary
+    /// answered.
     pub age: Duration,
 }
 

@@ -5,7 +5,7 @@ use crate::client::{AT_ONCE, Client, mismatch};
 use crate::options::ClientError;
 use bytes::Bytes;
 use leeward_format::merge::{self, Page};
-use leeward_format::op::{OpResult, RangeOp};
+use leeward_format::op::{OpError, OpResult, RangeOp};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -81,7 +81,12 @@ impl Scan {
         };
         for at_once in [AT_ONCE, WHOLE_ANSWERS] {
             let scan = |regions| scan(merge::share(limit, regions));
-            let Some(answers) = self.client.everywhere(at_once, scan)? else { break };
+            let answers = match self.client.everywhere(at_once, scan) {
+                // So many answers do not even fit if they say no more than where to go on.
+                Err(ClientError::Op(OpError::Invalid(_))) if at_once != WHOLE_ANSWERS => continue,
+                answers => answers?,
+            };
+            let Some(answers) = answers else { break };
             let parts = answers.into_iter().map(part).collect::<Result<Vec<Page>, ClientError>>()?;
             let page = merge::page(parts, limit as usize, range.reverse);
             // What did not fit one message may be all that comes next.

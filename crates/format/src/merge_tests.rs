@@ -35,7 +35,12 @@ fn merged(
             .iter()
             .enumerate()
             .map(|(at, map)| scan(map, &range.0, range.1.as_ref(), most[(at + turn) % most.len()], reverse));
-        let page = page(parts.collect(), limit, reverse);
+        let parts: Vec<Page> = parts.collect();
+        let one_by_one = parts.iter().cloned().reduce(|page, part| super::page(vec![page, part], limit, reverse));
+        let page = page(parts, limit, reverse);
+        if regions.len() > 1 {
+            assert_eq!(one_by_one.as_ref(), Some(&page), "merged one by one it is the same page");
+        }
         assert!(page.entries.len() <= limit);
         assert!(page.resume.is_none() || !page.entries.is_empty(), "it advances");
         found.extend(page.entries);

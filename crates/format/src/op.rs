@@ -7,7 +7,7 @@
 
 use crate::cluster::{Intent, RegionWish};
 use crate::manifest::SegmentKind;
-use crate::routing::Routing;
+use crate::routing::{Route, Routing};
 use crate::table::{NewTable, TableChange, TableName};
 use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
@@ -414,7 +414,8 @@ impl Op {
             Op::Scan { end, .. } | Op::Stale { read: Read::Scan { end, .. }, .. } => {
                 routes.region_below(table, end.as_deref())
             }
-            Op::Count { region } | Op::Checkpoint { region, .. } | Op::In { region, .. } => routes.region(*region),
+            Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
+            Op::In { region, .. } => routes.region(*region).filter(|route| Route::table(*route) == table),
             op => routes.region_of(table, op.key()?),
         }
     }
@@ -499,7 +500,7 @@ pub enum OpResult {
     },
     /// What a backup answers to [`Op::Stale`]: what the primary would have answered at some instant since the call less the age.
     Stale {
-        /// How long before the answer left its server the newest write can have been acknowledged that it does not show, in
+        /// How long before it was read the newest write can have been acknowledged that it does not show, in
         /// milliseconds, rounded up.
         age_ms: u32,
         /// The answer is the region as of this LSN.

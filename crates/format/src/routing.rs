@@ -47,7 +47,7 @@ impl Route for Arc<GroupConfig> {
 /// Who knows where operations go: see [`crate::op::Op::region_in`].
 pub trait Routing {
     /// What is known of a region.
-    type Region;
+    type Region: Route;
     /// How the keys of `table` are divided; `None`: there is no such table.
     fn partition(&self, table: &str) -> Option<Partition>;
     /// The region of `table` that holds `key`.

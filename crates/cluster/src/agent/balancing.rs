@@ -173,6 +173,11 @@ impl Balancing {
             self.regions.remove(&region);
             return;
         }
+        self.stays_whole(now, timing, region);
+    }
+
+    /// A region was not divided, or cannot be: it is tried again later, and others have their turn.
+    fn stays_whole(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
         let failed = self.undivided.get(&region).map_or(0, |undivided| undivided.failed);
         let until = now + Nanos(timing.futile.0 << failed.min(MAX_DOUBLINGS));
         self.undivided.insert(region, Undivided { until, failed: failed + 1 });
@@ -360,7 +365,12 @@ impl Agent {
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
             }
             Ok(None) => {}
-            Err(why) => tracing::warn!(%region, ?wish, why, "the master wishes what cannot be"),
+            Err(why) => {
+                tracing::warn!(%region, ?wish, why, "the master wishes what cannot be");
+                if let (Shift::Split { .. }, Some(timing)) = (&wish, self.options.balance) {
+                    self.balancing.stays_whole(now, &timing, region);
+                }
+            }
         }
     }
 

@@ -35,11 +35,10 @@ pub(super) struct ScanWork {
     bytes: usize,
     /// The regions that each page is merged from; none where an operation finds its region by its bound.
     regions: Vec<RegionId>,
-    /// Operations of this page that were submitted, and what they were answered.
+    /// Operations of this page that were submitted, those that were answered, and what came of these.
     submitted: usize,
-    parts: Vec<Page>,
-    /// Bytes of keys and values in those.
-    held: usize,
+    answered: usize,
+    page: Option<Page>,
 }
 
 /// What the reply looks like.
@@ -101,22 +100,24 @@ impl ScanWork {
     }
 
     pub(super) fn answered(&mut self, result: OpResult, context: &mut Context) -> Option<Reply> {
-        match result {
-            OpResult::Entries { entries, resume } => self.parts.push(Page { entries, resume }),
+        let part = match result {
+            OpResult::Entries { entries, resume } => Page { entries, resume },
             other => return Some(unexpected(&other)),
-        }
-        if self.parts.len() < self.regions.len().max(1) {
-            let bytes_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len();
-            let part = self.parts.last().expect("it was just added");
-            self.held += part.entries.iter().map(bytes_of).sum::<usize>();
-            return (self.held > MAX_REPLY_BYTES).then(too_long);
-        }
-        (self.submitted, self.held) = (0, 0);
-        let mut parts = std::mem::take(&mut self.parts);
-        let Page { entries, resume } = match &self.regions[..] {
-            [] => parts.pop().expect("one operation, one answer"),
-            _ => merge::page(parts, self.limit() as usize, self.reverse),
         };
+        self.answered += 1;
+        // Of several regions no more is held than a page has.
+        let page = match std::mem::take(&mut self.page) {
+            None => part,
+            Some(page) => merge::page(vec![page, part], self.limit() as usize, self.reverse),
+        };
+        if self.answered < self.regions.len().max(1) {
+            let bytes_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len();
+            let held = page.entries.iter().map(bytes_of).sum::<usize>();
+            self.page = Some(page);
+            return (held > MAX_REPLY_BYTES).then(too_long);
+        }
+        (self.submitted, self.answered) = (0, 0);
+        let Page { entries, resume } = page;
         self.remaining = self.remaining.saturating_sub(entries.len() as u64);
         for (key, value) in entries {
             if self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, &key)) {
@@ -196,8 +197,8 @@ fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
         bytes: 0,
         regions: Vec::new(),
         submitted: 0,
-        parts: Vec::new(),
-        held: 0,
+        answered: 0,
+        page: None,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::rings::{Ask, Door};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::merge::Page;
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, Reply, Request};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, ReadResult, Reply, Request};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
@@ -269,14 +269,22 @@ impl Session {
         let at = (request - self.first_request) as usize;
         let pending = self.requests[at].as_mut().expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
+        // Where the scans of a request have too much for one answer, the last of them go on with the next.
+        let cut = |entries, resume| {
+            let mut page = Page { entries, resume };
+            page.cut(room.saturating_sub(pending.bytes + BOUND_BYTES), ENTRY_OVERHEAD_BYTES, is_reverse);
+            let Page { entries, resume } = page;
+            let overhead = entries.len() * ENTRY_OVERHEAD_BYTES + resume.as_ref().map_or(0, Bytes::len);
+            (overhead, entries, resume)
+        };
         let (overhead, result) = match result {
-            // Where the scans of a request have too much for one answer, the last of them go on with the next.
             OpResult::Entries { entries, resume } => {
-                let mut page = Page { entries, resume };
-                page.cut(room.saturating_sub(pending.bytes + BOUND_BYTES), ENTRY_OVERHEAD_BYTES, is_reverse);
-                let Page { entries, resume } = page;
-                let overhead = entries.len() * ENTRY_OVERHEAD_BYTES + resume.as_ref().map_or(0, Bytes::len);
+                let (overhead, entries, resume) = cut(entries, resume);
                 (overhead, OpResult::Entries { entries, resume })
+            }
+            OpResult::Stale { age_ms, lsn, result: ReadResult::Entries { entries, resume } } => {
+                let (overhead, entries, resume) = cut(entries, resume);
+                (overhead, OpResult::Stale { age_ms, lsn, result: ReadResult::Entries { entries, resume } })
             }
             result => (0, result),
         };

@@ -157,10 +157,7 @@ impl Serving {
         self.counters.divisions_failed += 1;
         let Division { tried, is_choosing, begun, promised, .. } = self.division;
         self.division = Division { tried, is_choosing, failed: Some(why), ..Division::default() };
-        self.move_on(now);
-        if begun.is_some() {
-            self.rest_for(now, promised);
-        }
+        self.stay_undivided(now, if begun.is_some() { promised } else { Nanos::ZERO });
     }
 
     /// It comes to rest for that, or has.

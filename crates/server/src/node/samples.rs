@@ -55,7 +55,7 @@ impl Samples {
     }
 
     /// A key with about half of the latest operations below it, and the others from it on; `None`: too few are known, or too many
-    /// are on one key.
+    /// are on one key, or keys ascend or descend with time, so that one half would soon have nothing to do.
     pub(super) fn middle(&self) -> Option<Bytes> {
         if self.keys.len() < KEYS {
             return None;
@@ -64,8 +64,13 @@ impl Samples {
         keys.sort_unstable();
         let below = |key: &Bytes| keys.partition_point(|other| *other < key);
         let middle = keys.iter().copied().min_by_key(|key| below(key).abs_diff(KEYS / 2))?;
-        let (left, right) = (below(middle), KEYS - below(middle));
-        (left.min(right) >= KEYS / LEAST_PART).then(|| middle.clone())
+        let divides = |keys: &[Bytes]| {
+            let left = keys.iter().filter(|key| *key < middle).count();
+            left.min(keys.len() - left) >= keys.len() / LEAST_PART
+        };
+        // The oldest one is where the next goes.
+        let by_age = [&self.keys[self.next..], &self.keys[..self.next]].concat();
+        by_age.chunks(KEYS / 2).all(divides).then(|| middle.clone())
     }
 }
 

@@ -41,10 +41,22 @@ fn one_key_cannot_be_divided() {
 }
 
 #[test]
+fn keys_that_go_with_time_are_not_divided() {
+    for descends in [false, true] {
+        let mut samples = Samples::new(RegionId(1));
+        for number in 0..20_000 {
+            let number = if descends { 20_000 - number } else { number };
+            note(&mut samples, format!("k{number:06}"));
+            assert_eq!(samples.middle(), None, "{number}");
+        }
+    }
+}
+
+#[test]
 fn long_keys_are_cut() {
     let mut samples = Samples::new(RegionId(1));
     for number in 0..10_000 {
-        note(&mut samples, format!("{:03}{}", number % 997, "x".repeat(200)));
+        note(&mut samples, format!("{:03}{}", number * 389 % 997, "x".repeat(200)));
     }
     assert!(samples.keys.iter().all(|key| key.len() == MOST_BYTES));
     assert!(samples.middle().is_some());

@@ -22,7 +22,9 @@
 //!   at an instant that it read from its clock after it heard h.
 //! - What is attested is about the keys of one configuration. It counts for keys that belong to the region by the same one, since
 //!   others may be another region's by now.
-//! - It counts in the session in which it was heard, while the copy is in sync: the records up to c are the same on both.
+//! - It counts in the session in which it was heard, while the copy is in sync and the configuration is of that session's term: the
+//!   records up to c are the same on both.
+//! - What is read is the state at exactly c: a later one may lack what a division gave to another region.
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
 use super::decide::{Decision, decide};
@@ -34,7 +36,7 @@ use super::slot::Slot;
 use super::{Context, Node};
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Reach, Region, Snapshot};
-use leeward_format::cluster::Reads;
+use leeward_format::cluster::{GroupConfig, Reads};
 use leeward_format::control::Attested;
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, Lsn, ServerId};
@@ -75,10 +77,11 @@ impl Attestations {
         self.known.push_back(attestation);
     }
 
-    /// The newest one, for the keys of a configuration, of which a copy has all that has taken the records up to `applied`.
+    /// The newest one, of which a copy has all that has taken the records up to `applied`; `None` once others were for the keys of
+    /// another configuration than that of `epoch`: what is the region's may have been another one's to change since.
     fn newest(&self, office: Office, epoch: Epoch, applied: Lsn) -> Option<Attestation> {
-        let counts = |known: &&Attestation| known.epoch == epoch && known.lsn <= applied;
-        self.known.iter().rev().find(counts).copied().filter(|_| self.office == Some(office))
+        let mut latest = self.known.iter().rev().take_while(|known| known.epoch == epoch);
+        latest.find(|known| known.lsn <= applied).copied().filter(|_| self.office == Some(office))
     }
 }
 
@@ -156,13 +159,17 @@ impl Node {
             return self.route(now, unrouted, way);
         };
         let slot = self.slots.get(&config.region);
-        let Some((copy, known)) = slot.and_then(|slot| slot.readable(config.epoch)) else {
+        let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
             return self.route(now, unrouted, way);
         };
         if age_ms(now, known.heard) > u64::from(at_most_ms) {
             return self.route(now, unrouted, way);
         }
         let snapshot = copy.snapshot(known.lsn, self.context.wall.now());
+        if snapshot.lsn() != known.lsn {
+            // What was merged since may be a trim, which deletes what another region has by now.
+            return self.route(now, unrouted, way);
+        }
         let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
         let bounds = key_bounds(&config, partition);
         match in_memory(&snapshot, &read.unrouted.op) {
@@ -216,10 +223,12 @@ impl Slot {
         }
     }
 
-    /// The copy that can be read, for keys of the configuration of `epoch`, and what is known of it.
-    fn readable(&self, epoch: Epoch) -> Option<(Arc<Region>, Attestation)> {
+    /// The copy that can be read, for keys of this configuration, and what is known of it.
+    fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, Attestation)> {
         let copy = self.reading.as_ref().filter(|_| self.backup.is_in_sync())?;
-        let known = self.attested.newest(self.backup.office()?, epoch, copy.last_lsn())?;
+        // Of another term of the same primary the copy may have other records.
+        let office = self.backup.office().filter(|office| office.term == config.term)?;
+        let known = self.attested.newest(office, config.epoch, copy.last_lsn())?;
         Some((copy.clone(), known))
     }
 }

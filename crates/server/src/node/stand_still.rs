@@ -63,11 +63,14 @@ pub(super) struct StandStill {
     pub(super) stage: Stage,
     /// That failed, since one did not.
     attempts: u32,
+    /// It rests since it could not be divided: that keeps no office from being handed over.
+    is_for_division: bool,
 }
 
 impl StandStill {
     /// No attempt was made yet.
-    pub(super) const NEVER: StandStill = StandStill { stage: Stage::Moving { rest_until: Nanos::ZERO }, attempts: 0 };
+    pub(super) const NEVER: StandStill =
+        StandStill { stage: Stage::Moving { rest_until: Nanos::ZERO }, attempts: 0, is_for_division: false };
 }
 
 /// What upkeep may merge.
@@ -126,11 +129,14 @@ impl Serving {
         let rest = Nanos(FIRST_REST.0 << attempts.min(MAX_REST_DOUBLINGS));
         // Regions that fail together are kept apart.
         let apart = Nanos::from_millis(u64::from(self.id.0 % 16) * 20);
-        self.still = StandStill { stage: Stage::Moving { rest_until: now + rest + apart }, attempts: attempts + 1 };
+        let stage = Stage::Moving { rest_until: now + rest + apart };
+        self.still = StandStill { stage, attempts: attempts + 1, is_for_division: false };
     }
 
-    /// What it rests for after an attempt that failed is longer than `least`.
-    pub(super) fn rest_for(&mut self, now: Nanos, least: Nanos) {
+    /// [`Serving::move_on`], for at least so long, after an attempt to divide it.
+    pub(super) fn stay_undivided(&mut self, now: Nanos, least: Nanos) {
+        self.move_on(now);
+        self.still.is_for_division = true;
         if let Stage::Moving { rest_until } = &mut self.still.stage {
             *rest_until = (*rest_until).max(now + least);
         }
@@ -169,6 +175,9 @@ impl Serving {
         loop {
             self.still.stage = match (self.still.stage, aim) {
                 (Stage::Moving { rest_until }, Some(_)) if now >= rest_until => Stage::Priming { since: now },
+                (Stage::Moving { .. }, Some(Aim::HandOver(_))) if self.still.is_for_division => {
+                    Stage::Priming { since: now }
+                }
                 (Stage::Moving { .. }, _) => return false,
                 (_, None) => {
                     // The group changed, or is about to: that was no attempt.
