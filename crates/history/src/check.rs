@@ -11,6 +11,9 @@
 //! been called. And a state is as good as any that differs from it only in having used more of them. So outcomes that nobody
 //! knows cost next to nothing, as long as values differ.
 //!
+//! **Operations that changed nothing**, as reads, take effect as soon as they can: in any order that explains the answers such a one may
+//! be moved forward to where its answer is right, and nothing else notices.
+//!
 //! **Values that one operation puts** are gone for good once they are overwritten. So nothing overwrites one while an operation
 //! that found it has not taken effect, which leaves little to search where most answers name a value.
 
@@ -182,6 +185,13 @@ impl History {
     fn expand(&self, state: &State, next: &mut Vec<State>) {
         let place = &state.place;
         let (ready, first_answer) = self.ready(place);
+        let is_due = |index: &usize| {
+            let action = self.must[*index].action;
+            changes_nothing(action) && action.apply(place.value).is_some() && place.permits(action)
+        };
+        if let Some(index) = ready.iter().copied().find(is_due) {
+            return next.push(state.with_answered(index, place.value));
+        }
         let mut tried: Vec<Class> = Vec::new();
         for (index, May { operation, class }) in self.may.iter().enumerate() {
             if operation.called > first_answer {
@@ -238,6 +248,17 @@ impl History {
         let mays = self.may.iter().map(|may| may.operation);
         let mut mays = mays.take_while(|operation| operation.called <= first_answer).map(|operation| operation.action);
         musts.into_iter().any(|action| needs(action, before, after)) || mays.any(|action| needs(action, before, after))
+    }
+}
+
+/// What was answered says that the operation has left everything as it was.
+fn changes_nothing(action: Action) -> bool {
+    match action {
+        Action::Read(_) | Action::Delete(Some(false)) | Action::Take(Some(None)) => true,
+        Action::WriteIfAbsent(_, done) | Action::WriteIfPresent(_, done) | Action::WriteIfValue(_, _, done) => {
+            done == Some(false)
+        }
+        _ => false,
     }
 }
 

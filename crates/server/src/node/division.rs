@@ -39,6 +39,11 @@ use std::sync::Arc;
 /// How long the child may take until it is in sync everywhere, while the parent stands still.
 const BIRTH_PATIENCE: Nanos = Nanos::from_secs(1);
 
+/// An attempt that ends early is no fault. With the bug that makes it one, the first always does.
+fn birth_patience(is_first: bool) -> Nanos {
+    if is_first && planted(Bug::ReuseTerm) { Nanos::from_millis(6) } else { BIRTH_PATIENCE }
+}
+
 /// How much later than a lease after an attempt has failed the last promise to the child ends: its end is looked for every tick.
 const PROMISES_END: Nanos = Nanos::from_millis(100);
 
@@ -157,7 +162,8 @@ impl Serving {
         self.counters.divisions_failed += 1;
         let Division { tried, is_choosing, begun, promised, .. } = self.division;
         self.division = Division { tried, is_choosing, failed: Some(why), ..Division::default() };
-        self.stay_undivided(now, if begun.is_some() { promised } else { Nanos::ZERO });
+        let least = if begun.is_some() && !planted(Bug::ReuseTerm) { promised } else { Nanos::ZERO };
+        self.stay_undivided(now, least);
     }
 
     /// It comes to rest for that, or has.
@@ -313,7 +319,9 @@ impl Node {
             }
             None => Err("the plan was cancelled".into()),
             Some((_, Some(why))) => Err(why.to_owned()),
-            Some((child, None)) if now - since > BIRTH_PATIENCE => Err(self.who_is_late(child)),
+            Some((child, None)) if now - since > birth_patience(serving.still.is_first()) => {
+                Err(self.who_is_late(child))
+            }
             Some((child, None)) => Ok(child),
         };
         let serving = self.slots.get_mut(&parent).and_then(Slot::serving).expect("just seen");

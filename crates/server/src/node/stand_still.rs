@@ -71,6 +71,11 @@ impl StandStill {
     /// No attempt was made yet.
     pub(super) const NEVER: StandStill =
         StandStill { stage: Stage::Moving { rest_until: Nanos::ZERO }, attempts: 0, is_for_division: false };
+
+    /// No attempt has failed since one did not.
+    pub(super) fn is_first(self) -> bool {
+        self.attempts == 0
+    }
 }
 
 /// What upkeep may merge.
