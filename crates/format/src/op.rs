@@ -333,9 +333,8 @@ pub enum Op {
         /// What is read.
         read: Read,
     },
-    /// An operation on a range of keys, for the region with this number, whichever keys it has. Of a table that is partitioned by
-    /// hash there is no other way, and what is answered is about the region's part of the range alone: it never says to go on in
-    /// another region.
+    /// An operation on a range of keys, for the region with this number: the only way where keys are partitioned by hash. What is
+    /// answered is about the region's part of the range alone, and never says to go on in another one.
     In {
         /// The region.
         region: RegionId,
