@@ -92,7 +92,7 @@ fn what_is_scattered_by_hash_is_scanned_in_order() {
     let scan = || RangeOp::Scan { start: "".into(), end: None, reverse: false, limit: 1_000, keys_only: true };
     let mut found = Vec::new();
     for region in &regions {
-        let answer = identity::ask(&native, scan().within(*region));
+        let answer = identity::ask_in(&native, "hashed", scan().within(*region));
         let OpResult::Entries { entries, resume: None } = answer else { panic!("{answer:?}") };
         assert!(entries.len() > 40, "region {region} has {}", entries.len());
         found.extend(entries.into_iter().map(|(key, _)| String::from_utf8_lossy(&key).into_owned()));
