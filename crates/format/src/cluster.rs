@@ -140,7 +140,7 @@ pub struct GroupConfig {
     pub region: RegionId,
     /// Its table.
     pub table: String,
-    /// First key, or first [token](Partition::Hash), inclusive; empty for the first region.
+    /// First key, or first [token](crate::partition::Partition::Hash), inclusive; empty for the first region.
     pub start: Bytes,
     /// Key, or token, after the last; `None` for the last region.
     pub end: Option<Bytes>,
@@ -284,7 +284,7 @@ impl GroupConfig {
     pub fn settled(&self) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), former: Vec::new(), must_hear: 0, ..self.clone() }
     }
-    /// Whether the region holds what lies at this [place](Partition::place).
+    /// Whether the region holds what lies at this [place](crate::partition::Partition::place).
     pub fn contains(&self, place: &[u8]) -> bool {
         place >= &self.start[..] && self.end.as_ref().is_none_or(|end| place < &end[..])
     }
