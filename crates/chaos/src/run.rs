@@ -214,12 +214,15 @@ impl Run<'_> {
         let begun = Instant::now();
         self.pass(WARM_UP, report)?;
         while begun.elapsed() < self.options.lasts {
-            let Round { faults, lasts, quiet } = schedule.next_round();
+            let Round { faults, between, lasts, quiet } = schedule.next_round();
             let from = shared.now();
             let mut what = Vec::new();
-            for fault in &faults {
+            for (number, fault) in faults.iter().enumerate() {
+                if number > 0 {
+                    self.pass(between, report)?;
+                }
                 let struck = faults::strike(&mut self.cluster, *fault)?;
-                eprintln!("{:8.1} s  {}: {struck}", seconds(from), fault.kind);
+                eprintln!("{:8.1} s  {}: {struck}", seconds(shared.now()), fault.kind);
                 what.push(format!("{}: {struck}", fault.kind));
             }
             self.pass(lasts, report)?;

@@ -24,11 +24,13 @@ pub(crate) struct Fault {
     pub(crate) dice: u64,
 }
 
-/// What strikes at once.
+/// What strikes before all is healed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
-    /// From striking to healing.
+    /// From the first of two to the second: what is weak already is struck while it is at work.
+    pub(crate) between: Duration,
+    /// From the last of them to healing.
     pub(crate) lasts: Duration,
     /// From when all is well again to the next round.
     pub(crate) quiet: Duration,
@@ -60,11 +62,19 @@ impl Schedule {
         {
             faults.extend(self.fault(|kind| kind.class() != class));
         }
+        if let [first, second] = &mut faults[..]
+            && self.rng.one_in(2)
+        {
+            second.target = first.target;
+        }
+        let is_together = faults.len() == 1 || self.rng.one_in(3);
+        let between = if is_together { 0 } else { self.rng.between(100, 4_000) };
         let is_short = self.rng.one_in(3);
         let lasts = if is_short { self.rng.between(300, 2_000) } else { self.rng.between(2_500, 7_000) };
         let least = faults.iter().map(|fault| least_ms(fault.kind)).max().unwrap_or_default();
         let quiet = self.rng.between(300, 1_500);
-        Round { faults, lasts: Duration::from_millis(lasts.max(least)), quiet: Duration::from_millis(quiet) }
+        let [between, lasts, quiet] = [between, lasts.max(least), quiet].map(Duration::from_millis);
+        Round { faults, between, lasts, quiet }
     }
 
     /// A fault of the next kind of the deck that is `wanted`.

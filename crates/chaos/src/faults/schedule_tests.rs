@@ -21,6 +21,7 @@ fn every_kind_strikes_before_any_strikes_three_times() {
         while !FaultKind::ALL.iter().all(|kind| struck.contains(kind)) {
             let round = schedule.next_round();
             assert!((1..=2).contains(&round.faults.len()));
+            assert!(round.faults.len() == 2 || round.between.is_zero());
             let classes: Vec<Class> = round.faults.iter().map(|fault| fault.kind.class()).collect();
             assert!(classes.len() == 1 || classes[0] != classes[1], "{round:?}");
             struck.extend(round.faults.iter().map(|fault| fault.kind));

@@ -3,12 +3,12 @@
 
 use super::{Replica, refuse_damage};
 use crate::error::{Error, Result};
-use crate::log::{Ends, Overlays, find_prefix};
+use crate::log::{Ends, Overlays, Prefix, find_prefix};
 use crate::region::{Region, cut, recover};
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
-use leeward_format::{Epoch, Lsn, SegmentId};
+use leeward_format::{Epoch, Lsn, RegionId, SegmentId};
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
@@ -22,6 +22,13 @@ struct Extended {
     overlays: Overlays,
     /// Segments that the volume does not know of.
     added: Vec<(SegmentId, Arc<Segment>)>,
+}
+
+/// Tells whoever has to find out later what came of a dead primary's last writes.
+fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
+    let buffers: Vec<_> = overlays.keys().map(|id| (id.0, ends.get(id).map_or(0, |end| end.bytes))).collect();
+    let (last, (_, stopped)) = (prefix.last, &prefix.stopped);
+    tracing::info!(%region, %last, ?buffers, stopped, "what was mirrored is taken over");
 }
 
 impl Replica {
@@ -43,6 +50,7 @@ impl Replica {
     fn adopt(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
         let mut extended = self.extend(buffers)?;
         let (prefix, ends) = find_prefix(&self.volume, &extended.state, &extended.overlays)?;
+        say(extended.state.region, &extended.overlays, &prefix, &ends);
         if let Err(error) = refuse_damage(&self.volume, &extended.state, &prefix) {
             tracing::warn!(region = %extended.state.region, %error, "this copy is damaged");
             self.position = NOWHERE;
@@ -77,6 +85,7 @@ impl Replica {
         }
         let recovered = recover(&self.volume, &state, &overlays)?;
         refuse_damage(&self.volume, &state, &recovered.prefix)?;
+        say(state.region, &overlays, &recovered.prefix, &recovered.ends);
         self.write(&overlays, &state, &recovered.ends)?;
         let region = Region::open(self.volume, self.owner, state, term, (&added, recovered))?;
         self.parent.into_iter().for_each(|parent| region.set_parent(parent));
@@ -95,9 +104,12 @@ impl Replica {
         let (overlays, added) = (Overlays::new(), Vec::new());
         let mut extended = Extended { state: self.state()?, overlays, added };
         for buffer in buffers {
-            if let Some(header) = self.is_adoptable(&extended.state, &buffer) {
-                self.enter(&mut extended, &header)?;
-                extended.overlays.insert(header.id, buffer);
+            match self.adoptable(&extended.state, &buffer) {
+                Ok(header) => {
+                    self.enter(&mut extended, &header)?;
+                    extended.overlays.insert(header.id, buffer);
+                }
+                Err(why) => tracing::info!(region = %self.region(), why, "a mirror buffer is passed over"),
             }
         }
         Ok(extended)
@@ -113,12 +125,20 @@ impl Replica {
         Ok(())
     }
 
-    /// The header of a buffer that may go on from what is here.
-    fn is_adoptable(&self, state: &RegionState, buffer: &[u8]) -> Option<LogHeader> {
-        let header = LogHeader::decode(buffer).ok()?;
-        let is_open = state.segments.get(&header.id).is_none_or(|segment| segment.bytes.is_none());
-        let is_ours = header.region == state.region && header.id.term() == state.term;
-        (is_ours && is_open && buffer.len() <= self.volume.segment_bytes()).then_some(header)
+    /// The header of a buffer that may go on from what is here; or why it does not.
+    fn adoptable(&self, state: &RegionState, buffer: &[u8]) -> std::result::Result<LogHeader, String> {
+        let header = LogHeader::decode(buffer).map_err(|error| error.to_string())?;
+        let (id, term) = (header.id, state.term);
+        if header.region != state.region || id.term() != term {
+            return Err(format!("segment {id} of region {}, where the copy is of term {term}", header.region));
+        }
+        if state.segments.get(&id).is_some_and(|segment| segment.bytes.is_some()) {
+            return Err(format!("segment {id} is complete already"));
+        }
+        if buffer.len() > self.volume.segment_bytes() {
+            return Err(format!("segment {id} of {} bytes", buffer.len()));
+        }
+        Ok(header)
     }
 
     /// Makes sure that the buffer's segment has a place here.

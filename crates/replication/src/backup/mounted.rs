@@ -274,8 +274,12 @@ impl Mounted {
                 Some((id, tail)) => replica.read_tail(*id, &mut content[..tail.saved])?,
                 None => true,
             };
-            if is_whole {
-                contents.push(content);
+            match is_whole {
+                true => contents.push(content),
+                // An earlier attempt to join has adopted it.
+                false => {
+                    tracing::info!(region = %replica.region(), which, "a mirror buffer is part of the copy already")
+                }
             }
         }
         Ok(contents)
