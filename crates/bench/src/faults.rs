@@ -6,6 +6,7 @@
 //! Call it from any thread.
 
 use crate::figures::number;
+use crate::json::write_json;
 use crate::keys::Mix;
 use crate::machine::Machine;
 use crate::replication::plan::{Setup, variant};
@@ -17,7 +18,6 @@ use leeward_format::packed::Codec;
 use leeward_format::table::TableChange;
 use serde::Serialize;
 use std::fmt::{self, Write};
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -113,11 +113,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     }
     let machine = Machine::here();
     print!("{}", table(&machine, &runs, &left_out));
-    if let Some(path) = &options.json {
-        let json = Json { machine: &machine, runs: &runs, left_out: &left_out };
-        let text = serde_json::to_string_pretty(&json)? + "\n";
-        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
+    write_json(options.json.as_deref(), &Json { machine: &machine, runs: &runs, left_out: &left_out })?;
     Ok(runs.iter().all(Outcome::is_clean))
 }
 

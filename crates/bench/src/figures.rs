@@ -12,6 +12,11 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
+/// How it is said whether a target is met.
+pub(crate) fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "MISSED" }
+}
+
 /// Three significant digits.
 pub fn number(value: f64) -> String {
     match value {

@@ -1,15 +1,120 @@
 //! A cluster under a load that goes on until something else has ended: YCSB A on records that were loaded before. Call it from any
 //! thread; it starts its own and joins them before it answers.
 
+use crate::figures::verdict;
+use crate::keys::Mix;
 use crate::ledger::Ledger;
 use crate::records::Records;
-use crate::replication::Failure;
+use crate::replication::{Clusters, Failure, Link, Started, Wanted};
 use crate::worker::{Measured, Shared, Worker};
 use crate::ycsb::{self, Workload};
 use leeward_client::ClientError;
+use leeward_format::cluster::TableOptions;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
+
+/// The load, and what is asked of a run beside it.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Records that are loaded first.
+    pub records: u64,
+    /// Sizes of the pairs.
+    pub mix: Mix,
+    /// Client threads.
+    pub threads: usize,
+    /// Operations that each keeps under way.
+    pub depth: usize,
+    /// Memory of a node, in bytes.
+    pub memory_bytes: u64,
+    /// Results as JSON.
+    pub json: Option<PathBuf>,
+}
+
+impl Load {
+    /// Starts three nodes, and `late` more that come later, for a table of so many regions with three replicas, of which two must
+    /// have a write; answers them, and what puts them under the load.
+    pub(crate) fn start(
+        &self,
+        clusters: &mut dyn Clusters,
+        regions: u32,
+        late: u32,
+    ) -> Result<(Started, ycsb::Options), Failure> {
+        let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
+        let memory_bytes = self.memory_bytes;
+        let started = clusters.start(Wanted { table, link: Link::Shm, regions, late, memory_bytes })?;
+        let load = ycsb::Options {
+            seeds: started.seeds.clone(),
+            mix: self.mix,
+            records: self.records,
+            ops: 0,
+            threads: self.threads,
+            depth: self.depth,
+            ..ycsb::Options::default()
+        };
+        Ok((started, load))
+    }
+}
+
+/// What became of the clients' requests.
+#[derive(Clone, Debug, Serialize)]
+pub struct Requests {
+    /// Operations of the clients.
+    pub ops: u64,
+    /// Of them, those that failed.
+    pub failed: u64,
+    /// Reads that did not find what must be there.
+    pub misses: u64,
+    /// The first failure.
+    pub first_error: Option<String>,
+}
+
+impl Requests {
+    pub(crate) fn of(measured: &Measured) -> Requests {
+        let Measured { ops, errors, misses, first_error, .. } = measured;
+        Requests { ops: *ops, failed: *errors, misses: *misses, first_error: first_error.clone() }
+    }
+
+    /// No request failed, and nothing was missed.
+    pub fn is_lossless(&self) -> bool {
+        (self.failed, self.misses) == (0, 0)
+    }
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Requests { ops, failed, misses, first_error } = self;
+        let verdict = verdict(self.is_lossless());
+        writeln!(f, "failed requests: {failed} of {ops}, {misses} misses (should be 0: {verdict})")?;
+        first_error.iter().try_for_each(|error| writeln!(f, "the first failure: {error}"))
+    }
+}
+
+/// What succeeds from some instant on.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'a> {
+    succeeded: &'a AtomicU64,
+    begun: Instant,
+    before: u64,
+}
+
+impl<'a> Stretch<'a> {
+    /// It begins now.
+    pub(crate) fn begin(shared: &'a Shared<'_>) -> Stretch<'a> {
+        let succeeded = &shared.succeeded;
+        Stretch { succeeded, begun: Instant::now(), before: succeeded.load(Ordering::Relaxed) }
+    }
+
+    /// Seconds until now, and operations a second in them.
+    pub(crate) fn end(self) -> (f64, f64) {
+        let done = self.succeeded.load(Ordering::Relaxed) - self.before;
+        let seconds = self.begun.elapsed().as_secs_f64();
+        (seconds, done as f64 / seconds)
+    }
+}
 
 /// Loads the records that `load` says, then has its workers run until `run` has ended; answers what that does, and what the workers
 /// have measured.

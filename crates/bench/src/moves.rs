@@ -4,21 +4,19 @@
 //! Three nodes run from the start. Two more are started, and get their share by themselves; then both are asked to leave, and are
 //! stopped once they have nothing left. Call it from any thread; it starts its own and joins them before it answers.
 
-use crate::keys::Mix;
-use crate::loaded::while_loaded;
-use crate::replication::{Clusters, Failure, Link, NODES, Started, Wanted};
+use crate::figures::verdict;
+use crate::json::write_json;
+use crate::loaded::{Load, Requests, Stretch, while_loaded};
+use crate::replication::{Clusters, Failure, NODES, Started};
 use crate::spread::Spread;
 use crate::status::{NodeStatus, fetch_status};
 use crate::worker::{Measured, Shared};
-use crate::ycsb::{self, client_options};
+use crate::ycsb::client_options;
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;
-use leeward_format::cluster::{Intent, TableOptions};
+use leeward_format::cluster::Intent;
 use serde::Serialize;
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,20 +44,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Regions of the table.
     pub regions: u32,
-    /// Records that are loaded first.
-    pub records: u64,
-    /// Sizes of the pairs.
-    pub mix: Mix,
-    /// Client threads.
-    pub threads: usize,
-    /// Operations that each keeps under way.
-    pub depth: usize,
+    /// The load.
+    pub load: Load,
     /// Time for which nothing is moved before each move, and after the last.
     pub rest: Duration,
-    /// Memory of a node, in bytes.
-    pub memory_bytes: u64,
-    /// Results as JSON.
-    pub json: Option<PathBuf>,
 }
 
 /// One part of the run.
@@ -82,14 +70,9 @@ pub struct Stage {
 pub struct Moves {
     /// The parts, in order: each move comes after a rest.
     pub stages: Vec<Stage>,
-    /// Operations of the clients.
-    pub ops: u64,
-    /// Of them, those that failed.
-    pub failed: u64,
-    /// Reads that did not find what must be there.
-    pub misses: u64,
-    /// The first failure.
-    pub first_error: Option<String>,
+    /// What became of the clients' requests.
+    #[serde(flatten)]
+    pub requests: Requests,
     /// Throughput during the move that cost most, as a part of that before it.
     pub least_throughput: f64,
 }
@@ -98,14 +81,7 @@ impl Moves {
     fn of(stages: Vec<Stage>, measured: &Measured) -> Moves {
         let pairs = stages.windows(2).filter(|pair| pair[0].name == REST && pair[1].name != REST);
         let parts = pairs.map(|pair| pair[1].ops_per_second / pair[0].ops_per_second.max(1.0));
-        Moves {
-            least_throughput: parts.fold(f64::INFINITY, f64::min),
-            stages,
-            ops: measured.ops,
-            failed: measured.errors,
-            misses: measured.misses,
-            first_error: measured.first_error.clone(),
-        }
+        Moves { least_throughput: parts.fold(f64::INFINITY, f64::min), stages, requests: Requests::of(measured) }
     }
 
     fn widest(&self) -> f64 {
@@ -114,7 +90,7 @@ impl Moves {
 
     /// Whether it is as it should be.
     pub fn is_met(&self) -> bool {
-        (self.failed, self.misses) == (0, 0) && self.least_throughput >= LEAST_THROUGHPUT && self.widest() <= WIDEST
+        self.requests.is_lossless() && self.least_throughput >= LEAST_THROUGHPUT && self.widest() <= WIDEST
     }
 }
 
@@ -131,13 +107,8 @@ impl fmt::Display for Moves {
             let spread = 100.0 * widest_spread;
             writeln!(f, "| {name} | {seconds:.1} | {ops_per_second:.0} | {spread:.1} % | {least} to {most} |")?;
         }
-        let verdict = |is_met: bool| if is_met { "met" } else { "MISSED" };
-        let Moves { ops, failed, misses, least_throughput, .. } = self;
-        let is_lossless = (*failed, *misses) == (0, 0);
-        writeln!(f, "failed requests: {failed} of {ops}, {misses} misses (should be 0: {})", verdict(is_lossless))?;
-        if let Some(error) = &self.first_error {
-            writeln!(f, "the first failure: {error}")?;
-        }
+        let Moves { requests, least_throughput, .. } = self;
+        write!(f, "{requests}")?;
         writeln!(
             f,
             "throughput during a move / before: {least_throughput:.2} (should be at least {LEAST_THROUGHPUT}: {})",
@@ -159,18 +130,7 @@ impl fmt::Display for Moves {
 /// # Errors
 /// A cluster that does not start, a file that cannot be written, or a move that does not come to an end.
 pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
-    let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
-    let Options { regions, memory_bytes, .. } = *options;
-    let started = clusters.start(Wanted { table, link: Link::Shm, regions, late: LATE, memory_bytes })?;
-    let load = ycsb::Options {
-        seeds: started.seeds.clone(),
-        mix: options.mix,
-        records: options.records,
-        ops: 0,
-        threads: options.threads,
-        depth: options.depth,
-        ..ycsb::Options::default()
-    };
+    let (started, load) = options.load.start(clusters, options.regions, LATE)?;
     let session = Session::connect(&load.seeds, client_options(&load))?;
     // The cluster outlives the load.
     let ((stages, _started), measured) = while_loaded(&load, |shared| {
@@ -179,10 +139,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     })?;
     let moves = Moves::of(stages, &measured);
     print!("{moves}");
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&serde_json::json!({ "moves": moves }))? + "\n";
-        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
+    write_json(options.load.json.as_deref(), &serde_json::json!({ "moves": moves }))?;
     Ok(moves.is_met())
 }
 
@@ -207,16 +164,16 @@ struct Field<'a> {
 impl Field<'_> {
     fn move_all(&mut self) -> Result<(), Failure> {
         self.rest(|server| !is_late(server))?;
-        let begun = self.begin();
+        let stretch = Stretch::begin(self.shared);
         for server in late() {
             self.started.cluster.restart(server)?;
         }
         let has_come =
             |spread: &Spread| late().all(|one| spread.shares.get(&ServerId(one)).is_some_and(|s| s.copies > 0));
         self.wait("two servers join", has_come)?;
-        self.end("two servers join", begun, |_| true)?;
+        self.end("two servers join", stretch, |_| true)?;
         self.rest(|_| true)?;
-        let begun = self.begin();
+        let stretch = Stretch::begin(self.shared);
         for server in late() {
             let leave = Op::Intend { server: ServerId(server), intent: Some(Intent::Leave) };
             let answers = self.session.execute(vec![leave])?;
@@ -227,7 +184,7 @@ impl Field<'_> {
         let has_gone =
             |spread: &Spread| late().all(|one| spread.shares.get(&ServerId(one)).is_none_or(|s| s.copies == 0));
         self.wait("they leave", has_gone)?;
-        self.end("they leave", begun, |server| !is_late(server))?;
+        self.end("they leave", stretch, |server| !is_late(server))?;
         for server in late() {
             self.started.cluster.kill(server)?;
         }
@@ -236,26 +193,21 @@ impl Field<'_> {
     }
 
     fn rest(&mut self, among: impl Fn(ServerId) -> bool) -> Result<(), Failure> {
-        let begun = self.begin();
+        let stretch = Stretch::begin(self.shared);
         thread::sleep(self.rest);
-        self.end(REST, begun, among)
-    }
-
-    fn begin(&self) -> (Instant, u64) {
-        (Instant::now(), self.shared.succeeded.load(Ordering::Relaxed))
+        self.end(REST, stretch, among)
     }
 
     fn end(
         &mut self,
         name: &'static str,
-        (begun, before): (Instant, u64),
+        stretch: Stretch<'_>,
         among: impl Fn(ServerId) -> bool,
     ) -> Result<(), Failure> {
-        let done = self.shared.succeeded.load(Ordering::Relaxed) - before;
-        let seconds = begun.elapsed().as_secs_f64();
+        let (seconds, ops_per_second) = stretch.end();
         let spread = self.spread()?;
         let (widest_spread, offices) = (spread.widest(&among), spread.offices(&among));
-        self.stages.push(Stage { name, seconds, ops_per_second: done as f64 / seconds, widest_spread, offices });
+        self.stages.push(Stage { name, seconds, ops_per_second, widest_spread, offices });
         Ok(())
     }
 

@@ -24,9 +24,9 @@ fn each_move_is_compared_with_the_rest_before_it() {
     assert!(text.contains("| two servers join | 10.0 | 900 | 4.0 % | 4 to 5 |"), "{text}");
     assert!(text.contains("failed requests: 0 of 70000, 0 misses (should be 0: met)"), "{text}");
     assert!(text.contains("before: 0.80 (should be at least 0.7: met)"), "{text}");
-    moves.failed = 1;
+    moves.requests.failed = 1;
     assert!(!moves.is_met());
-    (moves.failed, moves.least_throughput) = (0, 0.6);
+    (moves.requests.failed, moves.least_throughput) = (0, 0.6);
     assert!(!moves.is_met());
     (moves.least_throughput, moves.stages[1].widest_spread) = (0.8, 0.11);
     assert!(!moves.is_met() && moves.to_string().contains("11.0 % (should be at most 10 %: MISSED)"));

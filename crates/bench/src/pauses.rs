@@ -5,6 +5,8 @@
 //! answers around the event. Another keeps writes coming at a moderate rate. Where the primary is killed, an L0 is filled first,
 //! and the time counts from when the others are told that its session is over. Call it from any thread.
 
+use crate::figures::verdict;
+use crate::json::write_json;
 use crate::replication::{Clusters, Failure, Link, Started, Wanted};
 use crate::status::fetch_status;
 use bytes::Bytes;
@@ -14,7 +16,6 @@ use leeward_format::cluster::{RegionWish, TableOptions};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt::Write;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -163,10 +164,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
         measured.push(field.measure(kind, rounds)?);
     }
     print!("{}", table(&measured));
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&serde_json::json!({ "pauses": measured }))? + "\n";
-        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
+    write_json(options.json.as_deref(), &serde_json::json!({ "pauses": measured }))?;
     Ok(measured.iter().all(Pauses::is_met))
 }
 
@@ -175,7 +173,7 @@ fn table(measured: &[Pauses]) -> String {
         "| what happens | rounds | median, ms | 99 of 100 | worst | budget | | bytes to replay, at most |\n|---|---|---|---|---|---|---|---|\n"
             .to_owned();
     for one in measured {
-        let verdict = if one.is_met() { "met" } else { "MISSED" };
+        let verdict = verdict(one.is_met());
         writeln!(
             text,
             "| {} | {} | {:.1} | {:.1} | {:.1} | {:.0} | {verdict} | {} |",

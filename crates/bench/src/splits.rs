@@ -5,19 +5,15 @@
 //! has all of the load, then half of it, and so on. A thread beside the load writes one key of it over and over, each write after the
 //! answer to the last. Call it from any thread.
 
-use crate::keys::Mix;
-use crate::loaded::while_loaded;
+use crate::json::write_json;
+use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::pauses::{Probe, connect, keep_probing, settle};
-use crate::replication::{Clusters, Failure, Link, Started, Wanted};
-use crate::worker::{Measured, Shared};
-use crate::ycsb;
+use crate::replication::{Clusters, Failure, Started};
+use crate::worker::Shared;
 use leeward_client::{Op, OpResult, Session};
-use leeward_format::cluster::{RegionWish, TableOptions};
+use leeward_format::cluster::RegionWish;
 use serde::Serialize;
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,20 +33,10 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct Options {
     /// How often the region is divided.
     pub rounds: u32,
-    /// Records that are loaded first.
-    pub records: u64,
-    /// Sizes of the pairs.
-    pub mix: Mix,
-    /// Client threads.
-    pub threads: usize,
-    /// Operations that each keeps under way.
-    pub depth: usize,
+    /// The load.
+    pub load: Load,
     /// Time for which nothing is done before each division, and after the wake of the last.
     pub rest: Duration,
-    /// Memory of a node, in bytes.
-    pub memory_bytes: u64,
-    /// Results as JSON.
-    pub json: Option<PathBuf>,
 }
 
 /// One division. Rates are operations a second, of all clients but the one that writes one key.
@@ -75,26 +61,9 @@ pub struct Split {
 pub struct Splits {
     /// The divisions, in order.
     pub splits: Vec<Split>,
-    /// Operations of the clients.
-    pub ops: u64,
-    /// Of them, those that failed.
-    pub failed: u64,
-    /// Reads that did not find what must be there.
-    pub misses: u64,
-    /// The first failure.
-    pub first_error: Option<String>,
-}
-
-impl Splits {
-    fn of(splits: Vec<Split>, measured: &Measured) -> Splits {
-        let Measured { ops, errors, misses, first_error, .. } = measured;
-        Splits { splits, ops: *ops, failed: *errors, misses: *misses, first_error: first_error.clone() }
-    }
-
-    /// No request failed, and nothing was missed.
-    pub fn is_lossless(&self) -> bool {
-        (self.failed, self.misses) == (0, 0)
-    }
+    /// What became of the clients' requests.
+    #[serde(flatten)]
+    pub requests: Requests,
 }
 
 impl fmt::Display for Splits {
@@ -108,13 +77,7 @@ impl fmt::Display for Splits {
                 "| {number} | {seconds:.2} | {longest_pause_ms:.1} | {before:.0} | {during:.0} | {wake:.0} | {after:.0} |"
             )?;
         }
-        let verdict = if self.is_lossless() { "met" } else { "MISSED" };
-        writeln!(
-            f,
-            "failed requests: {} of {}, {} misses (should be 0: {verdict})",
-            self.failed, self.ops, self.misses
-        )?;
-        self.first_error.iter().try_for_each(|error| writeln!(f, "the first failure: {error}"))
+        write!(f, "{}", self.requests)
     }
 }
 
@@ -123,26 +86,12 @@ impl fmt::Display for Splits {
 /// # Errors
 /// A cluster that does not start, a file that cannot be written, or a region that is not divided.
 pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
-    let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
-    let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: options.memory_bytes };
-    let mut started = clusters.start(wanted)?;
-    let load = ycsb::Options {
-        seeds: started.seeds.clone(),
-        mix: options.mix,
-        records: options.records,
-        ops: 0,
-        threads: options.threads,
-        depth: options.depth,
-        ..ycsb::Options::default()
-    };
+    let (mut started, load) = options.load.start(clusters, 1, 0)?;
     let (splits, measured) = while_loaded(&load, |shared| divide_all(options, &mut started, shared))?;
-    let splits = Splits::of(splits, &measured);
+    let splits = Splits { splits, requests: Requests::of(&measured) };
     print!("{splits}");
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&splits)? + "\n";
-        fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
-    Ok(splits.is_lossless())
+    write_json(options.load.json.as_deref(), &splits)?;
+    Ok(splits.requests.is_lossless())
 }
 
 fn divide_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
@@ -203,10 +152,8 @@ impl Field<'_> {
 
     /// Operations a second while something is done.
     fn rate(&mut self, what: impl FnOnce(&mut Self) -> Result<(), Failure>) -> Result<f64, Failure> {
-        let succeeded = || self.shared.succeeded.load(Ordering::Relaxed);
-        let (begun, before) = (Instant::now(), succeeded());
+        let stretch = Stretch::begin(self.shared);
         what(self)?;
-        let done = self.shared.succeeded.load(Ordering::Relaxed) - before;
-        Ok(done as f64 / begun.elapsed().as_secs_f64())
+        Ok(stretch.end().1)
     }
 }

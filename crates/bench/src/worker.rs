@@ -9,7 +9,9 @@ use crate::report::new_histogram;
 use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, client_options};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use leeward_client::{ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic};
+use leeward_client::{
+    ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, ScanRange, Session, Ticket, Traffic,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -270,5 +272,5 @@ impl<'a> Worker<'a> {
 }
 
 fn scan(start: Bytes, limit: u32) -> Op {
-    Op::Scan { start, end: None, reverse: false, limit, keys_only: false }
+    Op::Scan(ScanRange { start, end: None, reverse: false, limit, keys_only: false })
 }

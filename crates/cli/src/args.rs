@@ -25,7 +25,7 @@ mod table;
 use consistency::ConsistencyArgs;
 pub(crate) use faults::FaultsArgs;
 pub(crate) use measures::{IdleArgs, RoutesArgs};
-pub(crate) use moves::{MovesArgs, SplitsArgs};
+pub(crate) use moves::{LoadArgs, MovesArgs, SplitsArgs};
 pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use pauses::PausesArgs;

@@ -8,9 +8,7 @@ use crate::replication;
 use crate::routes;
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Plan};
-use leeward_bench::{DevCluster, Options, even_split_points, ycsb};
-use serde::Serialize;
-use std::error::Error;
+use leeward_bench::{DevCluster, Options, even_split_points, write_json, ycsb};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -67,14 +65,6 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
 pub(crate) fn check_file(path: &Path) -> Result<(), String> {
     let opened = fs::File::options().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| format!("--json {}: {error}", path.display()))
-}
-
-pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
-    if let Some(path) = path {
-        let json = serde_json::to_string_pretty(report)?;
-        fs::write(path, json + "\n").map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// The time that an option names.

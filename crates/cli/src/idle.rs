@@ -5,14 +5,16 @@
 
 use crate::Outcome;
 use crate::args::IdleArgs;
-use crate::bench::{check_file, directory, end_with_signal, plan, write_json};
+use crate::bench::{check_file, directory, end_with_signal, plan};
+use crate::ingest::into_table;
 use crate::signals;
 use crate::supervisor::{Cluster, DevError, Plan};
-use leeward_bench::{DevCluster, IdleReport, idle};
-use leeward_client::{ClientError, ClientOptions, Condition, Lifetime, Op, OpResult, RegionMap, Session};
+use leeward_bench::{DevCluster, IdleReport, idle, write_json};
+use leeward_client::{Client, ClientOptions, RegionMap, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::Member;
 use serde::Serialize;
+use std::error::Error;
 use std::fmt;
 use std::process;
 use std::thread;
@@ -22,8 +24,6 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_secs(5);
 /// Bytes of a value.
 const VALUE_BYTES: usize = 100;
-/// Pairs that are put at once.
-const BATCH: usize = 5_000;
 
 /// How long a cluster took to start.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -112,32 +112,13 @@ fn start(plan: Plan, pairs: u32) -> Result<(Cluster, Start), DevError> {
 }
 
 /// Puts so many pairs into each region.
-fn fill(cluster: &Cluster, pairs: u32) -> Result<(), ClientError> {
-    let mut session = Session::connect(&cluster.addresses(), ClientOptions::default())?;
-    let starts: Vec<_> = session.fetch_map()?.regions.iter().map(|config| config.start.clone()).collect();
+fn fill(cluster: &Cluster, pairs: u32) -> Result<(), Box<dyn Error>> {
+    let client = Client::connect(&cluster.addresses(), ClientOptions::default())?;
+    let starts: Vec<_> = client.region_map()?.regions.into_iter().map(|config| config.start).collect();
     // The first keys of regions, with a number behind: they lie in these regions.
     let key = |start: &bytes::Bytes, number: u32| [start, &number.to_be_bytes()[..]].concat();
     let keys = (0..pairs).flat_map(|number| starts.iter().map(move |start| key(start, number)));
-    let value = bytes::Bytes::from_static(&[7; VALUE_BYTES]);
-    let put = |key: Vec<u8>| Op::Put {
-        key: key.into(),
-        value: value.clone(),
-        when: Condition::Always,
-        want_old: false,
-        lifetime: Lifetime::Forever,
-    };
-    let mut ops = keys.map(put);
-    loop {
-        let batch: Vec<Op> = ops.by_ref().take(BATCH).collect();
-        if batch.is_empty() {
-            return Ok(());
-        }
-        for result in session.execute(batch)? {
-            if let OpResult::Error(error) = result {
-                return Err(error.into());
-            }
-        }
-    }
+    into_table(&client, &mut keys.map(|key| Ok((key, vec![7; VALUE_BYTES])))).map(drop)
 }
 
 /// Bounds of what a region takes.

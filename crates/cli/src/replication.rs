@@ -4,14 +4,14 @@
 //! Belongs to one thread.
 
 use crate::Outcome;
-use crate::args::{CellArgs, FaultsArgs, MovesArgs, PausesArgs, Preset, ReplicationArgs, SplitsArgs};
+use crate::args::{CellArgs, FaultsArgs, LoadArgs, MovesArgs, PausesArgs, Preset, ReplicationArgs, SplitsArgs};
 use crate::bench::{check_file, end_with_signal, seconds};
 use crate::ports::Ports;
 use crate::signals;
 use crate::supervisor::{Cluster, Plan};
 use clap::ValueEnum;
 use leeward_bench::replication::{self, CellOptions, Clusters, Failure, Link, NODES, Options, Started, Wanted};
-use leeward_bench::{DevCluster, even_split_points, faults, moves, pauses, splits};
+use leeward_bench::{DevCluster, Load, even_split_points, faults, moves, pauses, splits};
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use std::error::Error;
@@ -42,31 +42,15 @@ pub(crate) fn run_pauses(args: &PausesArgs) -> Outcome {
 }
 
 pub(crate) fn run_moves(args: &MovesArgs) -> Outcome {
-    let options = moves::Options {
-        regions: args.regions,
-        records: args.records,
-        mix: args.mix,
-        threads: args.threads,
-        depth: args.depth,
-        rest: seconds("rest", args.rest)?,
-        memory_bytes: args.memory_mib << 20,
-        json: args.json.clone(),
-    };
-    with_starter((args.data.as_deref(), args.json.as_deref()), |starter| moves::run(&options, starter))
+    let options =
+        moves::Options { regions: args.regions, load: args.load.load(args.records), rest: seconds("rest", args.rest)? };
+    with_starter(args.load.files(), |starter| moves::run(&options, starter))
 }
 
 pub(crate) fn run_splits(args: &SplitsArgs) -> Outcome {
-    let options = splits::Options {
-        rounds: args.rounds,
-        records: args.records,
-        mix: args.mix,
-        threads: args.threads,
-        depth: args.depth,
-        rest: seconds("rest", args.rest)?,
-        memory_bytes: args.memory_mib << 20,
-        json: args.json.clone(),
-    };
-    with_starter((args.data.as_deref(), args.json.as_deref()), |starter| splits::run(&options, starter))
+    let options =
+        splits::Options { rounds: args.rounds, load: args.load.load(args.records), rest: seconds("rest", args.rest)? };
+    with_starter(args.load.files(), |starter| splits::run(&options, starter))
 }
 
 fn cell(args: &CellArgs) -> CellOptions {
@@ -76,6 +60,19 @@ fn cell(args: &CellArgs) -> CellOptions {
 
 impl CellArgs {
     /// Where clusters and the JSON go.
+    fn files(&self) -> (Option<&Path>, Option<&Path>) {
+        (self.data.as_deref(), self.json.as_deref())
+    }
+}
+
+impl LoadArgs {
+    fn load(&self, records: u64) -> Load {
+        let LoadArgs { mix, threads, depth, memory_mib, json, .. } = self;
+        let (mix, memory_bytes) = (*mix, *memory_mib << 20);
+        Load { records, mix, threads: *threads, depth: *depth, memory_bytes, json: json.clone() }
+    }
+
+    /// Where the cluster and the JSON go.
     fn files(&self) -> (Option<&Path>, Option<&Path>) {
         (self.data.as_deref(), self.json.as_deref())
     }

@@ -5,8 +5,9 @@
 
 use crate::Outcome;
 use crate::args::RoutesArgs;
-use crate::bench::{check_file, write_json};
+use crate::bench::check_file;
 use crate::text::bytes;
+use leeward_bench::write_json;
 use leeward_client::{ClientError, ClientOptions, Session, TableOptions};
 use leeward_cluster::embedded::{Host, HostOptions};
 use leeward_cluster::{CoordinatorError, CoordinatorOp};

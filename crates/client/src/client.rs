@@ -2,11 +2,11 @@
 
 use crate::options::{ClientError, ClientOptions};
 use crate::scan::{Range, Scan};
-use crate::session::Session;
+use crate::session::{Session, stale};
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, RangeOp, Read, Written, check_range,
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, RangeOp, Written, check_range,
 };
 use leeward_format::routing::Spread;
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -105,8 +105,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub fn get_stale(&self, key: impl Into<Bytes>, at_most: Duration) -> Result<Stale<Option<Bytes>>, ClientError> {
-        let at_most_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
-        match self.aged(Op::Stale { at_most_ms, read: Read::Get { key: key.into() } })? {
+        match self.aged(stale(Op::Get { key: key.into() }, at_most))? {
             (OpResult::Value(value), age) => Ok(Stale { value, age }),
             (other, _) => Err(mismatch(other)),
         }
@@ -367,13 +366,7 @@ impl Client {
             let ops = regions.iter().map(|region| op.clone().within(*region)).collect();
             results.extend(self.execute(ops)?);
         }
-        match results.iter().position(|result| matches!(result, OpResult::Error(_))) {
-            Some(at) => match results.swap_remove(at) {
-                OpResult::Error(error) => Err(error.into()),
-                other => Err(mismatch(other)),
-            },
-            None => Ok(Some(results)),
-        }
+        results.into_iter().map(answered).collect::<Result<_, _>>().map(Some)
     }
 
     pub(crate) fn one(&self, op: Op) -> Result<OpResult, ClientError> {
@@ -383,10 +376,8 @@ impl Client {
     /// What an operation came to, and how stale that may be.
     pub(crate) fn aged(&self, op: Op) -> Result<(OpResult, Duration), ClientError> {
         let result = self.execute(vec![op])?.pop().expect("one result an operation");
-        match result.fresh() {
-            (OpResult::Error(error), _) => Err(error.into()),
-            (result, age_ms) => Ok((result, Duration::from_millis(age_ms.into()))),
-        }
+        let (result, age_ms) = result.fresh();
+        Ok((answered(result)?, Duration::from_millis(age_ms.into())))
     }
 
     fn with_session<T>(&self, call: impl FnOnce(&mut Session) -> Result<T, ClientError>) -> Result<T, ClientError> {
@@ -403,6 +394,14 @@ impl Client {
         let result = call(&mut session);
         self.inner.idle.lock().push(session);
         result
+    }
+}
+
+/// What was answered, if that is no error.
+fn answered(result: OpResult) -> Result<OpResult, ClientError> {
+    match result {
+        OpResult::Error(error) => Err(error.into()),
+        result => Ok(result),
     }
 }
 

@@ -50,7 +50,7 @@ pub use client::{Client, Stale};
 pub use introduction::{Introduction, ask_node, introduce};
 pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionWish, ServerInfo, TableOptions};
 pub use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, ReadResult, Written,
+    Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, ReadResult, ScanRange, Written,
 };
 pub use leeward_format::table::{NewTable, TableChange, TableName};
 pub use options::{Busy, ClientError, ClientOptions, Traffic};

@@ -325,12 +325,13 @@ fn fits_first<'a>(mut fits: impl FnMut(&Pending) -> bool) -> impl FnMut(&&'a Pen
 fn op_bytes(op: &Op) -> usize {
     match op {
         Op::Get { key } | Op::GetPair { key, .. } | Op::Expire { key, .. } | Op::Add { key, .. } => key.len(),
+        Op::Stale { .. } | Op::Scan(_) | Op::DeleteRange { .. } | Op::Approximate { .. } | Op::In { .. } => {
+            let range = op.range().map_or(0, |(start, end)| start.len() + end.map_or(0, |end| end.len()));
+            op.key().map_or(range, |key| key.len())
+        }
         Op::Delete { key, when } => key.len() + when.value_bytes(),
         Op::Put { key, value, when, .. } => key.len() + value.len() + when.value_bytes(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
-        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Approximate { .. } | Op::In { .. } => {
-            op.range().map_or(0, |(start, end)| start.len() + end.map_or(0, |end| end.len()))
-        }
         // Each with its length, and a number.
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len() + 7).sum(),
         Op::Checkpoint { name, .. } => name.len(),
@@ -338,6 +339,5 @@ fn op_bytes(op: &Op) -> usize {
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
         Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
         Op::Digests { .. } | Op::SegmentContent { .. } => 0,
-        Op::Stale { read, .. } => op_bytes(&read.clone().op()),
     }
 }

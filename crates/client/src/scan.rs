@@ -5,7 +5,7 @@ use crate::client::{AT_ONCE, Client, mismatch};
 use crate::options::ClientError;
 use bytes::Bytes;
 use leeward_format::merge::{self, Page};
-use leeward_format::op::{OpError, OpResult, RangeOp};
+use leeward_format::op::{OpError, OpResult, RangeOp, ScanRange};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -72,12 +72,14 @@ impl Scan {
 
     /// At most `limit` entries from the bound on that the scan begins at, and how stale they may be.
     fn page(&self, range: &Range, limit: u32) -> Result<(Page, Duration), ClientError> {
-        let scan = |limit| RangeOp::Scan {
-            start: range.start.clone(),
-            end: range.end.clone(),
-            reverse: range.reverse,
-            limit,
-            keys_only: range.keys_only,
+        let scan = |limit| {
+            RangeOp::Scan(ScanRange {
+                start: range.start.clone(),
+                end: range.end.clone(),
+                reverse: range.reverse,
+                limit,
+                keys_only: range.keys_only,
+            })
         };
         for at_once in [AT_ONCE, WHOLE_ANSWERS] {
             let scan = |regions| scan(merge::share(limit, regions));

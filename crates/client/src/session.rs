@@ -43,6 +43,11 @@ fn pause(first: Duration, before: u32, drawn: f64) -> Duration {
     pause + pause.mul_f64(drawn / 2.0)
 }
 
+/// The operation as one for any member that answers what is at most so stale; as it is, if the primary alone can answer it.
+pub(crate) fn stale(op: Op, at_most: Duration) -> Op {
+    Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX))
+}
+
 /// Names a batch that was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
@@ -231,7 +236,7 @@ impl Session {
         self.under_way += ops.len();
         for (slot, op) in ops.into_iter().enumerate() {
             let op = match self.options.at_most_stale {
-                Some(at_most) => Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX)),
+                Some(at_most) => stale(op, at_most),
                 None => op,
             };
             let (table, attempts) = (table.clone(), self.attempts_at(&op));

@@ -3,7 +3,7 @@
 use super::{pause, primary_address};
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo, TableOptions};
-use leeward_format::op::Op;
+use leeward_format::op::{Op, ScanRange};
 use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn default_table() -> Vec<GroupConfig> {
 }
 
 fn scan(start: &'static str, end: Option<&'static str>, reverse: bool) -> Op {
-    Op::Scan { start: start.into(), end: end.map(Bytes::from), reverse, limit: 1, keys_only: false }
+    Op::Scan(ScanRange { start: start.into(), end: end.map(Bytes::from), reverse, limit: 1, keys_only: false })
 }
 
 #[test]

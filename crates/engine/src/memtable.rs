@@ -107,6 +107,12 @@ impl MemTable {
         self.lease.as_ref().is_some_and(|lease| lease.is_asked())
     }
 
+    /// It has something, and is full or asked to freeze.
+    #[inline]
+    pub(crate) fn is_due_to_freeze(&self, is_full: bool) -> bool {
+        !self.is_empty() && (is_full || self.is_asked_to_freeze())
+    }
+
     /// Every version of a key of `range` with a lower LSN is hidden. Range tombstones come in order of their LSNs. One writer
     /// at a time.
     pub fn insert_range(&self, range: RangeTombstone) {
@@ -156,10 +162,12 @@ impl MemTable {
         self.list.bytes() + self.ranges.bytes()
     }
 
-    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number.
+    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number; and takes so many range tombstones
+    /// more.
     #[inline]
-    pub(crate) fn has_room(&self, bytes: u64, most: u64) -> bool {
-        self.bytes() + bytes <= most.min(MOST_BYTES)
+    pub(crate) fn has_room(&self, bytes: u64, ranges: usize, most: u64) -> bool {
+        let has_room_for_ranges = ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES;
+        self.bytes() + bytes <= most.min(MOST_BYTES) && has_room_for_ranges
     }
 
     /// Memory that it has, in bytes.
@@ -191,12 +199,6 @@ impl MemTable {
     #[inline]
     pub fn has_ranges(&self) -> bool {
         self.ranges.last_lsn() != Lsn(0)
-    }
-
-    /// Whether it takes so many range tombstones more.
-    #[inline]
-    pub(crate) fn has_room_for_ranges(&self, ranges: usize) -> bool {
-        ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES
     }
 
     /// Its range tombstones as of `at`.

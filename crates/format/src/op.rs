@@ -18,7 +18,7 @@ mod messages;
 mod ranged;
 mod stale;
 pub use messages::{Reply, Request};
-pub use ranged::RangeOp;
+pub use ranged::{RangeOp, ScanRange};
 pub use stale::{Read, ReadResult};
 
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
@@ -196,18 +196,7 @@ pub enum Op {
     },
     /// Entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region that
     /// holds the bound it starts from; the answer says where to go on.
-    Scan {
-        /// First key, inclusive.
-        start: Bytes,
-        /// Key after the last, exclusive; `None` for no bound.
-        end: Option<Bytes>,
-        /// From the end down to the start.
-        reverse: bool,
-        /// At most this many entries; the server may answer fewer.
-        limit: u32,
-        /// Leave the values out.
-        keys_only: bool,
-    },
+    Scan(ScanRange),
     /// Estimated number of keys of one region. Answers [`OpResult::Integer`].
     Count {
         /// The region.
@@ -349,7 +338,7 @@ impl Op {
     /// wrote by the second. Those need a [request id](crate::request).
     pub fn is_repeatable(&self) -> bool {
         match self {
-            Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. } | Op::Approximate { .. } => true,
+            Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
             // Where nobody says at which key, the second time would divide what came of the first.
@@ -387,8 +376,8 @@ impl Op {
             | Op::Add { key, .. }
             | Op::Append { key, .. }
             | Op::Stale { read: Read::Get { key } | Read::GetPair { key, .. }, .. } => Some(key),
-            Op::Stale { read: Read::Scan { .. }, .. } => None,
-            Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
+            Op::Stale { read: Read::Scan(_), .. } => None,
+            Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
             Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
@@ -405,22 +394,19 @@ impl Op {
     pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
             op if op.lacks_region(routes, table) => None,
-            Op::Scan { start, reverse: false, .. } | Op::DeleteRange { start, .. } | Op::Approximate { start, .. } => {
-                routes.region_of(table, start)
-            }
-            Op::Stale { read: Read::Scan { start, reverse: false, .. }, .. } => routes.region_of(table, start),
-            // The end is exclusive.
-            Op::Scan { end, .. } | Op::Stale { read: Read::Scan { end, .. }, .. } => {
-                routes.region_below(table, end.as_deref())
-            }
             Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
             Op::In { region, .. } => routes.region(*region).filter(|route| Route::table(*route) == table),
-            op => routes.region_of(table, op.key()?),
+            op => match op.range() {
+                // The end is exclusive.
+                Some((_, end)) if op.is_reverse() => routes.region_below(table, end.map(|end| &end[..])),
+                Some((start, _)) => routes.region_of(table, start),
+                None => routes.region_of(table, op.key()?),
+            },
         }
     }
     /// The operation may change the store.
     pub fn is_write(&self) -> bool {
-        let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan { .. } | Op::Count { .. });
+        let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. });
         let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. } | Op::Stale { .. });
         if let Op::In { op, .. } = self {
             return matches!(op, RangeOp::DeleteRange { .. });

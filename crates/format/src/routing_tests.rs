@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::Member;
-use crate::op::{Op, RangeOp};
+use crate::op::{Op, RangeOp, ScanRange};
 use crate::{Incarnation, ServerId, VolumeId};
 use proptest::prelude::*;
 
@@ -132,7 +132,8 @@ fn an_operation_goes_to_the_region_of_its_key_or_bound() {
     }
     let to = |op: &Op| op.region_in(&index, "a").map(|region| region.region.0);
     let scan = |start: &'static str, end: Option<&'static str>, reverse| {
-        let op = Op::Scan { start: start.into(), end: end.map(Bytes::from), reverse, limit: 1, keys_only: false };
+        let op =
+            Op::Scan(ScanRange { start: start.into(), end: end.map(Bytes::from), reverse, limit: 1, keys_only: false });
         op.region_in(&index, "a").map(|region| region.region.0)
     };
     assert_eq!((to(&Op::Get { key: "a".into() }), to(&Op::Get { key: "h".into() })), (Some(1), Some(2)));

@@ -12,7 +12,7 @@ use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
     Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeOp, Read, ReadResult, Reply,
-    Request, SegmentDigest,
+    Request, ScanRange, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::partition::Partition;
@@ -101,7 +101,7 @@ fn requests() {
         Op::Delete { key: key.clone(), when: Condition::Always },
         Op::Add { key: key.clone(), delta: -3 },
         Op::Append { key: key.clone(), suffix: Bytes::from_static(b"!") },
-        Op::Scan { start: key.clone(), end: None, reverse: false, limit: 300, keys_only: true },
+        Op::Scan(ScanRange { start: key.clone(), end: None, reverse: false, limit: 300, keys_only: true }),
         Op::Count { region: RegionId(7) },
         Op::AcceptLoss { region: RegionId(7), server: ServerId(2) },
         Op::CreateTable { table: Box::new(NewTable::new(options(), vec![Bytes::from_static(b"m")])) },

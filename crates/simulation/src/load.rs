@@ -14,7 +14,7 @@ use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, Read};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, Read, ScanRange};
 use leeward_format::partition::Partition;
 use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
 use leeward_format::{Lsn, RegionId};
@@ -335,7 +335,13 @@ impl Load {
             40..50 => {
                 let end = Bytes::from([&key[..], &[0]].concat());
                 let reverse = rng.one_in(2);
-                let scan = RangeOp::Scan { start: key.clone(), end: Some(end), reverse, limit: 5, keys_only: false };
+                let scan = RangeOp::Scan(ScanRange {
+                    start: key.clone(),
+                    end: Some(end),
+                    reverse,
+                    limit: 5,
+                    keys_only: false,
+                });
                 (self.places.ranged(&key, scan), Action::Read(None))
             }
             50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),

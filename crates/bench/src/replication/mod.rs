@@ -20,6 +20,7 @@ pub use cells::{Cell, CpuShare, Figure, Percentiles};
 pub use plan::{EXPERIMENTS, Experiment, Link, VARIANTS, Variant};
 pub use targets::{Bound, Verdict};
 
+use crate::json::write_json;
 use crate::keys::Mix;
 use crate::machine::Machine;
 use crate::report::PhaseReport;
@@ -30,7 +31,7 @@ use plan::{Scope, Setup, variant};
 use serde::Serialize;
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Any failure, as a message for people.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -156,22 +157,17 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     let results = rounds(options, &groups, clusters)?;
     let machine = Machine::here();
     let verdicts = targets::verdicts(&results.samples);
-    if let Some(path) = &options.json {
-        let cells = cells::cells(&results.samples);
-        let json = Json { machine: &machine, cells, targets: &verdicts, failures: &results.failures };
-        write(path, &(serde_json::to_string_pretty(&json)? + "\n"))?;
-    }
+    let cells = cells::cells(&results.samples);
+    let json = Json { machine: &machine, cells, targets: &verdicts, failures: &results.failures };
+    write_json(options.json.as_deref(), &json)?;
     let text = report::markdown(&machine, options, &scope, &results, &verdicts, options.out.is_some());
     if let Some(directory) = &options.out {
-        write(&directory.join("report.md"), &text)?;
+        let path = directory.join("report.md");
+        fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
         report::draw_all(directory, &scope, &results.samples)?;
     }
     print!("{text}");
     Ok(results.failures.is_empty())
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 /// Every table must be possible before hours of measuring.

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use leeward_bench::DevCluster;
-use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ServerInfo, TableOptions};
+use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ScanRange, ServerInfo, TableOptions};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
@@ -176,7 +176,7 @@ impl State {
                 }
                 OpResult::Put { done: true, old: None, version: None }
             }
-            Op::Scan { start, limit, .. } => {
+            Op::Scan(ScanRange { start, limit, .. }) => {
                 // Small pages, so that scans have to go on.
                 let page = limit.min(40) as usize;
                 let mut found = self.entries.range((Bound::Included(start), Bound::Unbounded));

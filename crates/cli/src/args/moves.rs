@@ -4,6 +4,29 @@ use clap::Args;
 use leeward_bench::Mix;
 use std::path::PathBuf;
 
+/// What runs under a load have in common.
+#[derive(Args, Debug)]
+pub(crate) struct LoadArgs {
+    /// Sizes of the pairs
+    #[arg(long, default_value = "sd")]
+    pub(crate) mix: Mix,
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+    /// Operations that each thread keeps under way
+    #[arg(long, default_value_t = 16, value_name = "OPS")]
+    pub(crate) depth: usize,
+    /// Memory of a node
+    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) memory_mib: u64,
+    /// Directory in which the cluster makes one of its own [default: that for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the results here as JSON; the names in it are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -21,27 +44,11 @@ pub(crate) struct MovesArgs {
     /// Records that are loaded first
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
-    /// Sizes of the pairs
-    #[arg(long, default_value = "sd")]
-    pub(crate) mix: Mix,
-    /// Client threads
-    #[arg(long, default_value_t = 2)]
-    pub(crate) threads: usize,
-    /// Operations that each thread keeps under way
-    #[arg(long, default_value_t = 16, value_name = "OPS")]
-    pub(crate) depth: usize,
     /// Seconds for which nothing is moved before each move, and after the last
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
     pub(crate) rest: f64,
-    /// Memory of a node
-    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
-    pub(crate) memory_mib: u64,
-    /// Directory in which the cluster makes one of its own [default: that for temporary files]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Write the results here as JSON; the names in it are stable
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
 }
 
 #[derive(Args, Debug)]
@@ -61,25 +68,9 @@ pub(crate) struct SplitsArgs {
     /// Records that are loaded first
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub(crate) records: u64,
-    /// Sizes of the pairs
-    #[arg(long, default_value = "sd")]
-    pub(crate) mix: Mix,
-    /// Client threads
-    #[arg(long, default_value_t = 2)]
-    pub(crate) threads: usize,
-    /// Operations that each thread keeps under way
-    #[arg(long, default_value_t = 16, value_name = "OPS")]
-    pub(crate) depth: usize,
     /// Seconds for which nothing is done before each division, and after the wake of the last
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) rest: f64,
-    /// Memory of a node
-    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
-    pub(crate) memory_mib: u64,
-    /// Directory in which the cluster makes one of its own [default: that for temporary files]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Write the results here as JSON; the names in it are stable
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
 }

@@ -32,7 +32,7 @@ impl Rooms {
             Op::Get { .. } | Op::Delete { .. } => self.value_bytes,
             Op::GetPair { want_value: true, .. } => self.value_bytes,
             Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } => self.value_bytes,
-            Op::Scan { .. } | Op::In { op: RangeOp::Scan { .. }, .. } => self.page_bytes,
+            Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. } => self.page_bytes,
             _ => 0,
         };
         RESULT_BYTES + old

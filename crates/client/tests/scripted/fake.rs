@@ -207,7 +207,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::Delete { .. } => OpResult::Deleted { done: false, old: None, version: None },
         Op::Add { delta, .. } => OpResult::Integer(*delta),
         Op::Append { suffix, .. } => OpResult::Integer(suffix.len() as i64),
-        Op::Scan { .. } => OpResult::Entries { entries: Vec::new(), resume: None },
+        Op::Scan(_) => OpResult::Entries { entries: Vec::new(), resume: None },
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
         Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,

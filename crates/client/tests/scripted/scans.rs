@@ -3,7 +3,7 @@
 use crate::fake::{Act, FakeNode, map};
 use bytes::Bytes;
 use leeward_client::{Client, ClientOptions, Op, OpResult, Range};
-use leeward_format::op::RangeOp;
+use leeward_format::op::{RangeOp, ScanRange};
 use leeward_format::partition::Partition;
 
 /// Answers scans over `keys`, at most `page` entries each, ending at the region `[start, end)`.
@@ -14,7 +14,9 @@ fn store(
     page: usize,
 ) -> impl FnMut(&[Op]) -> Act {
     move |ops| {
-        let [Op::Scan { start: from, end: to, reverse, limit, keys_only }] = ops else { panic!("one scan: {ops:?}") };
+        let [Op::Scan(ScanRange { start: from, end: to, reverse, limit, keys_only })] = ops else {
+            panic!("one scan: {ops:?}")
+        };
         let wanted = |key: &&&str| key.as_bytes() >= &from[..] && to.as_ref().is_none_or(|to| key.as_bytes() < &to[..]);
         let mut found: Vec<&str> = keys.iter().filter(wanted).copied().collect();
         if *reverse {
@@ -110,7 +112,7 @@ fn hashed(keys: &'static [&'static str]) -> Client {
 
 /// What a region answers that has these keys; at most two at a time.
 fn part(own: &[&str], op: &RangeOp) -> OpResult {
-    let RangeOp::Scan { start, end, reverse, limit, .. } = op else {
+    let RangeOp::Scan(ScanRange { start, end, reverse, limit, .. }) = op else {
         return match op {
             RangeOp::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
             _ => OpResult::Approximation { pairs: own.len() as u64, bytes: 10, resume: None },

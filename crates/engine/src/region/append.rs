@@ -318,9 +318,8 @@ impl Region {
     pub(super) fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let (active, memory) = (view.version.active(), self.volume.memory());
         let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
-        let has_room = active.has_room(bytes, self.options.l0_bytes) && active.has_room_for_ranges(ranges);
-        let is_full = has_no_memory || !has_room;
-        if active.is_empty() || !(is_full || active.is_asked_to_freeze()) {
+        let is_full = has_no_memory || !active.has_room(bytes, ranges, self.options.l0_bytes);
+        if !active.is_due_to_freeze(is_full) {
             return Ok(false);
         }
         let most = if has_no_memory || self.is_beyond_space() { 1 } else { MAX_FROZEN_L0S };
@@ -336,7 +335,7 @@ impl Region {
         let _writer = self.writer.lock();
         let view = self.view.load();
         let active = view.version.active();
-        if active.is_asked_to_freeze() && !active.is_empty() && view.version.frozen().len() < MAX_FROZEN_L0S {
+        if active.is_due_to_freeze(false) && view.version.frozen().len() < MAX_FROZEN_L0S {
             self.freeze();
         }
     }

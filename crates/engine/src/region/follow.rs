@@ -90,8 +90,7 @@ impl Region {
     fn has_full_l0(&self, bytes: u64, ranges: usize) -> bool {
         let view = self.view.load();
         let active = view.version.active();
-        let has_room = active.has_room(bytes, self.options.l0_bytes) && active.has_room_for_ranges(ranges);
-        !active.is_empty() && (!has_room || active.is_asked_to_freeze())
+        active.is_due_to_freeze(!active.has_room(bytes, ranges, self.options.l0_bytes))
     }
 
     /// The copy of a region that is only read is `state` by now: shows its levels, and lets go of the L0s of which they have all. The

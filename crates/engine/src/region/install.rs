@@ -48,7 +48,7 @@ impl Region {
     pub fn is_called(&self) -> bool {
         let view = self.view.load();
         let active = view.version.active();
-        active.is_asked_to_freeze() && !active.is_empty() || self.must_look_at_sharing()
+        active.is_due_to_freeze(false) || self.must_look_at_sharing()
     }
 
     /// [`Region::next_compaction`], which no L0 waits for.

@@ -236,7 +236,7 @@ impl Intake<'_> {
         let l0 = self.l0s.last().expect("there is one from the start");
         insert(l0, found, self.state.options.addressing);
         self.requests.note(&found.record);
-        if !l0.has_room(1, self.state.options.l0_bytes) || !l0.has_room_for_ranges(1) {
+        if !l0.has_room(1, 1, self.state.options.l0_bytes) {
             l0.freeze();
             self.l0s.push(Arc::new(MemTable::within(self.volume.memory())));
         }

@@ -9,22 +9,26 @@ use crate::routing::Routing;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+/// What a scan reads of a range of keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanRange {
+    /// First key, inclusive.
+    pub start: Bytes,
+    /// Key after the last, exclusive; `None` for no bound.
+    pub end: Option<Bytes>,
+    /// From the end down to the start.
+    pub reverse: bool,
+    /// At most this many entries; the server may answer fewer.
+    pub limit: u32,
+    /// Leave the values out.
+    pub keys_only: bool,
+}
+
 /// An operation on a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RangeOp {
     /// As [`Op::Scan`].
-    Scan {
-        /// First key, inclusive.
-        start: Bytes,
-        /// Key after the last, exclusive; `None` for no bound.
-        end: Option<Bytes>,
-        /// From the end down to the start.
-        reverse: bool,
-        /// At most this many entries.
-        limit: u32,
-        /// Leave the values out.
-        keys_only: bool,
-    },
+    Scan(ScanRange),
     /// As [`Op::DeleteRange`].
     DeleteRange {
         /// First key, inclusive.
@@ -51,9 +55,7 @@ impl RangeOp {
 impl From<RangeOp> for Op {
     fn from(op: RangeOp) -> Op {
         match op {
-            RangeOp::Scan { start, end, reverse, limit, keys_only } => {
-                Op::Scan { start, end, reverse, limit, keys_only }
-            }
+            RangeOp::Scan(range) => Op::Scan(range),
             RangeOp::DeleteRange { start, end } => Op::DeleteRange { start, end },
             RangeOp::Approximate { start, end } => Op::Approximate { start, end },
         }
@@ -72,9 +74,7 @@ impl Op {
     /// An operation on a range of keys, for the region with this number; another is as it was.
     pub fn within(self, region: RegionId) -> Op {
         match self {
-            Op::Scan { start, end, reverse, limit, keys_only } => {
-                RangeOp::Scan { start, end, reverse, limit, keys_only }.within(region)
-            }
+            Op::Scan(range) => RangeOp::Scan(range).within(region),
             Op::DeleteRange { start, end } => RangeOp::DeleteRange { start, end }.within(region),
             Op::Approximate { start, end } => RangeOp::Approximate { start, end }.within(region),
             op => op,
@@ -84,12 +84,12 @@ impl Op {
     /// The range of keys that it is about, if it is about one: first key, and key after the last.
     pub fn range(&self) -> Option<(&Bytes, Option<&Bytes>)> {
         match self {
-            Op::Scan { start, end, .. }
+            Op::Scan(ScanRange { start, end, .. })
             | Op::DeleteRange { start, end }
             | Op::Approximate { start, end }
-            | Op::Stale { read: Read::Scan { start, end, .. }, .. } => Some((start, end.as_ref())),
+            | Op::Stale { read: Read::Scan(ScanRange { start, end, .. }), .. } => Some((start, end.as_ref())),
             Op::In { op, .. } => match op {
-                RangeOp::Scan { start, end, .. }
+                RangeOp::Scan(ScanRange { start, end, .. })
                 | RangeOp::DeleteRange { start, end }
                 | RangeOp::Approximate { start, end } => Some((start, end.as_ref())),
             },
@@ -100,9 +100,9 @@ impl Op {
     /// It answers entries, from the last to the first.
     pub fn is_reverse(&self) -> bool {
         match self {
-            Op::Scan { reverse, .. }
-            | Op::In { op: RangeOp::Scan { reverse, .. }, .. }
-            | Op::Stale { read: Read::Scan { reverse, .. }, .. } => *reverse,
+            Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. } | Op::Stale { read: Read::Scan(range), .. } => {
+                range.reverse
+            }
             _ => false,
         }
     }

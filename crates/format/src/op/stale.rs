@@ -1,6 +1,6 @@
 //! Reads that put up with an answer that is not the newest, from whichever member of the region is asked. Plain data.
 
-use super::{Op, OpResult, Pair};
+use super::{Op, OpResult, Pair, ScanRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -20,18 +20,7 @@ pub enum Read {
         want_value: bool,
     },
     /// See [`Op::Scan`].
-    Scan {
-        /// First key, inclusive.
-        start: Bytes,
-        /// Key after the last, exclusive; `None` for no bound.
-        end: Option<Bytes>,
-        /// From the end down to the start.
-        reverse: bool,
-        /// At most this many entries; the server may answer fewer.
-        limit: u32,
-        /// Leave the values out.
-        keys_only: bool,
-    },
+    Scan(ScanRange),
 }
 
 impl Read {
@@ -40,7 +29,7 @@ impl Read {
         let read = match op {
             Op::Get { key } => Read::Get { key },
             Op::GetPair { key, want_value } => Read::GetPair { key, want_value },
-            Op::Scan { start, end, reverse, limit, keys_only } => Read::Scan { start, end, reverse, limit, keys_only },
+            Op::Scan(range) => Read::Scan(range),
             other => return other,
         };
         Op::Stale { at_most_ms, read }
@@ -51,7 +40,7 @@ impl Read {
         match self {
             Read::Get { key } => Op::Get { key },
             Read::GetPair { key, want_value } => Op::GetPair { key, want_value },
-            Read::Scan { start, end, reverse, limit, keys_only } => Op::Scan { start, end, reverse, limit, keys_only },
+            Read::Scan(range) => Op::Scan(range),
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::node::Node;
 use crate::node::status::NodeStatus;
 use crate::resp::Reply;
 use leeward_cluster::Routes;
-use leeward_format::op::{Op, OpError, Read, check_range};
+use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
@@ -154,18 +154,17 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::Delete { key, .. } => check_key(key),
         Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
         Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
-        Op::In { op, .. } => check_op(&op.clone().into()),
-        Op::Scan { start, end, .. }
-        | Op::Approximate { start, end }
-        | Op::Stale { read: Read::Scan { start, end, .. }, .. } => {
-            let longest = start.len().max(end.as_ref().map_or(0, |end| end.len()));
+        Op::DeleteRange { start, end } | Op::In { op: RangeOp::DeleteRange { start, end }, .. } => {
+            check_range(start, end.as_deref())
+        }
+        Op::Scan(_) | Op::Approximate { .. } | Op::In { .. } | Op::Stale { read: Read::Scan(_), .. } => {
+            let longest = op.range().map_or(0, |(start, end)| start.len().max(end.map_or(0, |end| end.len())));
             // A bound may be one byte longer than a key: the successor of the longest key is a bound.
             if longest > MAX_KEY_BYTES + 1 {
                 return Err(OpError::Invalid(format!("a bound is {longest} bytes long, the limit is {MAX_KEY_BYTES}")));
             }
             Ok(())
         }
-        Op::DeleteRange { start, end } => check_range(start, end.as_deref()),
         Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
         // Judged where the table's options are known.
         Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::merge::{self, Page};
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, check_range};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
 use std::sync::Arc;
@@ -73,13 +73,13 @@ impl ScanWork {
 
     /// What is asked at this position among the operations of a page.
     fn op(&self, position: usize) -> Op {
-        let scan = RangeOp::Scan {
+        let scan = RangeOp::Scan(ScanRange {
             start: self.start.clone(),
             end: self.end.clone(),
             reverse: self.reverse,
             limit: merge::share(self.limit(), self.regions.len()),
             keys_only: self.shape != Shape::Entries,
-        };
+        });
         match self.regions.get(position) {
             Some(region) => scan.within(*region),
             None => scan.into(),

@@ -88,7 +88,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
         }
         Op::Stale { .. } | Op::In { .. } => unreachable!("what is in it is carried out"),
-        Op::Scan { .. } | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
+        Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => {
             unreachable!("an operation on a key")
         }
         Op::AcceptLoss { .. }

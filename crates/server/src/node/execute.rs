@@ -11,7 +11,7 @@ use bytes::Bytes;
 use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, check_range};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
@@ -172,7 +172,7 @@ impl Serving {
             return;
         }
         match &pending.op {
-            Op::Scan { .. } => self.start_scan(pending),
+            Op::Scan(_) => self.start_scan(pending),
             Op::Approximate { start, end } => {
                 let (start, end) = (start.clone(), end.clone());
                 self.start_approximation(pending, start, end);
@@ -361,9 +361,9 @@ impl Serving {
     }
 
     fn start_scan(&mut self, pending: Pending) {
-        let Op::Scan { limit, .. } = pending.op else { unreachable!("only scans come here") };
-        let at = self.read_lsn();
-        let bounds = scan_within(self.key_bounds(), &pending.op);
+        let Op::Scan(range) = &pending.op else { unreachable!("only scans come here") };
+        let (at, limit) = (self.read_lsn(), range.limit);
+        let bounds = scan_within(self.key_bounds(), range);
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
         self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
@@ -434,9 +434,9 @@ pub(super) fn key_bounds(config: &GroupConfig, partition: Partition) -> KeyBound
     }
 }
 
-/// What `op`, a scan, reads of a region with these bounds of keys.
-pub(super) fn scan_within((first, edge): KeyBounds, op: &Op) -> ScanBounds {
-    let Op::Scan { start, end, reverse, limit, keys_only } = op.clone() else { unreachable!("only scans come here") };
+/// What a scan of this range reads of a region with these bounds of keys.
+pub(super) fn scan_within((first, edge): KeyBounds, range: &ScanRange) -> ScanBounds {
+    let ScanRange { start, end, reverse, limit, keys_only } = range.clone();
     ScanBounds {
         start: start.max(first),
         end: match (end, edge) {
@@ -453,8 +453,10 @@ pub(super) fn scan_within((first, edge): KeyBounds, op: &Op) -> ScanBounds {
 /// Where `op` goes on when the region is exhausted: in the next one, if it is a scan that reaches that.
 pub(super) fn resume_within((first, edge): KeyBounds, op: &Op) -> Option<Bytes> {
     match op {
-        Op::Scan { end, reverse: false, .. } => edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end)),
-        Op::Scan { start, .. } => Some(first).filter(|edge| !edge.is_empty() && edge > start),
+        Op::Scan(ScanRange { end, reverse: false, .. }) => {
+            edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end))
+        }
+        Op::Scan(ScanRange { start, .. }) => Some(first).filter(|edge| !edge.is_empty() && edge > start),
         _ => None,
     }
 }

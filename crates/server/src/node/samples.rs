@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use leeward_format::RegionId;
-use leeward_format::op::Op;
+use leeward_format::op::{Op, ScanRange};
 use leeward_platform::Rng;
 
 /// Keys that are remembered.
@@ -36,7 +36,7 @@ impl Samples {
     /// An operation comes to the region.
     pub(super) fn note(&mut self, op: &Op) {
         let key = match op {
-            Op::Scan { start, reverse: false, .. } => Some(start),
+            Op::Scan(ScanRange { start, reverse: false, .. }) => Some(start),
             op => op.key(),
         };
         let Some(key) = key else { return };

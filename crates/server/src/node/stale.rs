@@ -260,8 +260,8 @@ fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadRe
     if let Some(key) = op.key() {
         return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
     }
-    let Op::Scan { limit, .. } = op else { unreachable!("what any member can read is on a key, or a scan") };
-    match scan(snapshot, scan_within(bounds.clone(), op), *limit) {
+    let Op::Scan(range) = op else { unreachable!("what any member can read is on a key, or a scan") };
+    match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
         OpResult::Entries { entries, resume } => {
             let resume = resume.or_else(|| resume_within(bounds, op));
             Ok(ReadResult::Entries { entries, resume })

@@ -7,7 +7,7 @@ use crate::expiring;
 use bytes::Bytes;
 use leeward_format::cluster::RegionWish;
 use leeward_format::merge::{self, Page};
-use leeward_format::op::{Condition, Lifetime, Op, OpResult, RangeOp};
+use leeward_format::op::{Condition, Lifetime, Op, OpResult, RangeOp, ScanRange};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -212,7 +212,9 @@ impl World {
 
     /// Some keys and values from `start` on: of the region that has that, or of all, where each has some of every range.
     fn page(&mut self, node: NodeId, start: Bytes) -> Result<Page, String> {
-        let scan = |limit| RangeOp::Scan { start: start.clone(), end: None, reverse: false, limit, keys_only: false };
+        let scan = |limit| {
+            RangeOp::Scan(ScanRange { start: start.clone(), end: None, reverse: false, limit, keys_only: false })
+        };
         let partition = self.character.table.partition;
         if !partition.is_hash() {
             return part(self.ask(node, vec![scan(1_000).into()])?.pop());

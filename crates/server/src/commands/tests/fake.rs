@@ -8,7 +8,7 @@ use crate::node::status::NodeStatus;
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
-use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::op::{Op, OpError, OpResult, ScanRange};
 use leeward_format::routing::Routing;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
@@ -132,22 +132,13 @@ impl FakeNode {
             op if op.is_for_any_node() || matches!(op, Op::Checkpoint { .. }) => {
                 unreachable!("no Redis command does that")
             }
-            Op::Scan { start, end, reverse, limit, keys_only } => {
-                self.scan(&table, start, end, reverse, limit, keys_only)
-            }
+            Op::Scan(range) => self.scan(&table, range),
             op => unreachable!("{op:?} is about a key"),
         }
     }
 
-    fn scan(
-        &self,
-        table: &TableName,
-        start: Bytes,
-        end: Option<Bytes>,
-        reverse: bool,
-        limit: u32,
-        keys_only: bool,
-    ) -> OpResult {
+    fn scan(&self, table: &TableName, range: ScanRange) -> OpResult {
+        let ScanRange { start, end, reverse, limit, keys_only } = range;
         let group = match reverse {
             true => self.routes().region_below(table, end.as_deref()),
             false => self.routes().region_of(table, &start),

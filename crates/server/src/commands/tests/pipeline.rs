@@ -209,7 +209,7 @@ fn a_result_of_the_wrong_kind_is_an_error_not_a_panic() {
     {
         let mut fake = Fake::new(&[]);
         fake.feed(format!("{command}\r\n").as_bytes());
-        let is_entries = matches!(fake.waiting[0].op, Op::Scan { .. });
+        let is_entries = matches!(fake.waiting[0].op, Op::Scan(_));
         let wrong = if is_entries { OpResult::Integer(1) } else { OpResult::Entries { entries: vec![], resume: None } };
         let number = fake.waiting.remove(0).number;
         fake.complete(number, wrong);

@@ -5,7 +5,7 @@ use super::identity::wish;
 use super::tables::select;
 use super::*;
 use leeward_format::cluster::RegionWish;
-use leeward_format::op::{OpError, RangeOp};
+use leeward_format::op::{OpError, RangeOp, ScanRange};
 use leeward_format::partition::Partition;
 use leeward_format::table::NewTable;
 use std::collections::BTreeMap;
@@ -89,7 +89,8 @@ fn what_is_scattered_by_hash_is_scanned_in_order() {
 
     // Each region has some of every range, and says so of its own part alone.
     let native = cluster.servers[1].info().native_address.clone();
-    let scan = || RangeOp::Scan { start: "".into(), end: None, reverse: false, limit: 1_000, keys_only: true };
+    let scan =
+        || RangeOp::Scan(ScanRange { start: "".into(), end: None, reverse: false, limit: 1_000, keys_only: true });
     let mut found = Vec::new();
     for region in &regions {
         let answer = identity::ask_in(&native, "hashed", scan().within(*region));
