@@ -1,7 +1,7 @@
 //! Following a primary: its tails, as their mirror buffers are persisted, and the installs of its compactions.
 
 use super::{OpenTail, Replica};
-use crate::error::{Error, Result};
+use crate::error::{Error, RESTORE, Result};
 use crate::volume::Durability;
 use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState, SegmentState};
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
@@ -68,6 +68,14 @@ impl Replica {
     pub fn read_tail(&self, id: SegmentId, bytes: &mut [u8]) -> Result<bool> {
         let tail = self.tails.get(&id).filter(|tail| bytes.len() <= tail.persisted as usize);
         tail.map_or(Ok(false), |tail| self.volume.read(tail.segment.no(), 0, bytes).map(|()| true))
+    }
+
+    /// The fault of an open tail whose persisted bytes are not what [`Replica::read_tail`] answers.
+    pub fn unreadable(&self, id: SegmentId) -> Error {
+        let no = self.tails.get(&id).map_or(SegmentNo(0), |tail| tail.segment.no());
+        let detail = format!("region {}: what was written to tail {id} is not what is read there", self.region());
+        let (file, offset) = (self.volume.name().to_owned(), self.volume.file_offset(no, 0));
+        Error::Damaged { file, offset, detail, advice: RESTORE }
     }
 
     /// Makes the bytes of tails durable that were persisted since the last time.

@@ -254,7 +254,8 @@ impl Mounted {
     /// looks at any more.
     ///
     /// # Errors
-    /// Those of reading what was saved.
+    /// Those of reading what was saved; [`Error::Damaged`] if that is not what the volume answers. It was not synced, perhaps, but it was
+    /// acknowledged, and this process has lived on: who serves without it has lost it.
     pub fn give_up(&self, replica: &Replica) -> Result<Vec<Vec<u8>>, Error> {
         let (buffers, slots) = self.memories.split_at(BUFFERS);
         slots.iter().for_each(|slot| slot.release(0..slot.len()));
@@ -271,7 +272,14 @@ impl Mounted {
             let mut content = vec![0; buffer.len()];
             buffer.read_sparse(0, &mut content);
             let is_whole = match saved {
-                Some((id, tail)) => replica.read_tail(*id, &mut content[..tail.saved])?,
+                Some((id, tail)) => {
+                    let saved = &mut content[..tail.saved];
+                    let is_open = replica.read_tail(*id, saved)?;
+                    if is_open && valid_bytes(replica.region(), *id, tail.log, saved, true).0 < tail.saved {
+                        return Err(replica.unreadable(*id));
+                    }
+                    is_open
+                }
                 None => true,
             };
             match is_whole {

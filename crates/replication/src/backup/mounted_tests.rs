@@ -7,14 +7,19 @@ use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::Base;
 use leeward_format::record::{Record, RecordKind};
 use leeward_format::{Epoch, SegmentNo, Stamp, VolumeId};
-use leeward_platform::{Disk, SimDisk};
+use leeward_platform::{Disk, File, SimDisk};
 
 const REGION: RegionId = RegionId(3);
 const SEGMENT_BYTES: usize = 32 << 10;
 
 /// A copy that follows the primary of term 1.
 fn replica() -> Replica {
-    let file = SimDisk::new(1, 1 << 30).open("volume").expect("a simulated file opens");
+    replica_in(&SimDisk::new(1, 1 << 30).open("volume").expect("a simulated file opens"))
+}
+
+/// One with its volume in a file.
+fn replica_in(file: &Arc<dyn File>) -> Replica {
+    let file = file.clone();
     let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
     let (volume, _) = Volume::open(file, VolumeId(1), options).expect("the volume opens");
     let mut replica = Replica::create(&volume, REGION, TableOptions::default()).expect("room for a region");
@@ -84,6 +89,27 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     replica.adopt_tails(contents).expect("a sound disk");
     assert_eq!(replica.position(), (Epoch(1), Lsn(120)));
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
+}
+
+/// The kernel drops pages that it could not write back: who took office with what is left would have lost what was acknowledged.
+#[test]
+fn what_was_saved_and_cannot_be_read_again_is_not_given_up_as_if_it_were_not_there() {
+    let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
+    let file = SimDisk::new(1, 1 << 30).open("volume").expect("a simulated file opens");
+    let mut replica = replica_in(&file);
+    let mounted = Mounted::allocate(&*fabric, SEGMENT_BYTES, &Budget::new(64 << 20)).expect("there is memory");
+    let id = SegmentId::new(Epoch(1), 7);
+    mounted.open_tail(LogKind::Recovery, 0, id);
+    replica.open_tail(LogKind::Recovery, id, SegmentNo(5)).expect("room for a segment");
+    let (bytes, _) = tail(id, 60, 150);
+    mounted.memories[buffer_of(LogKind::Recovery, 0)].write(0, &bytes);
+    mounted.save(&mut replica, true).expect("a sound disk");
+    let mut all = vec![0; file.len().expect("it is there") as usize];
+    file.read_at(&mut all, 0).expect("a sound disk");
+    let at = all.windows(LOG_HEADER_BYTES).position(|window| *window == bytes[..LOG_HEADER_BYTES]);
+    file.write_buffered_at(&[0; PAGE_BYTES], at.expect("it was saved") as u64).expect("a sound disk");
+    let error = mounted.give_up(&replica).expect_err("its first page is gone").to_string();
+    assert!(error.contains(&id.to_string()), "{error}");
 }
 
 /// A buffer that is written again without having been given back shows nothing of the tail before.
