@@ -1,7 +1,8 @@
 //! How large an answer will be: a guess, since its slot is taken before it is known (Tebis 3.4.1). One that was too small
 //! costs a round trip, one that is too large costs room in the ring; answers teach it.
 
-use leeward_format::op::{Op, OpResult, RangeOp};
+use bytes::Bytes;
+use leeward_format::op::{Op, OpResult, RangeOp, Read, ReadResult};
 
 /// What an answer takes besides the results, in bytes.
 const FRAME_BYTES: usize = 64;
@@ -29,10 +30,16 @@ impl Rooms {
     /// Room for the result of `op`.
     pub(crate) fn of(&self, op: &Op) -> usize {
         let old = match op {
-            Op::Get { .. } | Op::Delete { .. } => self.value_bytes,
-            Op::GetPair { want_value: true, .. } => self.value_bytes,
+            Op::Get { .. } | Op::Delete { .. } | Op::Stale { read: Read::Get { .. }, .. } => self.value_bytes,
+            Op::GetPair { want_value, .. } | Op::Stale { read: Read::GetPair { want_value, .. }, .. }
+                if *want_value =>
+            {
+                self.value_bytes
+            }
             Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } => self.value_bytes,
-            Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. } => self.page_bytes,
+            Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. } | Op::Stale { read: Read::Scan(_), .. } => {
+                self.page_bytes
+            }
             _ => 0,
         };
         RESULT_BYTES + old
@@ -40,19 +47,23 @@ impl Rooms {
 
     /// Learns from a result.
     pub(crate) fn learn(&mut self, result: &OpResult) {
-        let value = |value: &Option<bytes::Bytes>| value.as_ref().map_or(0, |value| value.len());
         match result {
-            OpResult::Value(found) => self.value_bytes = self.value_bytes.max(value(found)),
-            OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => {
-                self.value_bytes = self.value_bytes.max(value(old));
+            OpResult::Value(value)
+            | OpResult::Put { old: value, .. }
+            | OpResult::Deleted { old: value, .. }
+            | OpResult::Stale { result: ReadResult::Value(value), .. } => self.learn_value(value.as_ref()),
+            OpResult::Pair(Some(pair)) | OpResult::Stale { result: ReadResult::Pair(Some(pair)), .. } => {
+                self.learn_value(pair.value.as_ref());
             }
-            OpResult::Pair(Some(pair)) => self.value_bytes = self.value_bytes.max(value(&pair.value)),
-            OpResult::Entries { entries, .. } => {
+            OpResult::Entries { entries, .. } | OpResult::Stale { result: ReadResult::Entries { entries, .. }, .. } => {
                 let bytes = entries.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
-                self.page_bytes = self.page_bytes.max(bytes);
+                self.page_bytes = self.page_bytes.max(bytes).min(self.most);
             }
             _ => {}
         }
-        (self.value_bytes, self.page_bytes) = (self.value_bytes.min(self.most), self.page_bytes.min(self.most));
+    }
+
+    fn learn_value(&mut self, value: Option<&Bytes>) {
+        self.value_bytes = self.value_bytes.max(value.map_or(0, Bytes::len)).min(self.most);
     }
 }

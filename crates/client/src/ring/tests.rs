@@ -316,3 +316,20 @@ fn guesses_grow_with_what_was_seen_up_to_a_limit() {
     assert!(rooms.of(&get) < 1100);
     assert!(rooms.of(&Op::Add { key: "k".into(), delta: 1 }) < 100, "the size is known");
 }
+
+#[test]
+fn a_read_from_any_member_is_given_as_much_room_as_one_from_the_primary() {
+    use leeward_format::op::{Op, OpResult, Read, ReadResult, ScanRange};
+    let (mut rooms, key) = (Rooms::new(10_000), bytes::Bytes::from("k"));
+    let result = ReadResult::Value(Some(vec![0; 600].into()));
+    rooms.learn(&OpResult::Stale { age_ms: 3, lsn: leeward_format::Lsn(9), result });
+    assert!(rooms.of(&Op::Get { key: key.clone() }) >= 600);
+    for op in [
+        Op::Get { key: key.clone() },
+        Op::GetPair { key: key.clone(), want_value: true },
+        Op::GetPair { key, want_value: false },
+        Op::Scan(ScanRange { start: "a".into(), end: None, reverse: false, limit: 9, keys_only: false }),
+    ] {
+        assert_eq!(rooms.of(&Read::stale(op.clone(), 100)), rooms.of(&op), "{op:?}");
+    }
+}
