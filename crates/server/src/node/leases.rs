@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 struct Asked {
     sent: Nanos,
-    regions: Vec<(RegionId, Epoch)>,
+    /// By region; and since when each question has asked for it.
+    regions: Vec<((RegionId, Epoch), Nanos)>,
     /// When the last question was asked that it answered; or when it was asked first.
     answered: Nanos,
 }
@@ -44,8 +45,15 @@ impl Promises {
         self.asked_at = now;
         let mut before = std::mem::take(&mut self.asked);
         for (server, regions) in wanted {
-            let answered = before.remove(server).map_or(now, |asked| asked.answered);
-            self.asked.insert(*server, Asked { sent: now, regions: regions.clone(), answered });
+            let before = before.remove(server);
+            let answered = before.as_ref().map_or(now, |asked| asked.answered);
+            let mut known = before.map_or(Vec::new(), |asked| asked.regions).into_iter().peekable();
+            let since = |one: &(RegionId, Epoch)| {
+                while known.next_if(|(other, _)| other < one).is_some() {}
+                known.next_if(|(other, _)| other == one).map_or(now, |(_, since)| since)
+            };
+            let regions = regions.iter().copied().zip(regions.iter().map(since)).collect();
+            self.asked.insert(*server, Asked { sent: now, regions, answered });
         }
     }
 
@@ -53,12 +61,16 @@ impl Promises {
     fn answered(&mut self, from: ServerId, sent: Nanos, regions: &[(RegionId, Epoch)]) -> Vec<RegionId> {
         let Some(asked) = self.asked.get_mut(&from) else { return Vec::new() };
         asked.answered = asked.answered.max(sent.min(asked.sent));
-        if sent != asked.sent || regions.len() == asked.regions.len() {
+        if sent == asked.sent && regions.len() == asked.regions.len() {
             return Vec::new();
         }
-        // In the order in which they were asked for.
+        // The answer may be to an earlier question: where it is far to the server, it always is.
         let mut promised = regions.iter().peekable();
-        asked.regions.iter().filter(|one| promised.next_if_eq(one).is_none()).map(|(region, _)| *region).collect()
+        let is_refused = |(one, since): &&((RegionId, Epoch), Nanos)| {
+            while promised.next_if(|other| *other < one).is_some() {}
+            promised.next_if_eq(&one).is_none() && *since <= sent
+        };
+        asked.regions.iter().filter(is_refused).map(|((region, _), _)| *region).collect()
     }
 
     /// Time passes; answers whether some server lets promises run out.

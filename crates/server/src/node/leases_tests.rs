@@ -31,6 +31,17 @@ fn promises_that_an_answer_lacks_are_known() {
 }
 
 #[test]
+fn promises_are_missed_where_each_answer_comes_after_the_next_question() {
+    let mut promises = asked();
+    promises.ask(ms(250), &[(ONE, regions(&[3, 4, 8]))].into());
+    assert!(promises.answered(ONE, ms(100), &regions(&[3, 5, 8])).is_empty(), "4 was not asked for then");
+    assert_eq!(promises.answered(ONE, ms(100), &regions(&[5, 8])), [RegionId(3)]);
+    promises
+        .ask(ms(400), &[(ONE, vec![(RegionId(3), Epoch(7)), (RegionId(4), Epoch(7)), (RegionId(8), Epoch(9))])].into());
+    assert_eq!(promises.answered(ONE, ms(250), &regions(&[3, 8])), [RegionId(4)], "and 8 not in this term");
+}
+
+#[test]
 fn a_server_that_does_not_answer_is_late() {
     let timing = Timing::default();
     let mut promises = asked();
