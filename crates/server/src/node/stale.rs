@@ -15,7 +15,8 @@
 //! way then: a state that a reader at h, or a little later, could have met.
 //!
 //! h and n are read from one clock, so it does not matter how far those of two machines are apart, or how long messages take. A message
-//! that took long, or lay in the queue of a node that was stopped, makes answers older, and they say so.
+//! that took long, or lay in the queue of a node that was stopped, makes answers older, and they say so. That the clock may be slow is
+//! added to the age.
 //!
 //! Invariants:
 //! - A primary attests only what it could read and answer at that moment: it is open, does not stand still, and holds its lease
@@ -46,6 +47,9 @@ use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::Office;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// A clock is slow by less than this part of the time that passes: 1.5 %, where leases allow for 5 % between two.
+const SLOWNESS_PART: u64 = 64;
 
 /// Attestations that are kept: the newest may be about records that are not in the copy yet.
 const MOST_ATTESTED: usize = 8;
@@ -243,9 +247,10 @@ impl Context {
     }
 }
 
-/// Milliseconds since an instant, rounded up.
+/// Milliseconds since an instant, rounded up, also if the clock is slow.
 fn age_ms(now: Nanos, since: Nanos) -> u64 {
-    (now - since).0.div_ceil(1_000_000)
+    let elapsed = (now - since).0;
+    (elapsed + elapsed / SLOWNESS_PART).div_ceil(1_000_000)
 }
 
 /// What the read comes to, if memory can tell.
