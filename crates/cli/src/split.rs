@@ -36,7 +36,7 @@ pub(crate) struct SplitArgs {
 /// Number of the region that `region` is to give half of its keys to, if it is.
 fn planned(map: &RegionMap, region: RegionId) -> Option<RegionId> {
     let group = map.regions.iter().find(|group| group.region == region)?;
-    group.wishes.plan.as_ref().map(Plan::child)
+    group.wishes.plan.as_ref().and_then(Plan::child)
 }
 
 pub(crate) fn split(args: &SplitArgs) -> Outcome {
