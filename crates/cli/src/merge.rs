@@ -7,6 +7,7 @@ use clap::Args;
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::RegionId;
 use leeward_format::cluster::RegionWish;
+use std::cell::Cell;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -45,7 +46,15 @@ pub(crate) fn merge(args: &MergeArgs) -> Outcome {
     let find = |map: &RegionMap, region| map.regions.iter().find(|group| group.region == region).cloned();
     let is_planned =
         |group: &GroupConfig| group.wishes.plan.as_ref().is_some_and(|plan| plan.neighbour() == Some(into));
-    let is_so = |map: &RegionMap| find(map, region).is_none_or(|group| !is_planned(&group));
+    // A node may be asked that has not heard of the plan yet.
+    let was_planned = Cell::new(false);
+    let is_so = |map: &RegionMap| match find(map, region) {
+        Some(group) if is_planned(&group) => {
+            was_planned.set(true);
+            false
+        }
+        found => found.is_none() || was_planned.get(),
+    };
     let progress = |map: &RegionMap| match find(map, region).filter(is_planned).zip(find(map, into)) {
         Some((group, other)) if group.primary != other.primary => {
             format!("is to become part of region {into}: its primary comes to the server of that one's first")
