@@ -2,6 +2,7 @@
 
 use crate::config::ConfigArgs;
 use crate::join::JoinArgs;
+use crate::merge::MergeArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use crate::regions::RegionsArgs;
 use crate::restart::RestartArgs;
@@ -100,6 +101,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Make two regions of one
     Split(SplitArgs),
+    /// Make one region of two
+    Merge(MergeArgs),
     /// Give up what only a lost volume holds, so that a region that waits for it goes on
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it

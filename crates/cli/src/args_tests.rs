@@ -46,6 +46,7 @@ Commands:
   restart  Restart servers one after the other, without a failed request
   config  Check a node's settings and print them, or explain them
   split   Make two regions of one
+  merge   Make one region of two
   accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
   inspect Show what a volume holds, down to each record, without opening it
   verify Read everything that a volume holds and check every checksum
@@ -155,6 +156,8 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("table create Orders", "begins with a letter"),
         ("table create a --preset x", "possible values: default, anthus, tebis"),
         ("table create a --regions 2 --split-at m", "cannot be used with"),
+        ("merge --region 4", "--into <REGION>"),
+        ("merge --region 4 --into 3 --cancel", "cannot be used with"),
         ("bench ycsb --dev 3 --table a", "cannot be used with"),
         ("fly", "unrecognized subcommand"),
     ] {

@@ -18,6 +18,7 @@ mod idle;
 mod ingest;
 mod inspect;
 mod join;
+mod merge;
 mod moves;
 mod ports;
 mod regions;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Split(args) => split::split(&args),
+        Command::Merge(args) => merge::merge(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {

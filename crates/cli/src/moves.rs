@@ -106,7 +106,7 @@ fn is_fulfilled(group: &GroupConfig, wish: &RegionWish) -> bool {
     match *wish {
         RegionWish::Primary(server) => group.primary.is_some_and(|primary| primary.server == server),
         RegionWish::Move { from, to } => is_in_sync(to) && group.members().all(|member| member.server != from),
-        RegionWish::Nothing | RegionWish::Split { .. } | RegionWish::Whole => true,
+        RegionWish::Nothing | RegionWish::Split { .. } | RegionWish::Whole | RegionWish::Merge { .. } => true,
     }
 }
 

@@ -4,9 +4,10 @@ use crate::args::Connect;
 use crate::moves::Wait;
 use crate::{Outcome, data};
 use clap::Args;
-use leeward_client::RegionMap;
+use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::RegionId;
 use leeward_format::cluster::{Plan, RegionWish};
+use std::cell::Cell;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -36,7 +37,7 @@ pub(crate) struct SplitArgs {
 /// Number of the region that `region` is to give half of its keys to, if it is.
 fn planned(map: &RegionMap, region: RegionId) -> Option<RegionId> {
     let group = map.regions.iter().find(|group| group.region == region)?;
-    group.wishes.plan.as_ref().map(Plan::child)
+    group.wishes.plan.as_ref().and_then(Plan::child)
 }
 
 pub(crate) fn split(args: &SplitArgs) -> Outcome {
@@ -50,7 +51,19 @@ pub(crate) fn split(args: &SplitArgs) -> Outcome {
     let ends = |map: &RegionMap| map.regions.iter().find(|group| group.region == region).map(|group| group.end.clone());
     let before = ends(&client.region_map()?);
     client.wish(region, RegionWish::Split { at: args.at.clone().map(Into::into) })?;
-    let is_so = |map: &RegionMap| planned(map, region).is_none();
+    // A node may be asked that has not heard of the plan yet.
+    let was_planned = Cell::new(false);
+    let is_so = |map: &RegionMap| {
+        if planned(map, region).is_some() {
+            was_planned.set(true);
+            return false;
+        }
+        let table = map.regions.iter().find(|group| group.region == region).map(|group| &group.table);
+        let begins = |group: &GroupConfig| {
+            Some(&group.table) == table && args.at.as_ref().is_some_and(|at| group.start == at.as_bytes())
+        };
+        was_planned.get() || ends(map) != before || map.regions.iter().any(begins)
+    };
     let progress = |map: &RegionMap| match planned(map, region) {
         Some(child) => format!("is being divided, into it and region {child}; `leeward status` says what it waits for"),
         None => "is not being divided".into(),

@@ -295,18 +295,24 @@ pub(crate) fn bound_text(map: &RegionMap, group: &GroupConfig, bound: &[u8]) -> 
 fn wishes(group: &GroupConfig) -> Option<String> {
     let primary = group.wishes.primary.map(|server| format!("primary {server}"));
     let leaving = group.wishes.leaving.map(|server| format!("{server} leaves"));
-    let split = group.wishes.plan.as_ref().map(|_| "two regions".to_owned());
-    let all: Vec<String> = primary.into_iter().chain(leaving).chain(split).collect();
+    let plan = group.wishes.plan.as_ref().map(|plan| match plan {
+        Plan::Split { .. } => "two regions".to_owned(),
+        Plan::Merge { into } => format!("part of {into}"),
+    });
+    let all: Vec<String> = primary.into_iter().chain(leaving).chain(plan).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// What a region is to become, and why it is not yet.
 fn plan(group: &GroupConfig, status: Option<&RegionStatus>) -> Option<String> {
-    let Plan::Split { at, child } = group.wishes.plan.as_ref()?;
-    let at = at.as_ref().map_or_else(|| "where that halves it".into(), |at| format!("at {}", at.escape_ascii()));
+    let what = match group.wishes.plan.as_ref()? {
+        Plan::Split { at: None, child } => format!("two where that halves it, the second one region {child}"),
+        Plan::Split { at: Some(at), child } => format!("two at {}, the second one region {child}", at.escape_ascii()),
+        Plan::Merge { into } => format!("part of region {into}"),
+    };
     let waits_for = status.and_then(|status| status.plan.as_ref()?.waits_for.as_deref());
     let why = waits_for.map(|why| format!("; not yet: {why}")).unwrap_or_default();
-    Some(format!("\nregion {} is to become two {at}, the second one region {child}{why}\n", group.region))
+    Some(format!("\nregion {} is to become {what}{why}\n", group.region))
 }
 
 /// Those that are being built, with how many of the segments that each lacked were sent.

@@ -94,6 +94,10 @@ fn regions_are_listed_with_members_and_lag() {
     node.regions[0].plan = Some(waiting);
     let text = region_table(&planned, &[&node]);
     assert!(text.ends_with("the second one region 9; not yet: a copy is being built\n"), "{text}");
+    planned.regions[0].wishes.plan = Some(Plan::Merge { into: RegionId(2) });
+    let text = region_table(&planned, &[&node]);
+    assert!(text.ends_with("\nregion 1 is to become part of region 2; not yet: a copy is being built\n"), "{text}");
+    assert!(text.contains("part of 2"), "{text}");
     // All are gone, and the primary's server is back with another volume.
     map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
     let text = region_table(&map, &[&primary()]);

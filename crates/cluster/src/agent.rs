@@ -11,10 +11,9 @@
 //! [`Agent::take_ops`] to the coordinator.
 
 use crate::awaited::{Awaited, awaited};
-use crate::bootstrap::create;
 use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
-use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Plan, ServerInfo, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -27,6 +26,7 @@ mod balancing;
 mod claims;
 mod creation;
 mod departure;
+mod proposals;
 mod ruling;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
@@ -34,6 +34,7 @@ pub use balancing::Balance;
 use balancing::Balancing;
 use claims::Claims;
 use creation::Creation;
+use proposals::{Other, Proposal};
 
 /// How a master goes about its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,15 +105,6 @@ pub enum Absence {
         /// This program's.
         own: u8,
     },
-}
-
-#[derive(Clone, Debug)]
-struct Proposal {
-    id: ProposalId,
-    old: GroupConfig,
-    new: GroupConfig,
-    /// A region that is made with it.
-    child: Option<GroupConfig>,
 }
 
 #[derive(Debug)]
@@ -246,35 +238,6 @@ impl Agent {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// Proposes, as the primary of `old`, to replace it by `new`: see [`GroupConfig::without`], [`GroupConfig::with_backup`] and
-    /// [`GroupConfig::handed_over`].
-    ///
-    /// # Panics
-    /// `new` is not the next epoch of the same region, or has another primary: only a master may do that.
-    pub fn propose(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig) -> ProposalId {
-        assert!(
-            new.region == old.region && new.epoch == old.epoch.next(),
-            "a proposal is the next epoch of its region"
-        );
-        let gives_up = new.voided() == Some(old.term);
-        let hands_over = (old.must_hear > 0 || gives_up) && new.term == new.epoch;
-        let keeps_office = new.primary == old.primary && new.term == old.term;
-        assert!(keeps_office || hands_over, "a primary does not propose another");
-        self.carry(now, old, new, None)
-    }
-
-    /// Proposes, as the primary of `old`, to replace it by `left`, and to make the region of `right` at once: see
-    /// [`GroupConfig::divided`]. The proposal is accepted if the region was made, whatever has become of both since.
-    ///
-    /// # Panics
-    /// These are not what follows from `old`, or its plan names another region.
-    pub fn divide(&mut self, now: Nanos, old: GroupConfig, left: GroupConfig, right: GroupConfig) -> ProposalId {
-        let is_planned = old.wishes.plan.as_ref().map(Plan::child) == Some(right.region);
-        assert!(is_planned && left.region == old.region, "a region is divided as it is planned");
-        assert!(left.epoch == old.epoch.next() && right.epoch == left.epoch, "both begin with the next epoch");
-        self.carry(now, old, left, Some(right))
-    }
-
     /// Proposes, for the operator, that `region` waits no more for volumes of `server`: what only they hold is lost.
     ///
     /// # Errors
@@ -299,7 +262,7 @@ impl Agent {
             new.must_hear = new.heir_servers();
         }
         tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
-        Ok(self.carry(now, old, new, None))
+        Ok(self.carry(now, old, new, Other::Nothing))
     }
 
     /// Whether an operator's wish can be carried out now.
@@ -311,13 +274,6 @@ impl Agent {
             )),
             None => Ok(()),
         }
-    }
-
-    fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, child: Option<GroupConfig>) -> ProposalId {
-        let id = self.new_proposal();
-        self.proposals.push_back(Proposal { id, old, new, child });
-        self.advance(now);
-        id
     }
 
     fn new_proposal(&mut self) -> ProposalId {
@@ -542,53 +498,14 @@ impl Agent {
         };
         self.submit(path, op, Purpose::Plain);
     }
-
-    /// Sends proposals that still fit the view, judges the others.
-    fn carry_proposals(&mut self) {
-        for proposal in std::mem::take(&mut self.proposals) {
-            let region = proposal.old.region;
-            let path = ClusterPath::Region(region);
-            let current = self.view.region(region);
-            if !self.is_free(&path) {
-                self.proposals.push_back(proposal);
-            } else if current == Some(&proposal.old) {
-                let replace = self.replace(&proposal.new);
-                let op = match &proposal.child {
-                    // In this order: who is shown the changes one by one sees each key in some region.
-                    Some(child) => {
-                        let make = create(ClusterPath::Region(child.region), encode_value(child), false);
-                        CoordinatorOp::All(vec![make, replace])
-                    }
-                    None => replace,
-                };
-                self.submit(path, op, Purpose::Proposal(Box::new(proposal)));
-            } else {
-                self.judge(&proposal);
-            }
-        }
-    }
-
-    /// Ends a proposal by what the view holds: its answer was lost, or someone else was faster, perhaps with the same.
-    fn judge(&mut self, proposal: &Proposal) {
-        let made = match &proposal.child {
-            // Its number was given for this alone.
-            Some(child) => self.view.region(child.region).is_some(),
-            None => self.view.region(proposal.new.region) == Some(&proposal.new),
-        };
-        self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
-    }
-
-    /// The compare-and-set that makes `config` from what the view holds.
-    fn replace(&self, config: &GroupConfig) -> CoordinatorOp {
-        let path = ClusterPath::Region(config.region);
-        let version = self.view.version_of(&path).expect("a configuration replaces one that the view holds");
-        CoordinatorOp::Set { path: path.to_string(), value: encode_value(config), version }
-    }
 }
 
 #[cfg(test)]
 #[path = "agent/division_tests.rs"]
 mod division_tests;
+#[cfg(test)]
+#[path = "agent/merging_tests.rs"]
+mod merging_tests;
 #[cfg(test)]
 #[path = "agent_tests.rs"]
 mod tests;

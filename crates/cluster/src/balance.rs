@@ -7,21 +7,23 @@
 //!   that leaves the bytes even.
 //!
 //! What cannot be evened since it is in one piece is divided: a region that has more bytes than its table wants in one; and one that
-//! has much to do, most of what its server has, which is more than others have.
+//! has much to do, most of what its server has, which is more than others have. What divisions have made, and has become small, is
+//! merged: two neighbours that have had little to do for long, one of them so small that it is copied in a moment.
 //!
 //! Invariants:
 //! - A region of which something is wished or under way, or whose group is not whole, is left alone; one wish a region.
-//! - Each wish but a division brings the sum of squares, of bytes or of work, down, and each division halves what is above a bound; so
-//!   on figures that stand still wishes come to an end.
+//! - Each wish but a division brings the sum of squares, of bytes or of work, down, and each division halves what is above a bound; what
+//!   is merged is together below a quarter of that bound. So on figures that stand still wishes come to an end.
+//! - Bounds of regions that a table was made with stay: what is merged was divided, both parts of it.
 //! - What comes of a wish counts from the moment that it is made; and none takes back the last one of its region, as long as that
 //!   is remembered, however figures waver.
 
 use crate::View;
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, Intent, Member, RegionWish, TableOptions, Wishes};
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{RegionId, SegmentId, ServerId};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Copies that are built on one server at a time.
 const BUILDS: u32 = 2;
@@ -31,6 +33,8 @@ const HAND_OVERS: u32 = 4;
 const DIVISIONS: u32 = 1;
 /// Bytes that a copy counts as at least: its tails take as much, and a thousand empty copies are a burden too.
 const LEAST_BYTES: u64 = 4 << 20;
+/// What is merged has together at most this part of the bytes beyond which it would be divided.
+const MERGED_PART: u64 = 4;
 /// What an office counts for, on the average.
 const OFFICE: u64 = 1_000;
 /// A gap of work up to this is none: that of one office, and some.
@@ -50,6 +54,8 @@ pub(crate) enum Shift {
     Move { from: ServerId, to: ServerId },
     /// The keys from this one on, to a region of their own; `None`: half of the bytes.
     Split { at: Option<Bytes> },
+    /// All keys, to a neighbour.
+    Merge { into: RegionId },
 }
 
 impl From<Shift> for RegionWish {
@@ -58,6 +64,7 @@ impl From<Shift> for RegionWish {
             Shift::Primary(server) => RegionWish::Primary(server),
             Shift::Move { from, to } => RegionWish::Move { from, to },
             Shift::Split { at } => RegionWish::Split { at },
+            Shift::Merge { into } => RegionWish::Merge { into },
         }
     }
 }
@@ -73,8 +80,12 @@ pub(crate) struct Figures {
     pub(crate) size: u64,
     /// Something is left in it of a region that was divided off: its bytes are not what they will be.
     pub(crate) is_untrimmed: bool,
-    /// It may be divided: that was not done lately, nor tried in vain.
+    /// It may be divided, or merged: that was not done lately, nor tried in vain.
     pub(crate) may_divide: bool,
+    /// Bytes of pairs, about.
+    pub(crate) pair_bytes: u64,
+    /// It has had little to do for long.
+    pub(crate) is_quiet: bool,
     /// Operations a second, and what else its primary does, in operations.
     pub(crate) ops: u64,
     /// Where it would be divided by these, if it has had many for a while.
@@ -133,9 +144,49 @@ pub(crate) struct Picture {
     regions: Vec<Region>,
     /// Offices that are about to change hands.
     hand_overs: u32,
+    /// Neighbours that may be merged, the first into the second: the fewest bytes first.
+    pairs: Vec<(RegionId, RegionId)>,
 }
 
 impl Picture {
+    /// Finds neighbours that may be merged, where one has at most so many bytes of pairs, and nothing is merged already.
+    pub(crate) fn look_for_pairs(&mut self, view: &View, figures: &BTreeMap<RegionId, Figures>, merge_bytes: u64) {
+        if merge_bytes == 0 || view.merging().next().is_some() {
+            return;
+        }
+        let free: BTreeSet<RegionId> = self.free().map(|region| region.id).collect();
+        let may_be_merged = |config: &GroupConfig| {
+            let was_divided = config.inherited_below > SegmentId(1) && free.contains(&config.region);
+            let known = figures.get(&config.region).filter(|_| was_divided)?;
+            (known.is_quiet && known.may_divide && !known.is_untrimmed).then_some(known)
+        };
+        let mut pairs = Vec::new();
+        for table in view.tables() {
+            let Some(beyond) = table.divided_beyond() else { continue };
+            let most = table.merged_up_to(merge_bytes);
+            let regions: Vec<_> = view.routes().regions_of(&table.name).collect();
+            for pair in regions.windows(2) {
+                let (Some(left), Some(right)) = (may_be_merged(pair[0]), may_be_merged(pair[1])) else { continue };
+                let of = |known: &Figures, config: &GroupConfig| (known.pair_bytes, config.region);
+                let (left_one, right_one) = (of(left, pair[0]), of(right, pair[1]));
+                let (small, large) = (left_one.min(right_one), left_one.max(right_one));
+                // Figures are late, and what is copied is a little more.
+                if small.0 <= most / 2 && left.size.saturating_add(right.size) <= beyond / MERGED_PART {
+                    pairs.push((small.0.saturating_add(large.0), small.1, large.1));
+                }
+            }
+        }
+        pairs.sort_unstable();
+        self.pairs = pairs.into_iter().map(|(_, small, large)| (small, large)).collect();
+    }
+
+    /// A region that becomes part of a neighbour; one at a time.
+    fn merge(&self) -> Option<Wish> {
+        let is_free = |id: RegionId| self.free().any(|region| region.id == id);
+        let (small, large) = self.pairs.iter().find(|(small, large)| is_free(*small) && is_free(*large))?;
+        Some((*small, Shift::Merge { into: *large }))
+    }
+
     /// What there is, with what is known of regions and servers; of regions that are not `is_free` nothing is to be wished.
     pub(crate) fn new(
         view: &View,
@@ -147,9 +198,12 @@ impl Picture {
         let staying = live.filter(|server| view.intent(*server).is_none());
         let servers = staying.map(|server| (server, Server { room: room(server), ..Server::default() })).collect();
         let mut picture = Picture { servers, ..Picture::default() };
+        // Those to which a neighbour comes stay where they are.
+        let taking: BTreeSet<RegionId> = view.merging().map(|(_, into)| into).collect();
         for config in view.regions() {
             let known = figures.get(&config.region).cloned();
-            let is_free = known.is_some() && is_whole(view, config) && is_free(config.region);
+            let may_change = is_whole(view, config) && !taking.contains(&config.region);
+            let is_free = known.is_some() && may_change && is_free(config.region);
             picture.add(view, config, known.unwrap_or_default(), is_free);
         }
         picture.weigh();
@@ -337,6 +391,7 @@ impl Picture {
         region.is_free = false;
         let heir = match wish {
             Shift::Primary(heir) => *heir,
+            Shift::Merge { .. } => region.primary,
             Shift::Split { .. } => {
                 change(&mut self.servers, region.primary, |server| server.divisions += 1);
                 region.primary
@@ -387,6 +442,9 @@ pub(crate) fn plan(mut picture: Picture) -> Vec<Wish> {
     }
     if wishes.is_empty() {
         wishes.extend(picture.division_by_work());
+    }
+    if wishes.is_empty() {
+        wishes.extend(picture.merge());
     }
     wishes
 }

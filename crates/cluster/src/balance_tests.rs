@@ -62,7 +62,7 @@ impl Model {
     fn picture(&self) -> Picture {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = self.servers.iter().map(|id| (*id, server)).collect();
-        let mut picture = Picture { servers, regions: self.regions.clone(), hand_overs: 0 };
+        let mut picture = Picture { servers, regions: self.regions.clone(), hand_overs: 0, pairs: Vec::new() };
         for region in &mut picture.regions {
             region.excess = (region.bytes > self.split_bytes).then(|| region.bytes * 100 / self.split_bytes);
             region.is_movable = region.excess.is_none();
@@ -86,6 +86,7 @@ impl Model {
                 region.ops -= child.ops;
                 self.regions.push(child);
             }
+            Shift::Merge { .. } => unreachable!("nothing was divided before"),
             Shift::Primary(heir) => {
                 assert!(region.members.contains(&heir), "{wish:?} of {region:?}");
                 assert_ne!(region.primary, heir);
@@ -215,7 +216,8 @@ fn full_servers_and_those_that_build_get_nothing() {
     let wishes = |room: u64, builds: u32| {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = [(ServerId(1), server), (ServerId(2), Server { room, builds, ..server })];
-        let mut picture = Picture { servers: servers.into(), regions: regions.clone(), hand_overs: 0 };
+        let mut picture =
+            Picture { servers: servers.into(), regions: regions.clone(), hand_overs: 0, pairs: Vec::new() };
         picture.weigh();
         plan(picture).len()
     };
@@ -304,4 +306,69 @@ fn of_a_server_one_region_is_divided_at_a_time_and_what_is_to_be_divided_is_not_
     assert_eq!(plan(picture.clone()), [(RegionId(2), Shift::Split { at: None })]);
     picture.servers.get_mut(&ServerId(1)).unwrap().divisions = 1;
     assert_eq!(plan(picture), []);
+}
+
+/// Regions 1 to 5 of one table by key, in the order of their numbers, each of server 1: all were divided, have 100 bytes of pairs and
+/// have been quiet; but for what `change` makes of them. Answers who is to become part of whom.
+fn merged(table: TableOptions, change: impl Fn(u32, &mut GroupConfig, &mut Figures)) -> Vec<Wish> {
+    let splits: Vec<Bytes> = ["b", "c", "d", "e"].map(Bytes::from).to_vec();
+    let mut tree = crate::Tree::new();
+    tree.apply(None, &crate::bootstrap_op(&table, &splits)).unwrap();
+    let mut view = View::default();
+    view.handle(&crate::CoordinatorEvent::Up { session: crate::SessionId(1) });
+    view.handle(&crate::CoordinatorEvent::Changed(tree.changes().collect()));
+    view.handle(&crate::CoordinatorEvent::Synced { version: tree.version() });
+    let member = crate::master::tests::member(1, 1);
+    crate::master::tests::register(&mut view, member, None);
+    let mut figures = BTreeMap::new();
+    for id in 1..=5 {
+        let mut config = view.region(RegionId(id)).unwrap().clone();
+        (config.primary, config.inherited_below) = (Some(member), SegmentId(77));
+        let mut known =
+            Figures { may_divide: true, pair_bytes: 100, is_quiet: true, size: 1 << 20, ..Figures::default() };
+        change(id, &mut config, &mut known);
+        figures.insert(RegionId(id), known);
+        let path = leeward_format::cluster::ClusterPath::Region(RegionId(id));
+        crate::master::tests::change(&mut view, path, Some(leeward_format::cluster::encode_value(&config)));
+    }
+    let mut picture = Picture::new(&view, &figures, |_| UNLIMITED, |_| true);
+    picture.look_for_pairs(&view, &figures, 1_000);
+    plan(picture)
+}
+
+fn table() -> TableOptions {
+    TableOptions { replicas: 1, min_in_sync: 1, split_bytes: 8 << 20, ..TableOptions::default() }
+}
+
+fn into(region: u32, into: u32) -> Vec<Wish> {
+    vec![(RegionId(region), Shift::Merge { into: RegionId(into) })]
+}
+
+#[test]
+fn of_small_neighbours_that_are_quiet_the_smaller_becomes_part_of_the_other_one_at_a_time() {
+    assert_eq!(merged(table(), |_, _, _| ()), into(1, 2));
+    assert_eq!(merged(table(), |id, _, known| known.pair_bytes = [600, 400, 90, 300, 20][id as usize - 1]), into(5, 4));
+    assert_eq!(
+        merged(table(), |id, _, known| known.pair_bytes = [600, 400, 90, 700, 900][id as usize - 1]),
+        into(3, 2)
+    );
+    // One is being merged, or the master was told to leave the table as it is, or copies nothing.
+    let planned = |id, config: &mut GroupConfig, _: &mut Figures| {
+        config.wishes.plan = (id == 4).then_some(leeward_format::cluster::Plan::Merge { into: RegionId(3) });
+    };
+    assert_eq!(merged(table(), planned), []);
+    assert_eq!(merged(TableOptions { split_bytes: 0, ..table() }, |_, _, _| ()), []);
+}
+
+#[test]
+fn what_is_busy_or_large_or_was_never_divided_stays_as_it_is() {
+    let quiet = |id: u32, known: &mut Figures| known.is_quiet = id != 2 && id != 4;
+    assert_eq!(merged(table(), |id, _, known| quiet(id, known)), [], "each has a neighbour that is in use");
+    assert_eq!(merged(table(), |_, _, known| known.pair_bytes = 501), [], "there may be more than can be copied");
+    assert_eq!(merged(table(), |_, _, known| known.size = (1 << 20) + 1), [], "together a quarter of the bound");
+    assert_eq!(merged(table(), |_, config, _| config.inherited_below = SegmentId(1)), [], "made so with their table");
+    let whole = |id: u32| if id == 3 { SegmentId(5) } else { SegmentId(0) };
+    assert_eq!(merged(table(), |id, config, _| config.inherited_below = whole(id)), [], "one of both is not enough");
+    assert_eq!(merged(table(), |_, _, known| known.is_untrimmed = true), [], "its bytes are not what they will be");
+    assert_eq!(merged(table(), |_, _, known| known.may_divide = false), [], "it was divided just now");
 }

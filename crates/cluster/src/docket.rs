@@ -1,7 +1,8 @@
 //! The regions that a master has yet to look at, so that a change of one region, of ten thousand, costs a look at one.
 //!
 //! Invariant: a region that is not on the docket needs nothing, or waits for an operation that is under way: what a decision
-//! depends on is the region, its table, who lives or leaves, and what the master may do, and each change of these puts it back. Pure.
+//! depends on is the region, the one that it is to be part of, its table, who lives or leaves, and what the master may do, and each
+//! change of these puts it back. Pure.
 
 use crate::View;
 use crate::master::{self, Assign, Loads, Policy};
@@ -63,6 +64,9 @@ impl Docket {
                 self.count(view, config.region, before.counted(config.region), &is_free);
             }
         }
+        // One that is to be part of another goes where that is.
+        let of_others = view.merging().filter(|(_, into)| self.due.contains(into)).map(|(region, _)| region);
+        self.due.extend(of_others.collect::<Vec<_>>());
         let looked_at = std::mem::take(&mut self.due);
         for region in &looked_at {
             let before = self.loads.counted(*region).cloned();

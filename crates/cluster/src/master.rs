@@ -16,7 +16,8 @@
 
 use crate::View;
 use crate::awaited::{awaited, is_back};
-use leeward_format::cluster::{Former, GroupConfig, Intent, Member, TableOptions};
+use crate::wishes::gathered;
+use leeward_format::cluster::{Former, GroupConfig, Intent, Member, Plan, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
 use std::cmp::Reverse;
@@ -140,8 +141,10 @@ impl Group<'_> {
         self.fill(&mut next);
         self.trim(&mut next);
         forget_gone(&mut next);
+        self.forget_apart(&mut next);
         if next == *self.config {
-            return None;
+            // At rest: a region that is to be part of another goes where that has its primary.
+            return gathered(self.view, self.config);
         }
         next.epoch = self.config.epoch.next();
         Some(next)
@@ -241,6 +244,15 @@ impl Group<'_> {
         let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
         outside.truncate((self.table.replicas as usize).saturating_sub(staying + kept));
         next.learners.extend(outside);
+    }
+
+    /// A region whose plan names one that is no neighbour of it any more stays as it is.
+    fn forget_apart(&self, next: &mut GroupConfig) {
+        let is_apart = |plan: &mut Plan| {
+            let other = plan.neighbour().map(|other| self.view.region(other));
+            other.is_some_and(|other| other.is_none_or(|other| !other.is_next_to(self.config)))
+        };
+        next.wishes.plan.take_if(is_apart);
     }
 
     /// Nothing is built for, and nobody stays in, a group that has all its replicas: a move or a departure was taken back.

@@ -438,3 +438,57 @@ fn who_is_too_many_is_not_built_or_leaves() {
     configure(&mut view, &next);
     assert_eq!(decide_one(&view), None);
 }
+
+#[test]
+fn what_is_to_be_part_of_another_is_brought_there_and_told_when_that_is_no_neighbour_any_more() {
+    let mut view = view(2, 2, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
+    let of = |view: &View, region: u32, primary, backup| GroupConfig {
+        epoch: Epoch(4),
+        term: Epoch(4),
+        primary: Some(member(primary, 1)),
+        backups: vec![member(backup, 1)],
+        ..view.region(RegionId(region)).unwrap().clone()
+    };
+    let (one, mut two) = (of(&view, 1, 1, 2), of(&view, 2, 2, 1));
+    two.wishes.plan = Some(Plan::Merge { into: RegionId(1) });
+    configure(&mut view, &one);
+    configure(&mut view, &two);
+    let next = decide_on(&view, &two).expect("its primary is elsewhere");
+    assert_eq!(next, two.wishing(Wishes { primary: Some(ServerId(1)), ..two.wishes.clone() }));
+    // The other one was divided, or is part of a third one.
+    let apart = two.wishing(Wishes::default());
+    configure(&mut view, &GroupConfig { end: Some("0000".into()), ..one.renewed() });
+    assert_eq!(decide_on(&view, &two), Some(apart.clone()));
+    change(&mut view, ClusterPath::Region(RegionId(1)), None);
+    assert_eq!(decide_on(&view, &two), Some(apart));
+}
+
+fn decide_on(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
+    decide(view, &Loads::default(), config, Policy { assign: Assign::Any, keeps: true })
+}
+
+#[test]
+fn when_another_region_has_changed_the_one_that_is_to_be_part_of_it_is_looked_at() {
+    let mut view = view(2, 2, &[(member(1, 1), None), (member(2, 1), None)]);
+    let of = |view: &View, region: u32| GroupConfig {
+        epoch: Epoch(4),
+        term: Epoch(4),
+        primary: Some(member(1, 1)),
+        backups: vec![member(2, 1)],
+        ..view.region(RegionId(region)).unwrap().clone()
+    };
+    let (one, mut two) = (of(&view, 1), of(&view, 2));
+    two.wishes.plan = Some(Plan::Merge { into: RegionId(1) });
+    configure(&mut view, &one);
+    configure(&mut view, &two);
+    let mut docket = Docket::default();
+    let policy = Policy { assign: Assign::Any, keeps: true };
+    docket.changed(&view.take_changed());
+    assert!(docket.decide(&view, policy, |_| true).next.is_empty(), "all is well");
+    let handed = GroupConfig { primary: Some(member(2, 1)), backups: vec![member(1, 1)], ..one.renewed() };
+    configure(&mut view, &handed);
+    docket.changed(&view.take_changed());
+    let next = docket.decide(&view, policy, |_| true).next;
+    assert_eq!(next.len(), 1);
+    assert_eq!((next[0].region, next[0].wishes.primary), (RegionId(2), Some(ServerId(2))));
+}

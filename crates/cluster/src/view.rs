@@ -87,8 +87,10 @@ struct Content {
     making: BTreeMap<String, (u64, Member)>,
     /// Paths whose values make no sense here: perhaps another version's.
     unread: BTreeSet<ClusterPath>,
-    /// Regions that plans of others name.
+    /// Regions that are to be made of others.
     planned: BTreeSet<RegionId>,
+    /// Regions that are to be part of others, and of which.
+    merging: BTreeMap<RegionId, RegionId>,
 }
 
 impl View {
@@ -248,6 +250,11 @@ impl View {
         self.current.planned.contains(&region)
     }
 
+    /// Regions that are to be part of a neighbour, each with that.
+    pub fn merging(&self) -> impl Iterator<Item = (RegionId, RegionId)> + '_ {
+        self.current.merging.iter().map(|(region, into)| (*region, *into))
+    }
+
     /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
         match path {
@@ -296,7 +303,9 @@ impl Content {
                 let config: GroupConfig = decode_value("region", value)?;
                 same("region", id.0, config.region.0)?;
                 self.forget_plan(id);
-                self.planned.extend(config.wishes.plan.as_ref().map(Plan::child));
+                let plan = config.wishes.plan.as_ref();
+                self.planned.extend(plan.and_then(Plan::child));
+                self.merging.extend(plan.and_then(Plan::neighbour).map(|into| (id, into)));
                 self.routes.put_region(version, config);
             }
             ClusterPath::Server(id) => {
@@ -320,9 +329,10 @@ impl Content {
     /// The plan of a region as it is known counts no more.
     fn forget_plan(&mut self, id: RegionId) {
         let plan = self.routes.region(id).and_then(|config| config.wishes.plan.as_ref());
-        if let Some(child) = plan.map(Plan::child) {
+        if let Some(child) = plan.and_then(Plan::child) {
             self.planned.remove(&child);
         }
+        self.merging.remove(&id);
     }
 
     fn remove(&mut self, path: ClusterPath, version: u64) {

@@ -19,6 +19,7 @@ pub(crate) fn wished(view: &View, region: RegionId, wish: &RegionWish) -> Result
         RegionWish::Nothing => config.wishing(Wishes { plan: wishes.plan.clone(), ..Wishes::default() }),
         RegionWish::Whole => config.wishing(Wishes { plan: None, ..wishes.clone() }),
         RegionWish::Split { at } => split(view, config, at.as_deref())?,
+        &RegionWish::Merge { into } => merged(view, config, into)?,
         &RegionWish::Primary(server) => {
             if !has(config, server) {
                 return Err(format!(
@@ -49,13 +50,13 @@ fn split(view: &View, config: &GroupConfig, at: Option<&[u8]>) -> Result<GroupCo
             config.table
         ));
     }
-    if let Some(Plan::Split { at: planned, child }) = &config.wishes.plan {
-        return match at.is_none() || planned.as_deref() == at {
-            true => Ok(config.clone()),
-            false => Err(format!(
-                "region {region} is being divided already, into it and region {child}: wait for it, or cancel that"
-            )),
-        };
+    match &config.wishes.plan {
+        Some(Plan::Split { at: planned, .. }) if at.is_none() || planned.as_deref() == at => return Ok(config.clone()),
+        Some(plan) => return Err(planned_otherwise(region, plan)),
+        None => {}
+    }
+    if let Some((other, _)) = view.merging().find(|(_, into)| *into == region) {
+        return Err(is_taking_in(region, other));
     }
     if at.is_some() && at == config.end.as_deref() {
         // It was divided there while this was on its way.
@@ -75,6 +76,73 @@ fn split(view: &View, config: &GroupConfig, at: Option<&[u8]>) -> Result<GroupCo
     let child = free_numbers(view, 1)?[0];
     let plan = Some(Plan::Split { at: at.map(|key| key.to_vec().into()), child });
     Ok(config.wishing(Wishes { plan, ..config.wishes.clone() }))
+}
+
+/// Why a region that has this plan can have no other.
+fn planned_otherwise(region: RegionId, plan: &Plan) -> String {
+    let what = match plan {
+        Plan::Split { child, .. } => format!("being divided already, into it and region {child}"),
+        Plan::Merge { into } => format!("becoming part of region {into}"),
+    };
+    format!("region {region} is {what}: wait for it, or cancel that")
+}
+
+fn is_taking_in(region: RegionId, other: RegionId) -> String {
+    format!("region {region} is taking in region {other}: wait for it, or cancel that")
+}
+
+/// The configuration in which the region is to be part of its neighbour `into`.
+fn merged(view: &View, config: &GroupConfig, into: RegionId) -> Result<GroupConfig, String> {
+    let region = config.region;
+    if region == into {
+        return Err(format!("region {region} cannot become part of itself: name a neighbour"));
+    }
+    if view.table(&config.table).is_some_and(|table| table.partition.is_hash()) {
+        return Err(format!(
+            "region {region} cannot become part of another: table {} is partitioned by hash, and has as many regions as it has tokens",
+            config.table
+        ));
+    }
+    match &config.wishes.plan {
+        Some(plan) if plan.neighbour() == Some(into) => return Ok(config.clone()),
+        Some(plan) => return Err(planned_otherwise(region, plan)),
+        None => {}
+    }
+    let Some(other) = view.region(into).filter(|other| config.is_next_to(other)) else {
+        let neighbours = view.routes().regions_of(&config.table).filter(|other| config.is_next_to(other));
+        return Err(format!(
+            "region {into} is no neighbour of region {region}: {}",
+            listed("neighbours are", neighbours.map(|other| other.region))
+        ));
+    };
+    if let Some(plan) = &other.wishes.plan {
+        return Err(planned_otherwise(into, plan));
+    }
+    if let Some((other, taking)) = view.merging().find(|(_, taking)| *taking == region || *taking == into) {
+        return Err(is_taking_in(taking, other));
+    }
+    Ok(config.wishing(Wishes { plan: Some(Plan::Merge { into }), ..config.wishes.clone() }))
+}
+
+/// The configuration in which a region that is to be part of another is to have its primary where that has its own; `None`: it has,
+/// or something else must come about first.
+pub(crate) fn gathered(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
+    let other = view.region(config.wishes.plan.as_ref()?.neighbour()?)?;
+    let (mine, wanted) = (config.primary?.server, other.primary.filter(|primary| view.is_live(*primary))?);
+    let is_still = |config: &GroupConfig| {
+        let Wishes { primary, leaving, .. } = &config.wishes;
+        let is_changing = !config.learners.is_empty() || !config.former.is_empty() || config.must_hear > 0;
+        primary.is_none() && leaving.is_none() && !is_changing
+    };
+    let stays = view.departs(other, wanted).is_none();
+    if mine == wanted.server || !stays || !is_still(config) || !is_still(other) {
+        return None;
+    }
+    let wish = match has(config, wanted.server) {
+        true => RegionWish::Primary(wanted.server),
+        false => RegionWish::Move { from: mine, to: wanted.server },
+    };
+    wished(view, config.region, &wish).ok().flatten()
 }
 
 /// The configuration in which the copy of `from` is to be on `to`.

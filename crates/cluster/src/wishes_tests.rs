@@ -133,7 +133,7 @@ fn a_region_is_to_become_two_with_a_number_that_nobody_has() {
         let error = wished(&view, RegionId(region), &split(Some(at))).unwrap_err();
         assert!(error.contains("name one between"), "{region} at {at:?}: {error}");
     }
-    let child = wished(&view, REGION, &split(None)).unwrap().unwrap().wishes.plan.map(|plan| plan.child());
+    let child = wished(&view, REGION, &split(None)).unwrap().unwrap().wishes.plan.and_then(|plan| plan.child());
     assert_eq!(child, Some(RegionId(3)));
 }
 
@@ -145,4 +145,71 @@ fn a_region_of_tokens_moves_and_stays_one() {
         assert!(error.contains("partitioned by hash"), "{error}");
     }
     assert!(wished(&view, REGION, &moved(1, 3)).unwrap().is_some());
+}
+
+/// [`view`], with region 1 up to "m", and region 2, which server 3 has.
+fn neighbours() -> View {
+    let mut view = view();
+    let one = GroupConfig { end: Some("m".into()), ..view.region(REGION).unwrap().clone() };
+    let two = GroupConfig {
+        region: RegionId(2),
+        start: "m".into(),
+        end: Some("t".into()),
+        primary: Some(member(3, 1)),
+        backups: vec![member(2, 1)],
+        ..one.clone()
+    };
+    let three = GroupConfig { region: RegionId(3), start: "t".into(), end: None, ..two.clone() };
+    [one, two, three].iter().for_each(|config| configure(&mut view, config));
+    view
+}
+
+fn merge(view: &View, region: u32, into: u32) -> Result<Option<GroupConfig>, String> {
+    wished(view, RegionId(region), &RegionWish::Merge { into: RegionId(into) })
+}
+
+#[test]
+fn a_region_may_become_part_of_a_neighbour_and_of_no_other() {
+    let mut view = neighbours();
+    assert_eq!(merge(&view, 1, 1).unwrap_err(), "region 1 cannot become part of itself: name a neighbour");
+    assert_eq!(merge(&view, 1, 3).unwrap_err(), "region 3 is no neighbour of region 1: neighbours are 2");
+    assert_eq!(merge(&view, 2, 9).unwrap_err(), "region 9 is no neighbour of region 2: neighbours are 1, 3");
+    assert_eq!(merge(&view, 9, 1).unwrap_err(), "there is no region 9");
+    let next = merge(&view, 2, 1).unwrap().unwrap();
+    assert_eq!(next.wishes, Wishes { plan: Some(Plan::Merge { into: REGION }), ..Wishes::default() });
+    configure(&mut view, &next);
+    assert_eq!(merge(&view, 2, 1), Ok(None), "it is written down");
+    let text = "region 2 is becoming part of region 1: wait for it, or cancel that";
+    assert_eq!(merge(&view, 2, 3).unwrap_err(), text);
+    assert_eq!(merge(&view, 1, 2).unwrap_err(), text, "not both of each other");
+    assert_eq!(merge(&view, 3, 2).unwrap_err(), text);
+    let split = |region| wished(&view, RegionId(region), &RegionWish::Split { at: None });
+    assert_eq!(split(2).unwrap_err(), text);
+    assert_eq!(split(1).unwrap_err(), "region 1 is taking in region 2: wait for it, or cancel that");
+    assert!(split(3).unwrap().is_some());
+    let whole = wished(&view, RegionId(2), &RegionWish::Whole).unwrap().unwrap();
+    assert_eq!(whole.wishes, Wishes::default());
+    let hashed = view_of(Partition::Hash { tokens: 1 });
+    assert!(merge(&hashed, 1, 2).unwrap_err().contains("partitioned by hash"));
+}
+
+#[test]
+fn a_region_that_is_to_be_part_of_another_goes_where_that_has_its_primary() {
+    let mut view = neighbours();
+    let planned = merge(&view, 2, 1).unwrap().unwrap();
+    assert_eq!(gathered(&view, view.region(RegionId(2)).unwrap()), None, "nobody wishes it");
+    configure(&mut view, &planned);
+    let next = gathered(&view, &planned).expect("its primary is elsewhere");
+    assert_eq!((next.wishes.primary, next.wishes.leaving), (Some(ServerId(1)), Some(ServerId(3))));
+    assert_eq!((&next.learners[..], &next.wishes.plan), (&[member(1, 1)][..], &planned.wishes.plan));
+    assert_eq!(gathered(&view, &next), None, "one after the other");
+    let there = GroupConfig { backups: vec![member(1, 1)], ..planned.clone() };
+    configure(&mut view, &there);
+    assert_eq!(gathered(&view, &there).expect("its office").wishes.primary, Some(ServerId(1)));
+    let arrived = GroupConfig { primary: Some(member(1, 1)), backups: vec![member(3, 1)], ..planned.clone() };
+    assert_eq!(gathered(&view, &arrived), None);
+    let other = view.region(REGION).unwrap().clone();
+    let wishes = Wishes { primary: Some(ServerId(2)), ..Wishes::default() };
+    configure(&mut view, &other.wishing(wishes));
+    assert_eq!(gathered(&view, &planned), None, "that one is about to have another primary");
 }

@@ -243,6 +243,12 @@ impl Region {
         view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
     }
 
+    /// Bytes of keys and values, about: what was overwritten and is not merged yet counts as well.
+    pub fn pair_bytes(&self) -> u64 {
+        let in_leaves = self.view.load().version.levels().iter().map(|level| level.state().bytes).sum::<u64>();
+        self.promotion_bytes() + in_leaves + self.accounts.lock().live_bytes
+    }
+
     /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.
     ///
     /// # Errors

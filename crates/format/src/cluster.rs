@@ -166,7 +166,8 @@ pub struct GroupConfig {
     pub yielded: Epoch,
     /// What is wished and not yet so.
     pub wishes: Wishes,
-    /// The region was divided: segments with lower ids were there then, and parts of them are another region's. 0: it never was.
+    /// The region was divided: segments with lower ids were there then, and parts of them are another region's. 1: it never was, but
+    /// was about to take in a neighbour, and may hold some of that. 0: all that it holds is its own.
     pub inherited_below: SegmentId,
 }
 

@@ -161,6 +161,16 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
         "what was wished of the one was not of the other"
     );
     assert_eq!((right.primary, &right.backups), (config.primary, &config.backups));
+    assert!(left.is_next_to(&right) && right.is_next_to(&left) && !left.is_next_to(&config));
+    let (wider, higher) = (left.merged_with(&right), right.merged_with(&left));
+    assert_eq!((&wider.start, &wider.end, wider.epoch), (&config.start, &config.end, Epoch(7)));
+    assert_eq!((&higher.start, &higher.end, higher.term), (&config.start, &config.end, Epoch(6)));
+    let unmarked = GroupConfig { inherited_below: SegmentId(0), ..config.clone() };
+    assert_eq!((unmarked.holding_more().inherited_below, unmarked.holding_more().epoch), (SegmentId(1), Epoch(6)));
+    assert_eq!(config.holding_more().inherited_below, SegmentId(300));
+    let plan = Plan::Merge { into: RegionId(5) };
+    assert_eq!(&encode_value(&plan)[..], [1, 5]);
+    assert_eq!((plan.child(), plan.neighbour()), (None, Some(RegionId(5))));
     let handed = config.handed_to(member(3));
     assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));
     assert_eq!((&handed.backups[..], handed.learners.len(), handed.former.len()), (&[member(1), member(2)][..], 0, 1));

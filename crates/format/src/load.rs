@@ -35,4 +35,6 @@ pub struct RegionLoad {
     pub is_trimmed: bool,
     /// A key with about half of the latest operations below it; none if there were few, or most were on few keys.
     pub middle: Option<Bytes>,
+    /// Bytes of keys and values, about: what was overwritten and is not merged yet counts, space that segments waste does not.
+    pub pair_bytes: u64,
 }

@@ -341,8 +341,8 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            // Where nobody says at which key, the second time would divide what came of the first.
-            Op::Wish { wish, .. } => !matches!(wish, RegionWish::Split { at: None }),
+            // Where nobody says at which key, the second time would divide what came of the first; what was merged is not there.
+            Op::Wish { wish, .. } => !matches!(wish, RegionWish::Split { at: None } | RegionWish::Merge { .. }),
             Op::Intend { .. } => true,
             Op::DropTable { .. } => false,
             Op::Stale { .. } => true,

@@ -207,8 +207,11 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&R> {
         let place = self.partition(table)?.place(key);
         let up_to = (Bound::Unbounded, Bound::Included(&place[..]));
-        let (_, route) = self.found(table)?.range::<[u8], _>(up_to).next_back()?;
-        Some(route).filter(|route| route.holds(&place))
+        let shown = self.found(table)?.range::<[u8], _>(up_to).next_back().map(|(_, route)| route);
+        // One that has just taken in a neighbour begins where that does, until that is known to be no more.
+        let holds = |route: &&R| route.table() == table && route.start()[..] <= place[..] && route.holds(&place);
+        let hidden = || self.hidden.iter().filter_map(|id| self.regions.get(id));
+        shown.filter(holds).or_else(|| hidden().find(holds))
     }
 
     fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&R> {

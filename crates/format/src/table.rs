@@ -213,11 +213,20 @@ impl TableChange {
     }
 }
 
+/// A region that becomes part of its neighbour has at most so many L0s of pairs.
+const MERGED_L0S: u64 = 8;
+
 impl TableOptions {
     /// Bytes of a region beyond which the master divides it; `None`: it divides none of the table, also where one has much to do.
     /// A table whose keys are partitioned by hash answers `None`, whatever its options say: it has as many regions as tokens.
     pub fn divided_beyond(&self) -> Option<u64> {
         Some(self.split_bytes).filter(|bytes| *bytes > 0 && !self.partition.is_hash())
+    }
+
+    /// Bytes of pairs that a region may have at most to become part of its neighbour, where a node copies `merge_bytes` at most: no
+    /// more than the neighbour's L0s take without waiting for many merges. 0: none of the table does.
+    pub fn merged_up_to(&self, merge_bytes: u64) -> u64 {
+        if self.partition.is_hash() { 0 } else { merge_bytes.min(self.l0_bytes.saturating_mul(MERGED_L0S)) }
     }
 
     /// Refuses what no table can have.

@@ -136,6 +136,7 @@ fn requests() {
         Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
         Op::DropTable { table: "orders".parse().expect("a name") },
         Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
+        Op::Wish { region: RegionId(7), wish: RegionWish::Merge { into: RegionId(6) } },
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
         RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
         Op::CreateTable { table: Box::new(NewTable::new(hashed(), Vec::new())) },
@@ -252,6 +253,7 @@ fn control_messages() {
         inherited: 1000,
         is_trimmed: true,
         middle: Some(Bytes::from_static(b"m")),
+        pair_bytes: 2000,
     };
     let load = ServerLoad { used: 4 << 20, capacity: Some(64 << 20), regions: vec![region] };
     check(FrameKind::Control, Control::Load(load), include_str!("golden/control-load.hex"));

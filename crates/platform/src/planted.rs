@@ -46,6 +46,10 @@ pub enum Bug {
     TrimBeforeBirth,
     /// Another attempt to divide a region begins in the epoch of the one before.
     ReuseTerm,
+    /// A region becomes part of its neighbour before what was copied is committed, and durable with every member.
+    MergeUnsettled,
+    /// Who takes in a neighbour does not know what was asked of that, and takes it for new.
+    ForgetAbsorbed,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
     /// What a member has of a group that is whole is destroyed.
@@ -58,7 +62,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 23] = [
+    pub const ALL: [Bug; 25] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -80,6 +84,8 @@ impl Bug {
         Bug::BearBeforeInstalled,
         Bug::TrimBeforeBirth,
         Bug::ReuseTerm,
+        Bug::MergeUnsettled,
+        Bug::ForgetAbsorbed,
         Bug::AttestWithoutLease,
         Bug::AgeFromArrival,
     ];

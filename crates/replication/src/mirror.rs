@@ -263,19 +263,20 @@ impl Mirror {
     }
 
     fn flush_what_is_complete(&mut self, messages: &mut Vec<ToBackup>) {
-        for tail in self.tails.iter_mut().flatten() {
-            let Some(last_lsn) = tail.sealed else { continue };
-            if tail.flush_sent || tail.outstanding > 0 || tail.posted < tail.filled {
-                continue;
+        for tails in &mut self.tails {
+            // Writes may complete in any order; tails of a log are flushed one after the other, and answered so.
+            let is_complete = |tail: &&mut MirroredTail| tail.outstanding == 0 && tail.posted == tail.filled;
+            for tail in tails.iter_mut().skip_while(|tail| tail.flush_sent).take_while(is_complete) {
+                let Some(last_lsn) = tail.sealed else { break };
+                tail.flush_sent = true;
+                messages.push(ToBackup::Flush {
+                    log: tail.log,
+                    index: tail.index,
+                    id: tail.id,
+                    bytes: u32::try_from(tail.filled).expect("a tail is at most one segment"),
+                    last_lsn,
+                });
             }
-            tail.flush_sent = true;
-            messages.push(ToBackup::Flush {
-                log: tail.log,
-                index: tail.index,
-                id: tail.id,
-                bytes: u32::try_from(tail.filled).expect("a tail is at most one segment"),
-                last_lsn,
-            });
         }
     }
 

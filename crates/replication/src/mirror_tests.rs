@@ -99,6 +99,17 @@ fn a_flush_waits_for_its_completions_and_frees_the_buffer() {
 }
 
 #[test]
+fn tails_of_a_log_are_flushed_one_after_the_other_whatever_completes_first() {
+    let mut rig = Rig::new();
+    let ops = rig.post(&[view(LogKind::Large, 0, 900, Some(20)), view(LogKind::Large, 1, 100, Some(21))], 21);
+    rig.complete(ops[1]);
+    assert_eq!(rig.flushes(), 0, "the answer would come before that of tail 0");
+    rig.complete(ops[0]);
+    assert_eq!(rig.flushes(), 2);
+    assert!(rig.mirror.flushed(LogKind::Large, 0) && rig.mirror.flushed(LogKind::Large, 1));
+}
+
+#[test]
 fn a_tail_that_is_sealed_after_its_last_write_is_flushed() {
     let mut rig = Rig::new();
     let ops = rig.post(&[view(LogKind::Large, 0, 900, None)], 11);

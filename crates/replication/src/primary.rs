@@ -48,6 +48,13 @@ pub enum PrimaryAction {
         /// That of the region that is made.
         right: Box<GroupConfig>,
     },
+    /// Ask it to do so, and to end a region, both or neither.
+    Merge {
+        /// What this region's configuration becomes.
+        wider: Box<GroupConfig>,
+        /// That of the region that ends.
+        taken: Box<GroupConfig>,
+    },
 }
 
 /// Names one-sided writes: unique on a node, with the region in the high bits so that completions find their way.

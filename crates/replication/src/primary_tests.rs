@@ -97,6 +97,7 @@ impl Group {
                 match action {
                     PrimaryAction::Propose(config) => self.proposals.push(config),
                     PrimaryAction::Divide { left, right } => self.proposals.extend([*left, *right]),
+                    PrimaryAction::Merge { wider, .. } => self.proposals.push(*wider),
                     PrimaryAction::Peer { server, session, action: PeerAction::Send(message) } => {
                         if let Some(member) = members.iter().find(|member| member.server == server) {
                             self.answer(*member, session, &message);

@@ -221,6 +221,8 @@ pub struct NodeConfig {
     pub split_ops: u64,
     /// For so long neither part of a region that was divided is divided again, in seconds: 1 to 86,400. The same on all nodes.
     pub split_rest_seconds: u64,
+    /// Bytes of keys and values that a region may have to become part of its neighbour: 0 to 67,108,864; 0: none does.
+    pub merge_bytes: u64,
 }
 
 impl Default for NodeConfig {
@@ -255,6 +257,7 @@ impl Default for NodeConfig {
             balance: true,
             split_ops: 10_000,
             split_rest_seconds: 60,
+            merge_bytes: 4 << 20,
         }
     }
 }
@@ -420,6 +423,7 @@ impl NodeConfig {
             ("expected_servers", self.expected_servers.into()),
             ("split_ops", self.split_ops),
             ("split_rest_seconds", self.split_rest_seconds),
+            ("merge_bytes", self.merge_bytes),
         ];
         numbers.extend(self.capacity_bytes.map(|capacity| ("capacity_bytes", capacity)));
         numbers.extend(self.ring_spin_us.map(|spin| ("ring_spin_us", spin)));

@@ -408,6 +408,13 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     by_role(registry, "divisions_failed", "Attempts to divide a region that were given up", |r| {
         r.counters.divisions_failed
     });
+    by_role(registry, "merges", "Neighbours that were taken in", |r| r.counters.merges);
+    by_role(
+        registry,
+        "merges_failed",
+        "Attempts of a region to become part of its neighbour that were given up",
+        |r| r.counters.merges_failed,
+    );
     by_role(registry, "trims", "Ranges deleted after a division, because they are another region's", |r| {
         r.counters.trims
     });

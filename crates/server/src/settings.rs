@@ -61,6 +61,9 @@ fn grouped(number: u64) -> String {
 /// A size in the largest unit that divides it.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes == 0 {
+        return "0".into();
+    }
     let unit = (bytes.trailing_zeros() / 10).min(5);
     format!("{} {}", bytes >> (10 * unit), UNITS[unit as usize])
 }
@@ -135,7 +138,15 @@ pub const SETTINGS: &[Setting] = &[
         "split_rest_seconds",
         "60",
         1..=86_400,
-        "how long the master divides neither part of a region that was divided. The same on all nodes",
+        "how long the master divides neither part of a region that was divided; ten times as long two neighbours must have \
+         had little to do before it [merges](reconfiguration.md#merged) them. The same on all nodes",
+    ),
+    bytes(
+        "merge_bytes",
+        "4 MiB",
+        (0..=64 << 20, ""),
+        "keys and values that a region may have at most to become [part of its neighbour](reconfiguration.md#merged), \
+         which copies them while operations on them wait; 0: none becomes that. The same on all nodes",
     ),
     text("resp_listen", "`127.0.0.1:<7378 + server_id>`", "an IP address and a port", "address for Redis clients"),
     text("native_listen", "`127.0.0.1:<7478 + server_id>`", "an IP address and a port", "address for native clients"),

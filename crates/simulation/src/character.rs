@@ -21,6 +21,8 @@ use leeward_server::node::NodeTiming;
 const WISHES: u64 = 16;
 /// Times that one wishes for a division in a seed that has any.
 const SPLITS: u64 = 8;
+/// Times that one wishes for a merge in a seed that has any.
+const MERGES: u64 = 12;
 /// Segments of a region from which on the master divides it, where it does.
 const SPLIT_SEGMENTS: u64 = 11;
 
@@ -248,6 +250,17 @@ impl Character {
             .collect()
     }
 
+    /// When an operator wishes that two regions become one: in half of the seeds, in half of which regions become two as well. Not
+    /// drawn.
+    pub(crate) fn merges(&self) -> Vec<Nanos> {
+        let salt = self.network.max_delay.0 / 1_000;
+        if !matches!(salt % 4, 1 | 2) || self.table.partition.is_hash() {
+            return Vec::new();
+        }
+        let first = Nanos::from_millis(800);
+        (0..MERGES).map(|number| first + Nanos(self.troubles.end.since(first).0 * number / MERGES)).collect()
+    }
+
     /// That offices and copies are elsewhere: in two of three seeds.
     fn moves(&self) -> Vec<(Nanos, Op)> {
         let salt = self.network.max_delay.0 / 1_000;
@@ -305,6 +318,8 @@ impl Character {
             apart: Nanos::from_millis(500),
             attempt: Nanos::from_millis(1_500),
             futile: Nanos::from_millis(1_000),
+            merge_bytes: 256 << 10,
+            quiet: Nanos::from_millis(500),
         };
         Some(often).filter(|_| self.nodes > 1 && is_balanced(self.network.max_delay.0 / 1_000))
     }
@@ -326,7 +341,7 @@ impl Character {
     pub(crate) fn name(&self) -> String {
         let table = &self.table;
         format!(
-            "{} nodes, {} regions by {}, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes{}, leaves {}/{}, L0 {} KiB, reads by {}, {} of {} in sync, \
+            "{} nodes, {} regions by {}, {:?}, {} {} {} by {}, wire {}, {}, {} alterations, {} wishes, {} merges{}, leaves {}/{}, L0 {} KiB, reads by {}, {} of {} in sync, \
              {:?}; {:?}",
             self.nodes,
             self.regions(),
@@ -340,6 +355,7 @@ impl Character {
             table.posting,
             self.alterations().len(),
             self.wishes().len(),
+            self.merges().len(),
             if self.balance().is_some() { ", balanced" } else { "" },
             table.compression.upper,
             table.compression.last,

@@ -58,6 +58,8 @@ pub struct Report {
     pub promotions: u64,
     /// Regions that were made of others.
     pub divisions: u64,
+    /// Regions that became part of a neighbour.
+    pub merges: u64,
     /// Faults that struck.
     pub faults: u64,
     /// Digest of everything that happened on the network and in the event queue: equal for equal runs.

@@ -133,6 +133,8 @@ pub(crate) struct Load {
     expiring: Expiring,
     appended: Appended,
     failures: Vec<String>,
+    /// Some region has become part of another: versions of its pairs are not what they were.
+    pub(crate) has_merged: bool,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
     /// Attempts after the first.
@@ -183,6 +185,7 @@ impl Load {
             expiring: Expiring::default(),
             appended: Appended::default(),
             failures: Vec::new(),
+            has_merged: false,
             answered: 0,
             unknown: 0,
             again: 0,
@@ -445,6 +448,13 @@ impl Load {
                 let history = &mut self.histories[key];
                 let entry = &mut history.operations[operation];
                 let (result, age_ms) = &result.clone().fresh();
+                if self.has_merged
+                    && let (Action::WriteIfValue(..), OpResult::Put { done: false, .. }) = (entry.action, &result)
+                {
+                    // The value may be what it was, and its version another.
+                    entry.action = Action::Read(None);
+                    return;
+                }
                 // It was read as of some instant since then.
                 entry.called = entry.called.saturating_sub(u64::from(*age_ms) * 1_000_000);
                 (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));

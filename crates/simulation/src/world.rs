@@ -83,6 +83,10 @@ enum Event {
     Operate {
         op: Op,
     },
+    /// He wishes that two neighbours become one.
+    Merge {
+        number: usize,
+    },
     Restart {
         node: NodeId,
     },
@@ -194,6 +198,9 @@ impl World {
         for (at, op) in alterations.chain(self.character.wishes()) {
             self.push(at, Event::Operate { op });
         }
+        for (number, at) in self.character.merges().into_iter().enumerate() {
+            self.push(at, Event::Merge { number });
+        }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
         let failure = self.judge().err().or(self.forgotten.take());
@@ -207,6 +214,7 @@ impl World {
             compactions,
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
             divisions: self.bounds.divisions,
+            merges: self.bounds.merges,
             faults: self.trouble.struck,
             digest: self.network.digest() ^ self.queue.made().rotate_left(32) ^ self.rng.u64(),
             failure,
@@ -298,6 +306,7 @@ impl World {
             Event::Fault => self.strike(),
             Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),
+            Event::Merge { number } => self.wish_for_merge(number),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),

@@ -60,6 +60,8 @@ planted! {
     a_region_is_divided_before_every_member_has_the_child: BearBeforeInstalled,
     what_another_region_is_to_have_is_deleted_before: TrimBeforeBirth,
     another_attempt_to_divide_a_region_has_the_term_of_the_first: ReuseTerm,
+    a_region_becomes_part_of_another_before_that_has_all_of_it_everywhere: MergeUnsettled,
+    what_was_asked_of_a_region_that_was_taken_in_is_carried_out_again: ForgetAbsorbed,
     a_primary_vouches_for_what_others_may_have_acknowledged: AttestWithoutLease,
     what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
 }

@@ -13,6 +13,7 @@ fn nothing_goes_wrong() {
         total.compactions += report.compactions;
         total.promotions += report.promotions;
         total.divisions += report.divisions;
+        total.merges += report.merges;
         total.faults += report.faults;
         total.again += report.again;
         if let Some(failure) = report.failure {
@@ -29,6 +30,7 @@ fn nothing_goes_wrong() {
     assert!(total.answered > 1_000 * seeds && total.faults > 2 * seeds, "{total:?}");
     assert!(total.compactions > 5 * seeds && total.promotions > seeds && total.again > 3 * seeds, "{total:?}");
     assert!(total.divisions > seeds / 2, "{total:?}");
+    assert!(total.merges > seeds / 2, "{total:?}");
 }
 
 #[test]

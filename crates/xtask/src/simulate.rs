@@ -85,13 +85,14 @@ fn line(report: &Report) -> String {
         compactions,
         promotions,
         divisions,
+        merges,
         faults,
         digest,
         ..
     } = report;
     format!(
         "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {stale} read from backups, {compactions} compactions, \
-         {promotions} promotions, {divisions} divisions, {faults} faults, digest {digest:016x} ({character})"
+         {promotions} promotions, {divisions} divisions, {merges} merges, {faults} faults, digest {digest:016x} ({character})"
     )
 }
 
@@ -115,10 +116,10 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, again, stale, compactions, promotions, divisions, faults, .. } = total;
+    let Report { answered, unknown, again, stale, compactions, promotions, divisions, merges, faults, .. } = total;
     println!(
         "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {stale} read from backups, \
-         {compactions} compactions, {promotions} promotions, {divisions} divisions, {faults} faults"
+         {compactions} compactions, {promotions} promotions, {divisions} divisions, {merges} merges, {faults} faults"
     );
     failed > 0
 }
@@ -134,6 +135,7 @@ impl Seen {
         total.compactions += report.compactions;
         total.promotions += report.promotions;
         total.divisions += report.divisions;
+        total.merges += report.merges;
         total.faults += report.faults;
         if let Some(failure) = &report.failure {
             self.failed += 1;

@@ -34,6 +34,19 @@ impl Cluster {
         format!("region {} of {}{}", group.region, groups.len(), if heard { "" } else { " (not heard)" })
     }
 
+    /// Wishes for one region to become part of the one before or behind it; answers what was wished for, for people.
+    pub(crate) fn merge(&self, target: usize) -> String {
+        let Some(groups) = self.groups() else { return NOBODY.into() };
+        if groups.len() < 2 {
+            return "there is one region only".into();
+        }
+        let (left, right) = (target % (groups.len() - 1), target % (groups.len() - 1) + 1);
+        let (taken, into) = if target.is_multiple_of(2) { (right, left) } else { (left, right) };
+        let (region, into) = (groups[taken].region, groups[into].region);
+        let heard = self.wish(Op::Wish { region, wish: RegionWish::Merge { into } });
+        format!("region {region} into region {into}{}", if heard { "" } else { " (not heard)" })
+    }
+
     /// Wishes for another primary of one region, or of all; answers what was wished for, for people.
     pub(crate) fn hand_over(&self, target: usize, all: bool) -> String {
         let Some(groups) = self.groups() else { return NOBODY.into() };

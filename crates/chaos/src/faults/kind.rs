@@ -42,6 +42,8 @@ pub enum FaultKind {
     Drain,
     /// Operators have a region divided.
     Split,
+    /// Operators have a region become part of its neighbour.
+    Merge,
 }
 
 /// Two faults of one class do not strike at the same time.
@@ -68,7 +70,7 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 18] = [
+    pub const ALL: [FaultKind; 19] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -87,6 +89,7 @@ impl FaultKind {
         FaultKind::HandOver,
         FaultKind::Drain,
         FaultKind::Split,
+        FaultKind::Merge,
     ];
 
     /// As users write it.
@@ -147,6 +150,7 @@ impl FaultKind {
             }
             FaultKind::Drain => ("drain", "a server is drained, and taken back", Class::Operator, Need::SpareServer),
             FaultKind::Split => ("split", "a region becomes two", Class::Operator, Need::Nothing),
+            FaultKind::Merge => ("merge", "a region becomes part of its neighbour", Class::Operator, Need::Nothing),
         }
     }
 }

@@ -111,6 +111,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
         }
         FaultKind::HandOver => Ok(cluster.hand_over(target, dice.is_multiple_of(2))),
         FaultKind::Split => Ok(cluster.split(target)),
+        FaultKind::Merge => Ok(cluster.merge(target)),
         FaultKind::Drain => {
             cluster.drain(server);
             Ok(format!("server {named}"))

@@ -111,6 +111,7 @@ fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
     assert!(dev.leeward(&["table", "list"]).lines().any(|line| line.starts_with("default") && line.contains("range")));
     let region = regions.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a region").to_owned();
     assert!(fails(&dev, &["split", "--region", &region]).contains("partitioned by hash"));
+    assert!(fails(&dev, &["merge", "--region", &region, "--into", "1"]).contains("partitioned by hash"));
     assert!(fails(&dev, &["table", "create", "a", "--tokens", "6"]).contains("--partition hash"));
 
     let bench = ["bench", "ycsb", "--table", "events", "--records", "300", "--ops", "300", "--workload"];
@@ -118,5 +119,37 @@ fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
     assert!(fails(&dev, &[&bench[..], &["e"]].concat()).contains("workload E"));
     dev.leeward(&["del", "--table", "events", "--from", "event-00005"]);
     assert_eq!(dev.leeward(&["scan", "--table", "events"]), lines[..5].concat());
+    dev.stop();
+}
+
+/// Regions are divided and merged by an operator, who sees what is planned, and nothing of what they hold changes.
+#[test]
+fn regions_are_made_two_and_one_again() {
+    let dev = Dev::start(3, &[]);
+    dev.leeward(&["table", "create", "pieces", "--split-at", "m"]);
+    for key in ["a", "f", "n", "z"] {
+        dev.leeward(&["put", "--table", "pieces", key, &format!("value of {key}")]);
+    }
+    let before = dev.leeward(&["scan", "--table", "pieces"]);
+    let regions = || {
+        let listed = dev.leeward(&["regions", "--table", "pieces"]);
+        let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        listed.lines().skip(1).filter_map(first).filter(|cell| cell.parse::<u32>().is_ok()).collect::<Vec<String>>()
+    };
+    let made = regions();
+    let [left, right] = &made[..] else { panic!("{made:?}") };
+    assert!(fails(&dev, &["merge", "--region", left, "--into", left]).contains("name a neighbour"));
+    let text = dev.leeward(&["merge", "--region", right, "--into", left]);
+    assert_eq!(text, format!("region {right} is part of region {left}\n"));
+    assert_eq!(regions(), made[..1]);
+    assert_eq!(dev.leeward(&["scan", "--table", "pieces"]), before);
+    dev.leeward(&["split", "--region", left, "--at", "g"]);
+    let divided = regions();
+    assert_eq!(divided.len(), 2, "{divided:?}");
+    dev.leeward(&["merge", "--region", left, "--into", &divided[1]]);
+    assert_eq!(regions(), divided[1..]);
+    assert_eq!(dev.leeward(&["scan", "--table", "pieces"]), before);
+    assert!(fails(&dev, &["merge", "--region", left, "--into", right]).contains("there is no region"));
+    assert!(dev.leeward(&["merge", "--region", &divided[1], "--cancel"]).contains("stays as it is"));
     dev.stop();
 }

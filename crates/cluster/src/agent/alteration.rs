@@ -26,6 +26,8 @@ enum Wish {
     Region(RegionId, RegionWish),
     /// That a region become two, and where it ended when that was wished for.
     Split(RegionId, RegionWish, Option<Bytes>),
+    /// That a region, which was there when that was wished for, become part of a neighbour.
+    Merge(RegionId, RegionWish),
     /// What is to become of a server; `None`: nothing.
     Intent(ServerId, Option<Intent>),
     /// There is to be no such table: the one whose options were made at this version.
@@ -36,7 +38,7 @@ impl Wish {
     fn path(&self) -> ClusterPath {
         match self {
             Wish::Table(change) => ClusterPath::Table(change.name.to_string()),
-            Wish::Region(region, _) | Wish::Split(region, ..) => ClusterPath::Region(*region),
+            Wish::Region(region, _) | Wish::Split(region, ..) | Wish::Merge(region, _) => ClusterPath::Region(*region),
             Wish::Intent(server, _) => ClusterPath::Intent(*server),
             Wish::Drop(name, _) => ClusterPath::Table(name.to_string()),
         }
@@ -55,7 +57,9 @@ impl Wish {
             }
             // It was divided since.
             Wish::Split(region, _, end) if view.region(*region).is_some_and(|config| config.end != *end) => None,
-            Wish::Region(region, wish) | Wish::Split(region, wish, _) => {
+            // It is part of the neighbour since, or the table was dropped.
+            Wish::Merge(region, _) if view.region(*region).is_none() => None,
+            Wish::Region(region, wish) | Wish::Split(region, wish, _) | Wish::Merge(region, wish) => {
                 let next = wished(view, *region, wish)?.zip(version);
                 next.map(|(next, version)| planned(view, &next, set(encode_value(&next), version)))
             }
@@ -83,7 +87,7 @@ impl Wish {
 
 /// `set`, which writes `next` down; and gives its number to the region that `next` plans, if that is new.
 pub(super) fn planned(view: &View, next: &GroupConfig, set: CoordinatorOp) -> CoordinatorOp {
-    let child = |config: &GroupConfig| config.wishes.plan.as_ref().map(Plan::child);
+    let child = |config: &GroupConfig| config.wishes.plan.as_ref().and_then(Plan::child);
     match child(next).filter(|new| view.region(next.region).and_then(child) != Some(*new)) {
         // In this order: a number that is given and stands for nothing is that of a region that is no more.
         Some(new) => CoordinatorOp::All(vec![set, give(view, &[new])]),
@@ -123,6 +127,7 @@ impl Agent {
             now,
             match (&wish, config) {
                 (RegionWish::Split { .. }, Some(config)) => Wish::Split(region, wish, config.end.clone()),
+                (RegionWish::Merge { .. }, Some(_)) => Wish::Merge(region, wish),
                 _ => Wish::Region(region, wish),
             },
         )

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - It wishes nothing while servers come and go, nor before every live server has said what it has to do.
-//! - No region is divided again soon after it was, and one that could not be is tried again ever more rarely.
+//! - No region is divided again soon after it was or has taken in a neighbour, nor becomes part of one soon after it was divided; and
+//!   what could not be is tried again ever more rarely.
 //! - What an operator wishes stands: a region is left alone while a wish of another stands, and for a while after, also if a wish of
 //!   this master was taken back. A master that is new takes every wish that it finds for an operator's.
 
@@ -12,7 +13,7 @@ use super::{Agent, ClusterOptions, Purpose};
 use crate::View;
 use crate::balance::{Figures, Picture, Shift, plan};
 use crate::wishes::wished;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, RegionWish, Wishes};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, Plan, RegionWish, Wishes};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -46,6 +47,10 @@ pub struct Balance {
     pub attempt: Nanos,
     /// And not tried again for so long; twice as long after each further time.
     pub futile: Nanos,
+    /// Bytes of pairs that a region may have at most to become part of a neighbour; 0: none becomes that.
+    pub merge_bytes: u64,
+    /// Both must have had little to do for so long.
+    pub quiet: Nanos,
 }
 
 impl Default for Balance {
@@ -63,6 +68,8 @@ impl Default for Balance {
             apart: Nanos::from_secs(60),
             attempt: Nanos::from_secs(120),
             futile: Nanos::from_secs(300),
+            merge_bytes: 4 << 20,
+            quiet: Nanos::from_secs(600),
         }
     }
 }
@@ -71,6 +78,9 @@ impl Default for Balance {
 const SMOOTHED_OVER: Nanos = Nanos::from_secs(10);
 /// Bytes written that are as much to do as an operation.
 const BYTES_AN_OPERATION: u64 = 1 << 10;
+
+/// Operations a second of a region that has little to do.
+const QUIET_OPS: u64 = 10;
 
 /// How often the time is doubled for which a division is not tried again.
 const MAX_DOUBLINGS: u32 = 8;
@@ -84,9 +94,11 @@ struct Heard {
     rate: u64,
     /// Since when they have been as many as it may be divided for.
     busy_since: Option<Nanos>,
+    /// Since when they have been few.
+    quiet_since: Option<Nanos>,
 }
 
-/// A region that is not to be divided for a while.
+/// A region that is not to be divided, nor to become part of another, for a while.
 #[derive(Clone, Copy, Debug)]
 struct Undivided {
     until: Nanos,
@@ -136,7 +148,10 @@ impl Balancing {
     fn note_wishes(&mut self, now: Nanos, view: &View, timing: &Balance) {
         for region in std::mem::take(&mut self.due) {
             let Some(config) = view.region(region) else {
-                self.standing.remove(&region);
+                let plan = self.standing.remove(&region).and_then(|wishes| wishes.plan);
+                if let Some(into) = plan.and_then(|plan| plan.neighbour()) {
+                    self.is_other(now, timing, &[into]);
+                }
                 self.wished.remove(&region);
                 self.resting.remove(&region);
                 self.undivided.remove(&region);
@@ -154,7 +169,11 @@ impl Balancing {
             let mine = self.wished.get(&region).map(|wished| &wished.wishes);
             let is_mine = mine.is_some_and(|mine| is_part_of(&before, mine) && is_part_of(&config.wishes, mine));
             if let Some(plan) = before.plan.as_ref().filter(|_| config.wishes.plan.is_none()) {
-                self.plan_ended(now, timing, region, plan.child(), view.region(plan.child()).is_some());
+                let child = plan.child().filter(|child| view.region(*child).is_some());
+                match child {
+                    Some(child) => self.is_other(now, timing, &[region, child]),
+                    None => self.stays_whole(now, timing, region),
+                }
             }
             let has_come_about = is_mine && is_fulfilled(view, config, &before, &config.wishes);
             let pause = if has_come_about { timing.rest } else { timing.respect };
@@ -164,19 +183,16 @@ impl Balancing {
         self.resting.retain(|region, until| *until > now || self.standing.contains_key(region));
     }
 
-    /// A region was divided that should be, or is not to be any more.
-    fn plan_ended(&mut self, now: Nanos, timing: &Balance, region: RegionId, child: RegionId, is_divided: bool) {
-        if is_divided {
-            let apart = Undivided { until: now + timing.apart, failed: 0 };
-            self.undivided.extend([(region, apart), (child, apart)]);
-            // What was heard was of both.
-            self.regions.remove(&region);
-            return;
+    /// These regions were divided, or have taken in a neighbour.
+    fn is_other(&mut self, now: Nanos, timing: &Balance, regions: &[RegionId]) {
+        for region in regions {
+            self.undivided.insert(*region, Undivided { until: now + timing.apart, failed: 0 });
+            // What was heard was of other keys.
+            self.regions.remove(region);
         }
-        self.stays_whole(now, timing, region);
     }
 
-    /// A region was not divided, or cannot be: it is tried again later, and others have their turn.
+    /// A region was not divided, or did not become part of another, or cannot: it is tried again later, and others have their turn.
     fn stays_whole(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
         let failed = self.undivided.get(&region).map_or(0, |undivided| undivided.failed);
         let until = now + Nanos(timing.futile.0 << failed.min(MAX_DOUBLINGS));
@@ -238,7 +254,9 @@ impl Balancing {
         };
         let is_busy = split_ops > 0 && rate / 1_000 >= split_ops;
         let busy_since = is_busy.then(|| before.and_then(|before| before.busy_since).unwrap_or(now));
-        self.regions.insert(load.region, Heard { at: now, load: load.clone(), rate, busy_since });
+        let is_quiet = rate / 1_000 <= QUIET_OPS;
+        let quiet_since = is_quiet.then(|| before.and_then(|before| before.quiet_since).unwrap_or(now));
+        self.regions.insert(load.region, Heard { at: now, load: load.clone(), rate, busy_since, quiet_since });
     }
 
     /// What the planner is to know of regions.
@@ -256,6 +274,8 @@ impl Balancing {
                 size: own_bytes.saturating_sub(heard.load.inherited),
                 is_untrimmed: !heard.load.is_trimmed,
                 may_divide: undivided.is_none_or(|undivided| now >= undivided.until),
+                pair_bytes: heard.load.pair_bytes,
+                is_quiet: heard.quiet_since.is_some_and(|since| now.since(since) >= timing.quiet),
                 ops: (heard.rate / 1_000).min(1 << 40),
                 middle: heard.load.middle.clone().filter(|_| is_busy),
                 undoing: last.and_then(|wished| wished.undoing.clone()),
@@ -316,7 +336,9 @@ impl Agent {
             member.and_then(|member| balancing.servers.get(&member)).map_or(0, |(_, room)| *room)
         };
         let is_free = |region| !balancing.resting.contains_key(&region) && self.is_free(&ClusterPath::Region(region));
-        let picture = Picture::new(&self.view, &balancing.figures(now, &timing), room, is_free);
+        let figures = balancing.figures(now, &timing);
+        let mut picture = Picture::new(&self.view, &figures, room, is_free);
+        picture.look_for_pairs(&self.view, &figures, timing.merge_bytes);
         for (region, wish) in plan(picture) {
             self.write_wish(now, region, wish);
         }
@@ -367,7 +389,7 @@ impl Agent {
             Ok(None) => {}
             Err(why) => {
                 tracing::warn!(%region, ?wish, why, "the master wishes what cannot be");
-                if let (Shift::Split { .. }, Some(timing)) = (&wish, self.options.balance) {
+                if let (Shift::Split { .. } | Shift::Merge { .. }, Some(timing)) = (&wish, self.options.balance) {
                     self.balancing.stays_whole(now, &timing, region);
                 }
             }
@@ -386,7 +408,7 @@ fn undoing(config: &GroupConfig, wish: &Shift) -> Option<Shift> {
     match wish {
         Shift::Primary(_) => config.primary.map(|primary| Shift::Primary(primary.server)),
         Shift::Move { from, to } => Some(Shift::Move { from: *to, to: *from }),
-        Shift::Split { .. } => None,
+        Shift::Split { .. } | Shift::Merge { .. } => None,
     }
 }
 
@@ -402,9 +424,11 @@ fn is_fulfilled(view: &View, config: &GroupConfig, before: &Wishes, now: &Wishes
     let gone = |before: Option<ServerId>, now: Option<ServerId>| before.filter(|_| now.is_none());
     let is_primary = |server| config.primary.is_some_and(|primary| primary.server == server);
     let is_member = |server| config.members().any(|member| member.server == server);
+    // One that is part of another by now has no configuration any more.
+    let has_child = |plan: &Plan| plan.child().is_some_and(|child| view.region(child).is_some());
     gone(before.primary, now.primary).is_none_or(is_primary)
         && gone(before.leaving, now.leaving).is_none_or(|server| !is_member(server))
-        && before.plan.as_ref().filter(|_| now.plan.is_none()).is_none_or(|plan| view.region(plan.child()).is_some())
+        && before.plan.as_ref().filter(|_| now.plan.is_none()).is_none_or(has_child)
 }
 
 #[cfg(test)]

@@ -278,7 +278,7 @@ fn has_division(asked: &[(u64, CoordinatorOp)]) -> bool {
 fn a_region_that_is_too_large_is_divided_and_not_soon_again() {
     let mut fixture = master();
     let config = planned_division(&mut fixture);
-    let child = config.wishes.plan.as_ref().expect("a plan").child();
+    let child = config.wishes.plan.as_ref().and_then(|plan| plan.child()).expect("a plan");
     let (left, right) = config.divided("0005x".into(), child, leeward_format::SegmentId(9));
     assert_eq!(right.wishes, Wishes::default());
     fixture.change(&ClusterPath::Region(child).to_string(), Some(encode_value(&right)));
@@ -335,7 +335,7 @@ fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
     assert!(config.wishes.primary.is_some(), "{config:?}");
     fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(&config)));
     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
-    let plan = Some(leeward_format::cluster::Plan::Split { at: None, child: RegionId(99) });
+    let plan = Some(Plan::Split { at: None, child: RegionId(99) });
     let wishes = Wishes { plan: plan.clone(), ..config.wishes.clone() };
     made(&mut fixture, &config.wishing(wishes));
     let mut found = Vec::new();
@@ -355,4 +355,84 @@ fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
         Some(&Wishes { plan, ..Wishes::default() }),
         "the office stays, the plan as well: {found:?}"
     );
+}
+
+/// The wish, if there is one among what was asked for, that region 5 become part of region 6, or the other way round.
+fn merge_of(asked: Vec<(u64, CoordinatorOp)>) -> Option<(u64, bytes::Bytes, GroupConfig)> {
+    asked.into_iter().find_map(|(id, op)| {
+        let CoordinatorOp::Set { value, .. } = op else { return None };
+        let config: GroupConfig = decode_value("region", &value).unwrap();
+        config.wishes.plan.as_ref().and_then(|plan| plan.neighbour())?;
+        Some((id, value, config))
+    })
+}
+
+/// Time passes, with regions that have nothing to do.
+fn pass_idle(fixture: &mut Fixture, seconds: u64) -> Vec<(u64, CoordinatorOp)> {
+    let mut asked = Vec::new();
+    for _ in 0..seconds {
+        report_sizes(fixture, |_| MIB);
+        fixture.pass(Nanos::from_secs(1));
+        for (id, op) in std::mem::take(&mut fixture.asked) {
+            match &op {
+                CoordinatorOp::Set { value, .. }
+                    if decode_value::<GroupConfig>("region", value)
+                        .is_ok_and(|config| config.wishes.plan.is_none()) =>
+                {
+                    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
+                }
+                _ => asked.push((id, op)),
+            }
+        }
+    }
+    asked
+}
+
+#[test]
+fn neighbours_that_divisions_have_made_are_merged_once_both_have_been_quiet_for_long() {
+    let mut fixture = master();
+    // All servers have alike.
+    for (id, primary, backup) in [(1, 1, 2), (2, 2, 3), (3, 1, 3), (4, 2, 1), (5, 3, 1), (6, 3, 2)] {
+        let divided = leeward_format::SegmentId(if id >= 5 { 9 } else { 0 });
+        let config = GroupConfig { epoch: Epoch(2), inherited_below: divided, ..region(id, primary, backup) };
+        fixture.change(&ClusterPath::Region(RegionId(id)).to_string(), Some(encode_value(&config)));
+    }
+    assert!(merge_of(pass_idle(&mut fixture, 590)).is_none(), "they may have been busy before");
+    let (id, value, config) = merge_of(pass_idle(&mut fixture, 30)).expect("they are quiet");
+    assert_eq!((config.region, config.wishes.plan.as_ref()), (RegionId(5), Some(&Plan::Merge { into: RegionId(6) })));
+    fixture.change("/leeward/region/5", Some(value));
+    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    // It does not come about, and is taken back; and not tried again for a while.
+    let asked = pass_idle(&mut fixture, 100);
+    assert!(merge_of(asked).is_none(), "it is waited for");
+    let mut taken_back = None;
+    for _ in 0..40 {
+        report_sizes(&mut fixture, |_| MIB);
+        fixture.pass(Nanos::from_secs(1));
+        for (id, op) in std::mem::take(&mut fixture.asked) {
+            let CoordinatorOp::Set { path, value, .. } = op else { continue };
+            match path == "/leeward/region/5" && taken_back.is_none() {
+                true => taken_back = Some((id, value)),
+                false => {
+                    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) })
+                }
+            }
+        }
+    }
+    let (id, value) = taken_back.expect("it is taken back");
+    assert_eq!(decode_value::<GroupConfig>("region", &value).unwrap().wishes.plan, None);
+    fixture.change("/leeward/region/5", Some(value));
+    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    assert!(merge_of(pass_idle(&mut fixture, 250)).is_none(), "too soon");
+    let (id, value, config) = merge_of(pass_idle(&mut fixture, 100)).expect("it is tried again");
+    fixture.change("/leeward/region/5", Some(value));
+    fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    // It comes about: what is one now is not divided, nor looked at as if it had been quiet for long.
+    let other = fixture.agent.view().region(RegionId(6)).unwrap().clone();
+    fixture.change("/leeward/region/6", Some(encode_value(&other.merged_with(&config))));
+    fixture.change("/leeward/region/5", None);
+    assert!(!fixture.agent.balancing.regions.contains_key(&RegionId(6)) || fixture.agent.balancing.due.is_empty());
+    pass_idle(&mut fixture, 1);
+    let undivided = fixture.agent.balancing.undivided.get(&RegionId(6)).expect("it is known what it has become");
+    assert!(undivided.until > fixture.now && undivided.failed == 0);
 }

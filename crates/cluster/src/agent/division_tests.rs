@@ -60,7 +60,7 @@ fn a_plan_has_a_number_that_is_given_with_it() {
     wish(&mut fixture, split(None));
     fixture.grant();
     let plan = fixture.agent.view().region(PARENT).and_then(|config| config.wishes.plan.clone());
-    assert_eq!(plan.map(|plan| plan.child()), Some(RegionId(3)), "a number is given once");
+    assert_eq!(plan.and_then(|plan| plan.child()), Some(RegionId(3)), "a number is given once");
 }
 
 #[test]

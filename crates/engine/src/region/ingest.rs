@@ -6,7 +6,7 @@ use crate::compaction::{Compaction, Open, Sorted, SortedBuilder, ingest};
 use crate::error::{Error, Result};
 use crate::region::AppendError;
 use leeward_format::record::{Record, RecordKind, record_bytes};
-use leeward_format::{LogKind, UnixMs};
+use leeward_format::{LogKind, Lsn, UnixMs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,15 +28,37 @@ impl Region {
     }
 
     fn begin_ingest_now(&self, writer: &mut Writer, count: u64) -> Result<SortedBuilder, AppendError> {
-        let (key, value) = ([0], count.to_le_bytes());
-        let bytes = record_bytes(key.len(), value.len(), None);
-        if writer.next.0.checked_add(count).is_none_or(|end| end == u64::MAX) {
-            return Err(AppendError::Engine(Error::Invalid(format!("there are no LSNs for {count} pairs"))));
-        }
         let view = self.view.load();
         let freezes = !view.version.active().is_empty();
         if freezes && view.version.frozen().len() >= MAX_FROZEN_L0S {
             return Err(AppendError::L0Full);
+        }
+        let taken = self.take_lsns(writer, count, freezes)?;
+        let reads = Arc::clone(self.view.load().version.reads());
+        // Before anything newer is written.
+        let open = Open::default();
+        *self.ingest.lock() = Arc::downgrade(&open);
+        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, taken, &open))
+    }
+
+    /// Takes at least one LSN, and all up to `beyond`, for nothing: what is written from now on is newer than whatever was written
+    /// elsewhere up to there, and whoever replays it knows no request from before. Answers the last one. For the writer; others wait.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn skip_lsns(&self, beyond: Lsn) -> Result<Lsn, AppendError> {
+        let mut writer = self.writer.lock();
+        self.volume.check()?;
+        let count = beyond.0.saturating_add(1).saturating_sub(writer.next.0).max(1);
+        self.volume.in_doubt(|| self.take_lsns(&mut writer, count, false)).map(|(_, last)| last)
+    }
+
+    /// Takes so many LSNs, by one record that stands for all of them; before, it may freeze the L0. Answers the first and the last.
+    fn take_lsns(&self, writer: &mut Writer, count: u64, freezes: bool) -> Result<(Lsn, Lsn), AppendError> {
+        let (key, value) = ([0], count.to_le_bytes());
+        let bytes = record_bytes(key.len(), value.len(), None);
+        if writer.next.0.checked_add(count).is_none_or(|end| end == u64::MAX) {
+            return Err(AppendError::Engine(Error::Invalid(format!("there are no {count} LSNs left"))));
         }
         self.check_tail(writer, LogKind::Recovery, bytes)?;
         if freezes {
@@ -52,11 +74,7 @@ impl Region {
         let last = record.last_lsn();
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
-        let reads = Arc::clone(self.view.load().version.reads());
-        // Before anything newer is written.
-        let open = Open::default();
-        *self.ingest.lock() = Arc::downgrade(&open);
-        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, (first, last), &open))
+        Ok((first, last))
     }
 
     /// The compaction that brings `sorted` into the levels as of `now`; `None` while an L0 from before is not compacted. As for

@@ -11,7 +11,7 @@ pub const MOST_REQUESTS: usize = 64 << 10;
 /// See the module. By default nothing is known of any write.
 #[derive(Debug)]
 pub struct Requests {
-    /// Every write with a request id and a later LSN was found.
+    /// Every write with a request id and a later LSN was found, and none that is in the region was carried out before that elsewhere.
     pub forgotten: Lsn,
     /// In the order of LSNs.
     pub found: VecDeque<(RequestId, Lsn, Effect)>,
@@ -25,11 +25,16 @@ impl Requests {
 
     /// The next record.
     pub(super) fn note(&mut self, record: &Record<'_>) {
-        let Some(request) = record.request.filter(|_| record.kind != RecordKind::Ingest) else { return };
+        if record.kind == RecordKind::Ingest {
+            // What comes behind may have been written elsewhere before, with requests that nobody knows here.
+            self.forgotten = self.forgotten.max(record.last_lsn());
+            return;
+        }
+        let Some(request) = record.request else { return };
         if self.found.len() >= MOST_REQUESTS
             && let Some((_, oldest, _)) = self.found.pop_front()
         {
-            self.forgotten = oldest;
+            self.forgotten = self.forgotten.max(oldest);
         }
         self.found.push_back((request, record.stamp.lsn, Effect::of(record.kind, record.value)));
     }

@@ -5,9 +5,10 @@ use crate::support::{
     History, Model, assert_holds, compact, contents, end_process, flush, open_region, read_all, volume_options,
 };
 use leeward_engine::embedded::{Db, DbOptions};
-use leeward_engine::{AppendError, Error, Lookup, Reach, Region};
-use leeward_format::UnixMs;
+use leeward_engine::{AppendError, Error, Lookup, Reach, Region, Write};
 use leeward_format::manifest::L1_RUNS;
+use leeward_format::request::RequestId;
+use leeward_format::{Lsn, UnixMs};
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{BootClock, Rng, SimDisk};
 use std::sync::Arc;
@@ -271,4 +272,43 @@ fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
         assert_eq!(before.get(&key(n), Reach::Device).unwrap(), Lookup::Absent, "pair {n}");
     }
     assert!(matches!(before.get(b"beside", Reach::Device).unwrap(), Lookup::Found { .. }));
+}
+
+/// Who takes in pairs from elsewhere leaves LSNs out: what is written next is newer than all that was written there, and whoever opens
+/// the region knows that requests from before may have been carried out there.
+#[test]
+fn lsns_that_are_skipped_stay_so_and_requests_from_before_are_forgotten() {
+    let disk = SimDisk::new(1, DISK_BYTES);
+    let request = |sequence| RequestId { client: 7, sequence };
+    let put = |key, sequence| Write { request: Some(request(sequence)), ..Write::put(key, b"1") };
+    let region = open_region(&disk).unwrap();
+    assert_eq!(region.append(&[put(b"a", 1)]).unwrap().last, Lsn(1));
+    assert_eq!(region.skip_lsns(Lsn(500)).unwrap(), Lsn(500));
+    assert_eq!(region.append(&[put(b"b", 2)]).unwrap().last, Lsn(501));
+    assert_eq!(region.skip_lsns(Lsn(3)).unwrap(), Lsn(502), "one at least");
+    region.append(&[put(b"c", 3), Write::delete(b"a")]).unwrap();
+    region.sync_tails().unwrap();
+    let model = contents(&region);
+    drop(region);
+    disk.kill_process();
+    let region = open_region(&disk).unwrap();
+    assert_eq!((region.last_lsn(), contents(&region)), (Lsn(504), model.clone()));
+    let found = region.take_requests();
+    assert_eq!(found.forgotten, Lsn(502));
+    assert!(found.found.iter().map(|(id, lsn, _)| (*id, lsn.0)).eq([
+        (request(1), 1),
+        (request(2), 501),
+        (request(3), 503)
+    ]));
+    // Nothing is left to be replayed but what comes then.
+    flush(&region).unwrap();
+    while compact(&region).unwrap() {}
+    assert_eq!(region.skip_lsns(Lsn(900)).unwrap(), Lsn(900));
+    region.seal_tails();
+    flush(&region).unwrap();
+    drop(region);
+    disk.lose_power(&mut Rng::new(1));
+    let region = open_region(&disk).unwrap();
+    assert_eq!((region.last_lsn(), contents(&region)), (Lsn(900), model));
+    assert_eq!(region.take_requests().forgotten, Lsn(900));
 }

@@ -1,4 +1,5 @@
-//! What is wished of a replica group, and of a server: who should be primary, who should leave, whether a region should be two.
+//! What is wished of a replica group, and of a server: who should be primary, who should leave, whether a region should be two, or
+//! one with its neighbour.
 //!
 //! Wishes stand where every member and every later primary finds them. Whoever wishes (the master, an operator) only writes them
 //! down, by compare-and-set; the group's primary alone brings them about, and its successor goes on where it stopped.
@@ -30,13 +31,26 @@ pub enum Plan {
         /// Number of the second one. It was given for this alone.
         child: RegionId,
     },
+    /// The region should become part of its neighbour.
+    Merge {
+        /// The neighbour.
+        into: RegionId,
+    },
 }
 
 impl Plan {
     /// The region that there is to be, and is not yet.
-    pub fn child(&self) -> RegionId {
+    pub fn child(&self) -> Option<RegionId> {
         match self {
-            Plan::Split { child, .. } => *child,
+            Plan::Split { child, .. } => Some(*child),
+            Plan::Merge { .. } => None,
+        }
+    }
+    /// The neighbour that the region is to be part of.
+    pub fn neighbour(&self) -> Option<RegionId> {
+        match self {
+            Plan::Merge { into } => Some(*into),
+            Plan::Split { .. } => None,
         }
     }
 }
@@ -60,8 +74,13 @@ pub enum RegionWish {
         /// First key of the second one; `None`: one that halves it.
         at: Option<Bytes>,
     },
-    /// It is to stay one: that it should become two is forgotten, if it has not come about.
+    /// Its keys are to stay as they are: that it should become two, or part of another, is forgotten, if it has not come about.
     Whole,
+    /// It is to become part of a neighbour.
+    Merge {
+        /// The neighbour.
+        into: RegionId,
+    },
 }
 
 /// Why a server should be a member of no group.
@@ -112,6 +131,29 @@ impl GroupConfig {
         let right = GroupConfig { region: child, start: key.clone(), term: epoch, inherited_below, ..left.clone() };
         left.end = Some(key);
         (left, GroupConfig { yielded: Epoch(0), wishes: Wishes::default(), ..right })
+    }
+    /// Whether the keys of `other` follow on this region's, or the other way round: the two could be one.
+    pub fn is_next_to(&self, other: &GroupConfig) -> bool {
+        let follows = |left: &GroupConfig, right: &GroupConfig| left.end.as_ref() == Some(&right.start);
+        self.table == other.table && (follows(self, other) || follows(other, self))
+    }
+    /// The next configuration, in which the region has the keys of `other`, its neighbour, too. Only its primary may propose this,
+    /// together with the other region's end: while that answers nothing, and every member of this one has all of it durably.
+    #[must_use]
+    pub fn merged_with(&self, other: &GroupConfig) -> GroupConfig {
+        let mut next = self.renewed();
+        match self.end.as_ref() == Some(&other.start) {
+            true => next.end.clone_from(&other.end),
+            false => next.start.clone_from(&other.start),
+        }
+        // Both may have been meant to become part of the other.
+        next.wishes.plan.take_if(|plan| plan.neighbour() == Some(other.region));
+        next
+    }
+    /// The next configuration, from which on what is not the region's own may be found in it: whoever is its primary looks for that.
+    #[must_use]
+    pub fn holding_more(&self) -> GroupConfig {
+        GroupConfig { inherited_below: self.inherited_below.max(SegmentId(1)), ..self.renewed() }
     }
     /// The next configuration, with nothing changed but that: for who needs an epoch that was not used yet.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use super::super::tests::{Group, ONE, THREE, TWO};
 use super::*;
-use leeward_format::cluster::{Intent, Wishes};
+use leeward_format::cluster::{Intent, Plan, Wishes};
 use leeward_format::{Epoch, SegmentId};
 
 const CHILD: RegionId = RegionId(9);
@@ -50,6 +50,34 @@ fn nothing_else_is_proposed_until_the_outcome_is_known() {
     let actions = group.primary.take_actions();
     let next = GroupConfig { epoch: config.epoch.next(), ..config };
     assert!(actions.iter().any(|action| matches!(action, PrimaryAction::Propose(config) if *config == next)));
+}
+
+#[test]
+fn a_region_that_takes_in_its_neighbour_proposes_that_and_nothing_else_until_the_outcome_is_known() {
+    let mut group = Group::in_sync(&[TWO], TableOptions::default());
+    group.primary.hold_more();
+    let actions = group.primary.take_actions();
+    let marked = |action: &PrimaryAction| matches!(action, PrimaryAction::Propose(config) if config.inherited_below == SegmentId(1));
+    assert!(actions.iter().any(marked), "{actions:?}");
+    group.primary.proposal_ended();
+    let mut config = group.primary.config().renewed();
+    config.end = Some("m".into());
+    group.primary.reconfigure(group.now, config.clone(), &[]);
+    let plan = Some(Plan::Merge { into: config.region });
+    let taken = GroupConfig {
+        region: CHILD,
+        start: "m".into(),
+        end: None,
+        wishes: Wishes { plan, ..Wishes::default() },
+        ..config.clone()
+    };
+    group.primary.take_in(taken.clone());
+    let actions = group.primary.take_actions();
+    let is_it = |action: &PrimaryAction| matches!(action, PrimaryAction::Merge { wider, taken: other } if **other == taken && **wider == config.merged_with(&taken));
+    assert!(actions.iter().any(is_it), "{actions:?}");
+    assert!(!group.primary.is_settled());
+    group.primary.tick(group.now + Nanos::from_secs(60), leeward_format::Lsn(0));
+    assert!(!group.primary.take_actions().iter().any(|action| matches!(action, PrimaryAction::Propose(_))));
 }
 
 #[test]

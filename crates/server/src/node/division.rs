@@ -71,6 +71,12 @@ impl Division {
         self.key.as_ref().map(|(_, key)| key)
     }
 
+    /// An attempt has failed, for this reason.
+    pub(super) fn fail(&mut self, why: String) {
+        let Division { tried, is_choosing, .. } = *self;
+        *self = Division { tried, is_choosing, failed: Some(why), ..Division::default() };
+    }
+
     /// Why it is not divided yet, if anything keeps it from that.
     pub(super) fn why(&self) -> Option<String> {
         self.waits_for.map(str::to_owned).or_else(|| self.failed.clone())
@@ -104,6 +110,10 @@ pub(super) struct Divided {
 impl Serving {
     /// Finds out what is left to be done before the region can come to rest for being divided, if it should be, and does it.
     pub(super) fn prepare_division(&mut self, can_rest: bool, obstacle: Option<&'static str>) {
+        if let Some((into, waits_for)) = self.primary.merging() {
+            self.division.waits_for = waits_for.or(obstacle);
+            return self.prepare_merge(into, can_rest && self.division.waits_for.is_none());
+        }
         let Some((child, waits_for)) = self.primary.planned() else {
             (self.division.key, self.division.waits_for, self.division.failed) = (None, None, None);
             return;
@@ -120,7 +130,10 @@ impl Serving {
             return;
         }
         let GroupConfig { start, end, wishes, .. } = self.primary.config();
-        let at = wishes.plan.as_ref().and_then(|Plan::Split { at, .. }| at.as_ref().map(|key| key.to_vec()));
+        let at = match &wishes.plan {
+            Some(Plan::Split { at, .. }) => at.as_ref().map(|key| key.to_vec()),
+            _ => None,
+        };
         let (region, start, end) = (self.region.clone(), start.clone(), end.clone());
         self.division.is_choosing = true;
         self.spawn_in_background(Activity::Engine.of_primary(), move || {
@@ -135,7 +148,7 @@ impl Serving {
     /// It was looked whether there is room for a child, and, if none was named, for a key that halves the region.
     pub(super) fn halved(&mut self, now: Nanos, child: RegionId, result: Result<Option<Vec<u8>>, Error>) {
         self.division.is_choosing = false;
-        if self.primary.config().wishes.plan.as_ref().map(Plan::child) != Some(child) {
+        if self.primary.config().wishes.plan.as_ref().and_then(Plan::child) != Some(child) {
             return;
         }
         match result {
@@ -160,15 +173,15 @@ impl Serving {
     fn fail_division(&mut self, now: Nanos, why: String) {
         tracing::info!(region = %self.id, why, "is not divided yet");
         self.counters.divisions_failed += 1;
-        let Division { tried, is_choosing, begun, promised, .. } = self.division;
-        self.division = Division { tried, is_choosing, failed: Some(why), ..Division::default() };
+        let Division { begun, promised, .. } = self.division;
+        self.division.fail(why);
         let least = if begun.is_some() && !planted(Bug::ReuseTerm) { promised } else { Nanos::ZERO };
         self.stay_undivided(now, least);
     }
 
-    /// It comes to rest for that, or has.
-    pub(super) fn is_being_divided(&self) -> bool {
-        self.is_coming_to_rest() && self.primary.planned().is_some()
+    /// It comes to rest for a plan, or has.
+    pub(super) fn is_being_reshaped(&self) -> bool {
+        self.is_coming_to_rest() && self.primary.config().wishes.plan.is_some()
     }
 
     /// Stands still for the child `child`.
@@ -290,18 +303,27 @@ impl Context {
 }
 
 impl Node {
-    /// What is in the way of a region coming to rest for being divided, beside what its primary sees.
-    pub(super) fn division_obstacle(&mut self, now: Nanos, parent: RegionId) -> Option<&'static str> {
+    /// Another region of this node comes to rest for a plan, or has.
+    pub(super) fn is_another_reshaped(&mut self, region: RegionId) -> bool {
+        let other = self.dividing.filter(|other| *other != region);
+        let other = other.and_then(|other| self.slots.get_mut(&other)).and_then(Slot::serving);
+        self.merging.as_ref().is_some_and(|merging| merging.attempt().0 != region)
+            || other.is_some_and(|other| other.is_being_reshaped())
+    }
+
+    /// What is in the way of a region coming to rest for its plan, beside what its primary sees.
+    pub(super) fn plan_obstacle(&mut self, now: Nanos, parent: RegionId) -> Option<&'static str> {
         let serving = self.slots.get_mut(&parent).and_then(Slot::serving)?;
+        if let Some((into, _)) = serving.primary.merging() {
+            return self.merge_obstacle(parent, into);
+        }
         let (child, _) = serving.primary.planned()?;
         let term = serving.primary.config().epoch.next();
         let is_in_use = self.slots.get(&child).is_some_and(|slot| !slot.is_at_rest());
         if is_in_use || self.context.grants.blocked_until(now, child, term).is_some() {
             return Some("what is here of the region that there is to be is in use");
         }
-        let other = self.dividing.filter(|other| *other != parent);
-        let other = other.and_then(|other| self.slots.get_mut(&other)).and_then(Slot::serving);
-        other.is_some_and(|other| other.is_being_divided()).then_some("its server divides another region first")
+        self.is_another_reshaped(parent).then_some("its server divides or merges another region first")
     }
 
     /// Comes further with the division of a region that stands still for it. To be called after each turn of it.
@@ -309,6 +331,9 @@ impl Node {
         let is_synced = self.context.agent.view().is_synced();
         let Some(serving) = self.slots.get_mut(&parent).and_then(Slot::serving) else { return };
         let Stage::Still { since } = serving.still.stage else { return };
+        if serving.primary.merging().is_some() {
+            return;
+        }
         let child = match serving.primary.planned() {
             _ if !serving.can_rest(is_synced) => {
                 Err("its group is changing, or the coordinator is not heard".to_owned())

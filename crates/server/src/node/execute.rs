@@ -361,12 +361,21 @@ impl Serving {
     }
 
     fn start_scan(&mut self, pending: Pending) {
-        let Op::Scan(range) = &pending.op else { unreachable!("only scans come here") };
-        let (at, limit) = (self.read_lsn(), range.limit);
-        let bounds = scan_within(self.key_bounds(), range);
+        let (at, op, bounds) = (self.read_lsn(), pending.op.clone(), self.key_bounds());
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
-        self.spawn(move || Outcome::Scanned { ticket, at, result: scan(&snapshot, bounds, limit) });
+        self.spawn(move || {
+            let Op::Scan(range) = &op else { unreachable!("only scans come here") };
+            let result = match scan(&snapshot, scan_within(bounds.clone(), range), range.limit) {
+                // The region is exhausted, as it was when this began; the keys that were asked for may go on in the next one, or in
+                // what this one has taken in since.
+                OpResult::Entries { entries, resume: None } => {
+                    OpResult::Entries { entries, resume: resume_within(bounds, &op) }
+                }
+                other => other,
+            };
+            Outcome::Scanned { ticket, at, result }
+        });
     }
 
     fn start_approximation(&mut self, pending: Pending, start: Bytes, end: Option<Bytes>) {
@@ -402,14 +411,7 @@ impl Serving {
 
     /// A scan, or an approximation, ended.
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
-        let Some(Pending { to, op, .. }) = self.pending.remove(&ticket) else { return };
-        let result = match result {
-            // The region is exhausted; the keys that were asked for may go on in the next one.
-            OpResult::Entries { entries, resume: None } => {
-                OpResult::Entries { entries, resume: resume_within(self.key_bounds(), &op) }
-            }
-            other => other,
-        };
+        let Some(Pending { to, .. }) = self.pending.remove(&ticket) else { return };
         self.hold(now, at, to, false, result);
     }
 }

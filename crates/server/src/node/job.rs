@@ -2,6 +2,7 @@
 //! pleases; the node itself never waits for a device.
 
 use super::division::Divided;
+use super::merging::Gathered;
 use super::serving::ReplyTo;
 use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
@@ -112,6 +113,10 @@ pub(super) enum Outcome {
     Divided(Box<Divided>),
     /// The same, as the region is told that was divided.
     Parted(Result<(), String>),
+    /// It was looked whether a region is small enough to become part of this neighbour.
+    Measured(RegionId, Result<bool, Error>),
+    /// Pairs of a region that becomes part of its neighbour were read.
+    Gathered(Result<Gathered, Error>),
     /// What the region has that is another's was looked for.
     LookedForForeign(Result<Option<Piece>, Error>),
     /// Keys were looked up on the device, each for the operation with that ticket.

@@ -59,7 +59,7 @@ impl Node {
             let last = before.get(id).filter(|told| told.term == serving.term).unwrap_or(&begin);
             let rate = |now_is: u64, was: u64| rate(now_is - was, now - last.at);
             let (ops_a_second, written_a_second) = (rate(ops, last.ops), rate(written, last.written));
-            let space = serving.region.space();
+            let (space, pair_bytes) = (serving.region.space(), serving.region.pair_bytes());
             regions.push(RegionLoad {
                 region: *id,
                 bytes: space.bytes,
@@ -68,6 +68,7 @@ impl Node {
                 shared: space.shared_bytes,
                 inherited: space.inherited_bytes,
                 is_trimmed: serving.is_trimmed(),
+                pair_bytes,
                 middle: if ops_a_second < FEW_OPS { None } else { serving.samples.middle() },
             });
             self.loads.regions.insert(*id, Told { term: serving.term, at: now, ops, written });

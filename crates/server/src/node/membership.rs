@@ -21,6 +21,8 @@ pub(super) enum Proposer {
     Primary(RegionId),
     /// The primary of a region, in a term, that is to be divided.
     Division { parent: RegionId, term: Epoch, child: RegionId },
+    /// The primary of two regions, each in a term, of which the one is to become part of the other.
+    Merge { taken: (RegionId, Epoch), taker: (RegionId, Epoch) },
     /// An operator.
     Operator(ReplyTo),
 }
@@ -75,6 +77,7 @@ impl Node {
                     }
                 }
                 Proposer::Division { parent, term, .. } => self.division_ended(now, (parent, term), &outcome),
+                Proposer::Merge { taken, taker } => self.merge_ended(now, taken, taker, &outcome),
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
             }
         }

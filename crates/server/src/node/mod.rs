@@ -9,7 +9,7 @@
 //! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
 //! - `export`: checkpoints of regions that it serves.
 //! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
-//! - `stand_still`: how a region comes to rest, so that its office is handed over or it is divided. - `division`, `trim`: the latter.
+//! - `stand_still`: how a region comes to rest, so that its office is handed over, it is divided or taken in. - `division`, `merging`: the latter two. - `trim`: what they leave.
 //! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given. - `stale`: reads that a backup answers.
 //! - `load`: what it has to do, as the master is told; `samples`: which keys are in use. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
 //! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers. - `messages`: what comes from them. - `pins`: bases that are held for them.
@@ -30,6 +30,7 @@ mod leases;
 pub mod link;
 mod load;
 mod membership;
+mod merging;
 mod messages;
 mod parts;
 mod pins;
@@ -73,6 +74,7 @@ use leeward_replication::primary::Ops;
 use link::Link;
 use load::LoadReports;
 use membership::Proposer;
+use merging::Merging;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use presence::Presence;
 use rest::Rest;
@@ -115,6 +117,7 @@ struct Context {
     again: Vec<Unrouted>,
     /// Requests that the regions remember, all together.
     requests: Arc<requests::OfNode>,
+    merge_bytes: u64,
     frame: Vec<u8>,
 }
 
@@ -149,8 +152,10 @@ pub struct Node {
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
     forwarding: Forwarding,
-    /// The region that came to rest last for being divided.
+    /// The region that came to rest last for a plan.
     dividing: Option<RegionId>,
+    /// One that is being taken in by its neighbour.
+    merging: Option<Merging>,
     flush_interval: Nanos,
     surplus_after: Nanos,
     loads: LoadReports,
@@ -205,6 +210,7 @@ impl Node {
             checkpoints: parts.checkpoints,
             again: Vec::new(),
             requests: Arc::default(),
+            merge_bytes: parts.timing.merge_bytes,
             frame: Vec::new(),
         };
         let copies = parts.copies.into_iter().map(Box::new);
@@ -215,6 +221,7 @@ impl Node {
             slots,
             forwarding: Forwarding::new(me),
             dividing: None,
+            merging: None,
             flush_interval: parts.timing.flush_interval,
             surplus_after: parts.timing.surplus_after,
             loads: LoadReports::new(parts.timing.load_interval),
@@ -295,6 +302,7 @@ impl Node {
                 self.end_turn_of(now, region);
             }
         }
+        self.merge(now);
         self.answer_stale(now);
         self.let_rest(now);
         while !self.answers.is_empty() {
@@ -316,7 +324,7 @@ impl Node {
 
     /// Ends a turn of a region that is served here.
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
-        let obstacle = self.division_obstacle(now, region);
+        let obstacle = self.plan_obstacle(now, region);
         let Some(slot) = self.slots.get_mut(&region) else { return };
         let Some(serving) = slot.serving() else { return };
         serving.resume(now);
@@ -324,7 +332,7 @@ impl Node {
         if serving.come_to_rest(now, self.context.agent.view().is_synced(), obstacle) {
             serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
         }
-        if serving.is_being_divided() {
+        if serving.is_being_reshaped() {
             self.dividing = Some(region);
         }
         if serving.is_restless(now) {

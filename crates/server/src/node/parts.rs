@@ -62,6 +62,8 @@ pub struct NodeTiming {
     pub surplus_after: Nanos,
     /// How often the master is told what there is to do.
     pub load_interval: Nanos,
+    /// Bytes of pairs that are copied at most when a region becomes part of its neighbour; 0: none does.
+    pub merge_bytes: u64,
 }
 
 impl Default for NodeTiming {
@@ -72,6 +74,7 @@ impl Default for NodeTiming {
             catch_up_bytes: 0,
             surplus_after: Nanos::from_secs(10),
             load_interval: Nanos::from_secs(2),
+            merge_bytes: 4 << 20,
         }
     }
 }

@@ -149,9 +149,13 @@ impl Serving {
         };
         status.recovery_ms = self.recovery.as_millis();
         status.peers = self.primary.peers().map(peer_status).collect();
-        status.plan = self.primary.config().wishes.plan.as_ref().map(|Plan::Split { at, child }| PlanStatus {
-            child: *child,
-            at: at.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+        status.plan = self.primary.config().wishes.plan.as_ref().map(|plan| PlanStatus {
+            child: plan.child(),
+            at: match plan {
+                Plan::Split { at, .. } => at.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+                Plan::Merge { .. } => None,
+            },
+            into: plan.neighbour(),
             waits_for: self.division.why(),
         });
         let received = status.counters;

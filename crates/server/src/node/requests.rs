@@ -78,7 +78,7 @@ impl Requests {
             return Known::New;
         }
         // One that is still to come is of records that the region has lost, or of another region, and says nothing of this one.
-        let is_known = once.region == self.region && once.since <= last;
+        let is_known = (once.region == self.region || planted(Bug::ForgetAbsorbed)) && once.since <= last;
         let since = if is_known { once.since } else { Lsn(0) };
         match self.by_id.get(&once.request) {
             Some((lsn, effect)) => Known::Done(*lsn, effect.answer(*lsn, op)),
@@ -104,6 +104,20 @@ impl Requests {
             self.order.push_back(request);
             self.of_node.requests.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Requests that are not known may have been carried out, up to this LSN of the region or anywhere in another.
+    pub(super) fn forget_up_to(&mut self, lsn: Lsn) {
+        if !planted(Bug::ForgetAbsorbed) {
+            self.forgotten = self.forgotten.max(lsn);
+        }
+    }
+
+    /// The request that was carried out by the record at this LSN, if it is remembered.
+    pub(super) fn written_at(&self, lsn: Lsn) -> Option<RequestId> {
+        let lsn_of = |request: &RequestId| self.by_id.get(request).map_or(Lsn(0), |(lsn, _)| *lsn);
+        let at = self.order.binary_search_by_key(&lsn, lsn_of).ok()?;
+        Some(self.order[at])
     }
 
     fn is_full(&self) -> bool {

@@ -107,3 +107,21 @@ fn lsns_that_are_not_of_this_region_or_not_any_more_say_nothing() {
     let unknown = Requests::new(REGION, Found::default(), Arc::default());
     assert_eq!(unknown.look_up(once(1, 9_999), &add(), LAST), Known::Forgotten);
 }
+
+/// A neighbour is taken in: what was asked of that is not new to this region, whoever asks and whatever they say, unless it is known.
+#[test]
+fn what_may_have_been_carried_out_by_a_neighbour_is_forgotten() {
+    let mut requests = knowing(0, Arc::default());
+    requests.remember(once(1, 0).request, Lsn(7), effect("5"));
+    let of_neighbour = Once { region: RegionId(9), ..once(2, 8) };
+    requests.forget_up_to(Lsn(20));
+    assert_eq!(requests.look_up(once(1, 0), &add(), LAST), Known::Done(Lsn(7), Ok(OpResult::Integer(5))));
+    assert_eq!(requests.look_up(of_neighbour, &add(), LAST), Known::Forgotten);
+    assert_eq!(requests.look_up(once(2, 19), &add(), LAST), Known::Forgotten, "it was in this region before");
+    assert_eq!(requests.look_up(once(3, 20), &add(), LAST), Known::New);
+    // It came with the pair that it has written.
+    requests.remember(of_neighbour.request, Lsn(22), effect("6"));
+    assert_eq!(requests.look_up(of_neighbour, &add(), LAST), Known::Done(Lsn(22), Ok(OpResult::Integer(6))));
+    assert_eq!(requests.written_at(Lsn(7)), Some(once(1, 0).request));
+    assert_eq!((requests.written_at(Lsn(22)), requests.written_at(Lsn(8))), (Some(of_neighbour.request), None));
+}

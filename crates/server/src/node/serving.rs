@@ -14,6 +14,7 @@ use super::division::{Division, Unborn};
 use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
 use super::job::{Job, JobClass, Outcome, Stepped};
+use super::merging::Joint;
 use super::requests::Requests;
 use super::samples::Samples;
 use super::stand_still::{Merging, StandStill};
@@ -132,6 +133,9 @@ pub(super) struct Serving {
     compacting: Compacting,
     pub(super) still: StandStill,
     pub(super) division: Division,
+    pub(super) joint: Joint,
+    /// Bytes of pairs that are copied at most when it becomes part of its neighbour.
+    pub(super) merge_bytes: u64,
     pub(super) trim: Trim,
     /// It is in no configuration yet.
     pub(super) unborn: Option<Unborn>,
@@ -183,6 +187,8 @@ impl Serving {
             compacting: Compacting::Idle,
             still: StandStill::NEVER,
             division: Division::default(),
+            joint: Joint::default(),
+            merge_bytes: context.merge_bytes,
             trim: Trim::FIRST,
             unborn: None,
             flushing: [false; 2],
@@ -462,6 +468,14 @@ impl Serving {
             }
             Outcome::Parted(result) => {
                 self.was_divided(now, result);
+                Ok(())
+            }
+            Outcome::Measured(into, is_small) => {
+                self.was_measured(now, into, is_small);
+                Ok(())
+            }
+            Outcome::Gathered(gathered) => {
+                self.was_read(gathered);
                 Ok(())
             }
             Outcome::LookedForForeign(found) => self.found_foreign(now, found),

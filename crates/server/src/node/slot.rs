@@ -411,6 +411,7 @@ impl Slot {
                 match action {
                     PrimaryAction::Propose(config) => context.propose(serving.primary.config(), config),
                     PrimaryAction::Divide { left, right } => context.divide(serving.primary.config(), *left, *right),
+                    PrimaryAction::Merge { wider, taken } => context.merge(serving.primary.config(), *wider, *taken),
                     PrimaryAction::Peer { server, session, action } => {
                         act_for_peer(serving, server, session, action, context);
                     }

@@ -1,11 +1,11 @@
-//! A region comes to rest while it is served: before its office is handed over, and before it is divided. A planned pause of
-//! milliseconds where a failover waits for promises to run out.
+//! A region comes to rest while it is served: before its office is handed over, before it is divided, and before it becomes part of its
+//! neighbour. A planned pause of milliseconds where a failover waits for promises to run out.
 //!
 //! ```text
 //!   Moving --there is an aim--> Priming --little is left to replay, no compaction goes on--> Standing
 //!    ^                                                                                         |
 //!    |-- time is over, the group changed, or the proposal was refused ------------------------ |
-//!    '------------ Proposed <-- (Still, while a child comes about) <-- all is answered, and durable with every member
+//!    '------------ Proposed <-- (Still, while a child comes about, or it is copied) <-- all is answered, and durable with every member
 //! ```
 //! Invariants:
 //! - From `Standing` on no operation is begun: they queue ([`Serving::behind`]) and are carried out here or by who has their keys then.
@@ -40,6 +40,8 @@ pub(super) enum Aim {
     HandOver(Member),
     /// It becomes two.
     Divide,
+    /// It becomes part of its neighbour.
+    Merge,
 }
 
 /// How far it has come.
@@ -51,7 +53,7 @@ pub(super) enum Stage {
     Priming { since: Nanos },
     /// Operations queue; those under way end.
     Standing { since: Nanos },
-    /// Everything has ended; a child comes about.
+    /// Everything has ended; a child comes about, or all that it has is copied.
     Still { since: Nanos },
     /// What it has come to rest for is proposed.
     Proposed,
@@ -63,7 +65,7 @@ pub(super) struct StandStill {
     pub(super) stage: Stage,
     /// That failed, since one did not.
     attempts: u32,
-    /// It rests since it could not be divided: that keeps no office from being handed over.
+    /// It rests since it could not be divided, or taken in: that keeps no office from being handed over.
     is_for_division: bool,
 }
 
@@ -138,7 +140,7 @@ impl Serving {
         self.still = StandStill { stage, attempts: attempts + 1, is_for_division: false };
     }
 
-    /// [`Serving::move_on`], for at least so long, after an attempt to divide it.
+    /// [`Serving::move_on`], for at least so long, after an attempt at its plan.
     pub(super) fn stay_undivided(&mut self, now: Nanos, least: Nanos) {
         self.move_on(now);
         self.still.is_for_division = true;
@@ -167,10 +169,14 @@ impl Serving {
         if is_rested {
             self.prepare_division(can_rest, obstacle);
         }
-        (can_rest && obstacle.is_none() && self.is_to_be_divided()).then_some(Aim::Divide)
+        match can_rest && obstacle.is_none() {
+            true if self.is_to_be_divided() => Some(Aim::Divide),
+            true if self.is_to_be_taken_in() => Some(Aim::Merge),
+            _ => None,
+        }
     }
 
-    /// Begins to come to rest, or comes further with it, if it should; not for being divided if there is an `obstacle` to that. To be
+    /// Begins to come to rest, or comes further with it, if it should; not for a plan if there is an `obstacle` to that. To be
     /// called after each turn; answers whether there is something to be done in another.
     pub(super) fn come_to_rest(&mut self, now: Nanos, is_synced: bool, obstacle: Option<&'static str>) -> bool {
         if matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed) {
@@ -235,7 +241,7 @@ impl Serving {
                     self.primary.hand_over(heir);
                     self.still.stage = Stage::Proposed;
                 }
-                Aim::Divide => self.still.stage = Stage::Still { since: now },
+                Aim::Divide | Aim::Merge => self.still.stage = Stage::Still { since: now },
             }
         }
         false

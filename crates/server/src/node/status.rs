@@ -196,13 +196,15 @@ pub struct RegionStatus {
     pub counters: RegionCounters,
 }
 
-/// A region that is to become two.
+/// A region that is to become two, or part of its neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStatus {
-    /// Number of the second one.
-    pub child: RegionId,
+    /// Number of the second one, if it is to become two.
+    pub child: Option<RegionId>,
     /// First key of the second one, lossily as text; `None`: whatever halves the region.
     pub at: Option<String>,
+    /// The neighbour that it is to be part of.
+    pub into: Option<RegionId>,
     /// Why it is not so yet, if anything but time keeps it from that.
     pub waits_for: Option<String>,
 }
@@ -297,6 +299,12 @@ pub struct RegionCounters {
     /// Attempts at that which were given up.
     #[serde(default)]
     pub divisions_failed: u64,
+    /// Regions that were taken in.
+    #[serde(default)]
+    pub merges: u64,
+    /// Attempts of this region to become part of its neighbour which were given up.
+    #[serde(default)]
+    pub merges_failed: u64,
     /// Ranges that were deleted after a division, because they are another region's.
     #[serde(default)]
     pub trims: u64,

@@ -139,7 +139,11 @@ impl Serving {
 
     fn may_delete(&self) -> bool {
         let (in_sync, needed) = self.primary.in_sync();
-        self.open && self.is_moving() && in_sync >= needed && !self.region.volume().is_failed()
+        self.open
+            && self.is_moving()
+            && !self.joint.is_taking_in
+            && in_sync >= needed
+            && !self.region.volume().is_failed()
     }
 
     /// `None`: something is in the way.

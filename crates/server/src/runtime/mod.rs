@@ -421,7 +421,8 @@ fn join_cluster(
 
 fn cluster_options(config: &NodeConfig) -> ClusterOptions {
     let (split_ops, apart) = (config.split_ops, Nanos::from_secs(config.split_rest_seconds));
-    let balance = config.balance.then(|| Balance { split_ops, apart, ..Balance::default() });
+    let (merge_bytes, quiet) = (config.merge_bytes, Nanos(apart.0 * 10));
+    let balance = config.balance.then(|| Balance { split_ops, apart, merge_bytes, quiet, ..Balance::default() });
     ClusterOptions { expected_servers: config.expected_servers, balance, ..ClusterOptions::default() }
 }
 
@@ -440,6 +441,7 @@ fn timing(config: &NodeConfig) -> NodeTiming {
         },
         flush_interval: Nanos::from_millis(config.flush_interval_ms),
         catch_up_bytes: u64::from(config.catch_up_mib_per_second) << 20,
+        merge_bytes: config.merge_bytes,
         ..NodeTiming::default()
     }
 }

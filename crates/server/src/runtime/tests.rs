@@ -5,6 +5,7 @@ mod balance;
 mod divisions;
 mod hashed;
 mod identity;
+mod merges;
 mod moves;
 mod reads;
 mod rings;

@@ -1,11 +1,12 @@
 //! What regions hold: all of them together every key once, whenever one looks; and in the end each nothing but its own.
 //!
-//! Divisions take milliseconds, which faults would seldom meet by chance: some are aimed at them.
+//! Divisions and merges take milliseconds, which faults would seldom meet by chance: some are aimed at them.
 
 use super::{Event, NodeId, World};
 use crate::HERE;
 use bytes::Bytes;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{GroupConfig, RegionWish};
+use leeward_format::op::Op;
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_server::node::Node;
@@ -21,6 +22,13 @@ pub(super) struct Bounds {
     regions: usize,
     /// Regions that were made of others.
     pub(super) divisions: u64,
+    /// And those that became part of others.
+    pub(super) merges: u64,
+    /// First keys of all regions that ever were, but for the first one.
+    first_keys: BTreeSet<Bytes>,
+    /// Merges that were begun: of which regions, and the epochs of their configurations.
+    merging: BTreeMap<NodeId, (RegionId, RegionId, (Epoch, Epoch))>,
+    merges_begun: u64,
     /// Attempts to make one: which region, and the term that it was to begin with.
     attempts: BTreeSet<(RegionId, Epoch)>,
     /// Those that are under way on each node.
@@ -51,17 +59,42 @@ impl World {
         }
         if self.bounds.regions > 0 {
             self.bounds.divisions += configs.len().saturating_sub(self.bounds.regions) as u64;
+            self.bounds.merges += self.bounds.regions.saturating_sub(configs.len()) as u64;
         }
+        self.load.has_merged = self.bounds.merges > 0;
         self.bounds.regions = configs.len();
+        self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
     }
 
-    /// First keys of all regions but the first, ascending.
+    /// First keys of all regions that ever were but the first, ascending: what lay between two of them has one history.
     pub(super) fn first_keys(&self) -> Vec<Bytes> {
-        self.by_first_key().into_iter().skip(1).map(|config| config.start).collect()
+        self.bounds.first_keys.iter().cloned().collect()
     }
 
-    /// A node has done something: if that was to begin a division, one of the processes may die before it ends, or just after.
+    /// An operator wishes that two neighbours become one.
+    pub(super) fn wish_for_merge(&mut self, number: usize) {
+        let configs = self.by_first_key();
+        if configs.len() < 2 {
+            return;
+        }
+        let at = number % (configs.len() - 1);
+        let (left, right) = (configs[at].region, configs[at + 1].region);
+        let (region, into) = if (number / 2).is_multiple_of(2) { (right, left) } else { (left, right) };
+        self.operate(Op::Wish { region, wish: RegionWish::Merge { into } });
+    }
+
+    /// A node has done something: if that was to begin a division or a merge, one of the processes may die before it ends, or just
+    /// after.
     pub(super) fn aim(&mut self, node: NodeId) {
+        let merging = self.machines[node].node.as_ref().and_then(Node::merging);
+        let before = match merging {
+            Some(merging) => self.bounds.merging.insert(node, merging),
+            None => self.bounds.merging.remove(&node),
+        };
+        if merging.is_some() && merging != before {
+            self.bounds.merges_begun += 1;
+            self.may_end(node, self.bounds.merges_begun);
+        }
         let unborn: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.unborn()).collect();
         let before = self.bounds.trying.insert(node, unborn.clone()).unwrap_or_default();
         for (region, term) in unborn.into_iter().filter(|one| !before.contains(one)) {
@@ -70,13 +103,17 @@ impl World {
                     format!("at {} ms region {region} is divided off in term {term} again", self.now.as_millis());
                 self.bounds.failure.get_or_insert(failure);
             }
-            let may_die = self.now < self.character.troubles.end && self.character.may_die();
-            let attempts = self.bounds.attempts.len();
-            if may_die && attempts.is_multiple_of(2) {
-                let at = self.now + Nanos::from_micros(self.rng.below(15_000));
-                let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
-                self.push(at, Event::Die { node: victim });
-            }
+            self.may_end(node, self.bounds.attempts.len() as u64);
+        }
+    }
+
+    /// The process of a node, or of another, dies in a moment, at every second of so many attempts.
+    fn may_end(&mut self, node: NodeId, attempts: u64) {
+        let may_die = self.now < self.character.troubles.end && self.character.may_die();
+        if may_die && attempts.is_multiple_of(2) {
+            let at = self.now + Nanos::from_micros(self.rng.below(15_000));
+            let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
+            self.push(at, Event::Die { node: victim });
         }
     }
 
@@ -90,12 +127,16 @@ impl World {
         }
     }
 
-    /// Every plan has come about, but where nothing can be halved.
+    /// Every plan has come about, but where nothing can be halved, or there is too much to be copied.
     pub(super) fn is_divided(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
         let plans: Vec<_> = nodes.flat_map(|status| status.regions).filter_map(|region| region.plan).collect();
         let is_small = |why: &String| why.starts_with("no key halves it");
-        let is_hopeless = |plan: &PlanStatus| plan.at.is_none() && plan.waits_for.as_ref().is_some_and(is_small);
+        let is_large = |why: &String| why.starts_with("it has more than");
+        let is_hopeless = |plan: &PlanStatus| {
+            let why = plan.waits_for.as_ref();
+            why.is_some_and(|why| plan.at.is_none() && is_small(why) || plan.into.is_some() && is_large(why))
+        };
         let planned = self.configs().iter().filter(|config| config.wishes.plan.is_some()).count();
         planned == plans.len() && plans.iter().all(is_hopeless)
     }

@@ -7,7 +7,7 @@ use crate::expiring;
 use bytes::Bytes;
 use leeward_format::cluster::RegionWish;
 use leeward_format::merge::{self, Page};
-use leeward_format::op::{Condition, Lifetime, Op, OpResult, RangeOp, ScanRange};
+use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, ScanRange};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -249,7 +249,11 @@ impl World {
             while self.questions.values().any(Option::is_none) && self.turn(end) {}
             for (position, token) in asked {
                 let answer = self.questions.remove(&token).expect("a question is asked once");
-                answers[position] = answer.filter(|answer| !matches!(answer, OpResult::Error(_)));
+                // Of a region that has become part of another nothing is wished any more.
+                let is_over =
+                    |error: &OpError| matches!(error, OpError::Invalid(why) if why.starts_with("there is no region"));
+                answers[position] =
+                    answer.filter(|answer| !matches!(answer, OpResult::Error(error) if !is_over(error)));
             }
             if answers.iter().any(Option::is_none) {
                 self.advance(self.now + Nanos::from_millis(50));

@@ -1,0 +1,170 @@
+//! Small regions that become part of their neighbours, while clients count: real nodes.
+
+use super::identity::wish;
+use super::moves::{PATIENCE, is_whole, map, wait_for, while_counting};
+use super::*;
+use leeward_format::cluster::{Plan, RegionMap, RegionWish};
+use leeward_format::op::OpError;
+use leeward_format::partition::Partition;
+use leeward_format::table::NewTable;
+use std::thread;
+
+/// What the node answers to the wish that a region become part of another.
+fn merge(server: &Server, region: u32, into: u32) -> OpResult {
+    let wished = RegionWish::Merge { into: RegionId(into) };
+    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
+}
+
+fn split(server: &Server, region: u32, at: &'static str) -> OpResult {
+    let wished = RegionWish::Split { at: Some(at.into()) };
+    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
+}
+
+/// What the primary of a region says of its plan.
+fn waits_for(cluster: &Cluster, region: u32) -> Option<String> {
+    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
+    let mut regions = statuses.flat_map(|status| status.regions);
+    regions.find(|status| status.region == RegionId(region) && status.plan.is_some())?.plan?.waits_for
+}
+
+fn await_reason(cluster: &Cluster, region: u32, reason: &str) {
+    let begun = Instant::now();
+    while waits_for(cluster, region).is_none_or(|why| !why.contains(reason)) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", waits_for(cluster, region));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn merges(cluster: &Cluster) -> u64 {
+    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
+    statuses.flat_map(|status| status.regions).map(|region| region.counters.merges).sum()
+}
+
+/// Both sides are counted in all the time, their primaries are on different servers, and pairs expire or are large.
+#[test]
+fn regions_become_one_and_no_client_notices() {
+    let cluster = Cluster::start(3);
+    let first = &cluster.servers[0];
+    let mut client = cluster.client(0);
+    assert_eq!(client.run_until_served("SET a 1"), "+OK");
+    assert_eq!(client.run_until_served("SET z 1"), "+OK");
+    let large = "v".repeat(3_000);
+    for number in 0..400 {
+        assert_eq!(client.run(&format!("SET y{number:03} {number}{}", &large[..number * 7])), "+OK");
+    }
+    assert_eq!(client.run("SET yy soon EX 1000"), "+OK");
+    wait_for(first, "the groups are whole", is_whole);
+    while_counting(&cluster, &[0, 1, 2], || {
+        for round in 0..4 {
+            let regions = map(first).regions;
+            let (left, right) = (regions[0].region.0, regions[1].region.0);
+            let (region, into) = if round % 2 == 0 { (right, left) } else { (left, right) };
+            assert_eq!(merge(first, region, into), OpResult::Done);
+            wait_for(first, "the regions are one", |map| map.regions.len() == 1 && is_whole(map));
+            let found = map(first).regions.remove(0);
+            assert_eq!((found.region, found.start.len(), found.end), (RegionId(into), 0, None));
+            assert_eq!(found.wishes.plan, None);
+            assert_eq!(split(first, into, "m"), OpResult::Done);
+            wait_for(first, "the region is two", |map| map.regions.len() == 2 && is_whole(map));
+            let (region, server) = (map(first).regions[1].region, 1 + round % 3);
+            let apart = Op::Wish { region, wish: RegionWish::Primary(ServerId(server)) };
+            assert_eq!(wish(&first.info().native_address, &apart), OpResult::Done);
+        }
+    });
+    assert!(merges(&cluster) > 0, "it is counted");
+    for number in 0..400 {
+        assert_eq!(client.run(&format!("GET y{number:03}")), format!("{number}{}", &large[..number * 7]));
+    }
+    let left: i64 = client.run("TTL yy")[1..].parse().expect("a number");
+    assert!((800..=1_000).contains(&left), "{left} seconds");
+    // What is left of the regions is destroyed everywhere.
+    let begun = Instant::now();
+    let copies = || cluster.servers.iter().map(|server| server.snapshot().expect("it answers").status.regions.len());
+    while copies().any(|copies| copies != 2) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", copies().collect::<Vec<_>>());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_merge_that_cannot_be_says_why_and_can_be_taken_back() {
+    let cluster = Cluster::start_with(1, |config| config.merge_bytes = 20_000);
+    let server = &cluster.servers[0];
+    let mut client = cluster.client(0);
+    assert_eq!(client.run_until_served("SET a 1"), "+OK");
+    assert_eq!(client.run_until_served("SET z 1"), "+OK");
+    let refused = |region, into, reason: &str| {
+        let OpResult::Error(OpError::Invalid(why)) = merge(server, region, into) else { panic!("{region} in {into}") };
+        assert!(why.contains(reason), "{why}");
+    };
+    refused(1, 1, "name a neighbour");
+    refused(1, 7, "neighbours are 2");
+    refused(7, 1, "there is no region 7");
+    let table = TableOptions {
+        name: "hashed".into(),
+        partition: Partition::Hash { tokens: 2 },
+        replicas: 1,
+        min_in_sync: 1,
+        ..TableOptions::default()
+    };
+    let table = Box::new(NewTable::new(table, Vec::new()));
+    assert_eq!(wish(&server.info().native_address, &Op::CreateTable { table }), OpResult::Done);
+    refused(3, 4, "partitioned by hash");
+    let value = "v".repeat(1_000);
+    for number in 0..30 {
+        assert_eq!(client.run(&format!("SET b{number} {value}")), "+OK");
+    }
+    assert_eq!(merge(server, 1, 2), OpResult::Done);
+    await_reason(&cluster, 1, "it has more than the 20000 bytes of pairs that may be copied");
+    refused(2, 1, "region 1 is becoming part of region 2");
+    let whole = Op::Wish { region: RegionId(1), wish: RegionWish::Whole };
+    assert_eq!(wish(&server.info().native_address, &whole), OpResult::Done);
+    let is_forgotten = |map: &RegionMap| map.regions.iter().all(|group| group.wishes.plan.is_none());
+    wait_for(server, "the plan is forgotten", is_forgotten);
+    // The other way round it is small enough.
+    assert_eq!(merge(server, 2, 1), OpResult::Done);
+    wait_for(server, "they are one", |map| map.regions.iter().all(|group| group.region != RegionId(2)));
+    assert_eq!((client.run("GET z"), client.run("GET b7")), ("1".into(), value));
+}
+
+#[test]
+fn where_nothing_may_be_copied_regions_stay_as_they_are() {
+    let cluster = Cluster::start_with(1, |config| config.merge_bytes = 0);
+    let server = &cluster.servers[0];
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
+    assert_eq!(merge(server, 1, 2), OpResult::Done);
+    await_reason(&cluster, 1, "merge_bytes is 0");
+    let planned = map(server).regions.remove(0).wishes.plan;
+    assert_eq!(planned, Some(Plan::Merge { into: RegionId(2) }));
+}
+
+/// A table whose regions were divided, and of which little is left, becomes one region again; one that was made so stays.
+#[test]
+fn what_divisions_have_made_is_merged_by_the_master_when_it_is_small_and_quiet() {
+    let cluster = Cluster::start_with(3, |config| config.split_rest_seconds = 1);
+    let first = &cluster.servers[0];
+    let mut client = cluster.client(0);
+    assert_eq!(client.run_until_served("SET a 1"), "+OK");
+    assert_eq!(client.run_until_served("SET z 1"), "+OK");
+    wait_for(first, "the groups are whole", is_whole);
+    assert_eq!(split(first, 1, "c"), OpResult::Done);
+    wait_for(first, "the region is two", |map| map.regions.len() == 3);
+    assert_eq!(split(first, 3, "e"), OpResult::Done);
+    wait_for(first, "the region is two", |map| map.regions.len() == 4);
+    for key in ["b", "d", "f", "k"] {
+        assert_eq!(client.run(&format!("SET {key} {key}")), "+OK");
+    }
+    let begun = Instant::now();
+    // An operator's wish keeps the master from its own for a minute.
+    while map(first).regions.len() > 2 {
+        assert!(begun.elapsed() < 4 * PATIENCE, "they are never merged: {:?}", map(first).regions);
+        thread::sleep(Duration::from_millis(100));
+    }
+    thread::sleep(Duration::from_secs(3));
+    let starts: Vec<_> = map(first).regions.iter().map(|group| group.start.clone()).collect();
+    assert_eq!(starts.len(), 2, "{starts:?}");
+    for key in ["b", "d", "f", "k"] {
+        assert_eq!(client.run(&format!("GET {key}")), key);
+    }
+}
