@@ -127,18 +127,24 @@ impl World {
         }
     }
 
-    /// Every plan has come about, but where nothing can be halved, or there is too much to be copied.
+    /// Every plan has come about, but where nothing can be halved, or there is too much to be copied; or where it waits for one of
+    /// those.
     pub(super) fn is_divided(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        let plans: Vec<_> = nodes.flat_map(|status| status.regions).filter_map(|region| region.plan).collect();
-        let is_small = |why: &String| why.starts_with("no key halves it");
-        let is_large = |why: &String| why.starts_with("it has more than");
-        let is_hopeless = |plan: &PlanStatus| {
-            let why = plan.waits_for.as_ref();
-            why.is_some_and(|why| plan.at.is_none() && is_small(why) || plan.into.is_some() && is_large(why))
+        let plans = nodes.flat_map(|status| status.regions).filter_map(|region| Some((region.region, region.plan?)));
+        let plans: BTreeMap<RegionId, PlanStatus> = plans.collect();
+        let waits_for =
+            |plan: &PlanStatus, why: &str| plan.waits_for.as_ref().is_some_and(|found| found.starts_with(why));
+        let is_hopeless = |plan: &PlanStatus| match plan.into {
+            Some(_) => waits_for(plan, "it has more than"),
+            None => plan.at.is_none() && waits_for(plan, "no key halves it"),
+        };
+        let waits_in_vain = |plan: &PlanStatus| {
+            let other = plan.into.and_then(|into| plans.get(&into)).filter(|other| is_hopeless(other));
+            other.is_some() && waits_for(plan, "the region that is to take it in is to become another")
         };
         let planned = self.configs().iter().filter(|config| config.wishes.plan.is_some()).count();
-        planned == plans.len() && plans.iter().all(is_hopeless)
+        planned == plans.len() && plans.values().all(|plan| is_hopeless(plan) || waits_in_vain(plan))
     }
 
     /// Every region that is served has nothing but what is its own.
