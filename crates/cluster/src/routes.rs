@@ -173,6 +173,10 @@ impl Routes {
     pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &Arc<GroupConfig>> {
         self.regions.regions_of(table).map(|region| &region.config)
     }
+    /// See [`RouteIndex::is_ambiguous`].
+    pub fn is_ambiguous(&self) -> bool {
+        self.regions.is_ambiguous()
+    }
     /// Which regions an operation on a range of the table's keys is for.
     pub fn spread(&self, table: &str) -> Spread {
         self.regions.spread(table)

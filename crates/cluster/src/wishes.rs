@@ -135,7 +135,14 @@ pub(crate) fn gathered(view: &View, config: &GroupConfig) -> Option<GroupConfig>
         primary.is_none() && leaving.is_none() && !is_changing
     };
     let stays = view.departs(other, wanted).is_none();
-    if mine == wanted.server || !stays || !is_still(config) || !is_still(other) {
+    // Of two that are to be part of each other the one with the lower number takes the other one in.
+    let comes_here = other.wishes.plan.as_ref().and_then(Plan::neighbour) == Some(config.region);
+    if mine == wanted.server
+        || !stays
+        || !is_still(config)
+        || !is_still(other)
+        || comes_here && config.region < other.region
+    {
         return None;
     }
     let wish = match has(config, wanted.server) {

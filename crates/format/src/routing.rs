@@ -186,6 +186,11 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.regions.len()
     }
 
+    /// Whether two regions seem to begin with the same key: what is known of one of them is old.
+    pub fn is_ambiguous(&self) -> bool {
+        !self.hidden.is_empty()
+    }
+
     /// Whether there is no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()

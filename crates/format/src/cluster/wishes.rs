@@ -142,6 +142,8 @@ impl GroupConfig {
     #[must_use]
     pub fn merged_with(&self, other: &GroupConfig) -> GroupConfig {
         let mut next = self.renewed();
+        // Newer than what anybody knows of either.
+        next.epoch = self.epoch.max(other.epoch).next();
         match self.end.as_ref() == Some(&other.start) {
             true => next.end.clone_from(&other.end),
             false => next.start.clone_from(&other.start),

@@ -72,6 +72,12 @@ impl Primary {
         self.actions.push(PrimaryAction::Merge { wider, taken: Box::new(taken) });
     }
 
+    /// Another proposes that this region is no more: until it is known what came of that, it proposes nothing itself.
+    pub fn be_taken_in(&mut self) {
+        assert!(!self.proposing, "one proposal at a time");
+        self.proposing = true;
+    }
+
     /// Proposes the same configuration under an epoch that was not used yet.
     pub fn renew(&mut self) {
         assert!(!self.proposing, "one proposal at a time");

@@ -181,7 +181,8 @@ impl Serving {
 
     /// It comes to rest for a plan, or has.
     pub(super) fn is_being_reshaped(&self) -> bool {
-        self.is_coming_to_rest() && self.primary.config().wishes.plan.is_some()
+        let is_handed_over = self.primary.heir().is_some();
+        self.is_coming_to_rest() && !is_handed_over && self.primary.config().wishes.plan.is_some()
     }
 
     /// Stands still for the child `child`.

@@ -8,7 +8,7 @@ use super::{Context, Node, link};
 use leeward_cluster::{Absence, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
 use leeward_format::cluster::{GroupConfig, Member};
-use leeward_format::op::{OpError, OpResult};
+use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::routing::Routing;
 use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -166,13 +166,16 @@ impl Node {
     }
 
     /// Why an operation on `table` finds no region. A node that does not hear the coordinator cannot know that there is no
-    /// such table.
-    pub(super) fn no_region(&self, table: &str) -> OpError {
+    /// such table, or region.
+    pub(super) fn no_region(&self, table: &str, op: &Op) -> OpError {
         let (view, routes) = (self.context.agent.view(), self.routes());
         let knows_all = view.is_synced() && routes.tables().next().is_some();
-        match knows_all && routes.table(table).is_none() {
-            true => OpError::Invalid(unknown_table(table)),
-            false => self.not_serving(RegionId(0)),
+        match op {
+            Op::Count { region } | Op::Checkpoint { region, .. } if view.is_gone(*region) => OpError::Invalid(format!(
+                "region {region} is no more: it has become part of a neighbour, or its table was dropped; ask again what regions there are"
+            )),
+            _ if knows_all && routes.table(table).is_none() => OpError::Invalid(unknown_table(table)),
+            _ => self.not_serving(RegionId(0)),
         }
     }
 

@@ -223,7 +223,7 @@ impl Serving {
     fn has_settled(&self, last: Lsn, below: [u64; 2]) -> bool {
         let is_old =
             |log: LogKind| self.region.tails(log).first().is_none_or(|tail| tail.index() >= below[log.index()]);
-        self.region.commit() >= last && LogKind::APPENDED.into_iter().all(is_old)
+        self.primary.is_with_all(last) && LogKind::APPENDED.into_iter().all(is_old)
     }
 
     /// Why it cannot take `other` in now; `is_synced`: the coordinator is heard. Of two that are to become part of each other, the one
@@ -420,7 +420,9 @@ impl Node {
                     return Ok(false);
                 }
                 into.primary.take_in(taken);
-                self.serving(merging.taken).expect("just looked at").still.stage = Standing::Proposed;
+                let from = self.serving(merging.taken).expect("just looked at");
+                from.primary.be_taken_in();
+                from.still.stage = Standing::Proposed;
                 merging.stage = Stage::Proposed;
             }
             Stage::Proposed => unreachable!("looked at above"),
@@ -463,9 +465,11 @@ impl Node {
             into.joint.is_taking_in = false;
             into.trim = Trim::FIRST;
         }
-        let from = self.serving(taken.0).filter(|from| from.term == taken.1);
-        if let Some(from) = from.filter(|from| !is_done && from.still.stage == Standing::Proposed) {
-            from.fail_merge(now, "a configuration changed meanwhile".into());
+        if let Some(from) = self.serving(taken.0).filter(|from| from.term == taken.1) {
+            from.primary.proposal_ended();
+            if !is_done && from.still.stage == Standing::Proposed {
+                from.fail_merge(now, "a configuration changed meanwhile".into());
+            }
         }
         self.touched.extend([taken.0, taker.0]);
     }

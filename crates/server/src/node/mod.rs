@@ -471,10 +471,15 @@ impl Node {
             let error = match to {
                 // Who forwarded it knows the table, and this node will.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
-                ReplyTo::Client(_) => self.no_region(&unrouted.table),
+                ReplyTo::Client(_) => self.no_region(&unrouted.table, &unrouted.op),
             };
             return self.refuse(now, unrouted, error);
         };
+        // An operation on a range is cut at the bounds by which it came here.
+        let is_behind = |slot: &Slot| slot.config.as_ref().is_none_or(|known| known.epoch < epoch);
+        if self.slots.get(&region).is_some_and(is_behind) {
+            self.configure(now, region);
+        }
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
         let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.open);
         if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {

@@ -100,10 +100,21 @@ impl Requests {
         if !std::mem::replace(&mut self.is_counted, true) {
             self.of_node.regions.fetch_add(1, Relaxed);
         }
-        if self.by_id.insert(request, (lsn, effect)).is_none() {
-            self.order.push_back(request);
+        // Carried out elsewhere, it may have been told this region more than once.
+        if let Some((before, _)) = self.by_id.get(&request) {
+            let at = self.place_of(*before);
+            at.ok().and_then(|at| self.order.remove(at));
+        } else {
             self.of_node.requests.fetch_add(1, Relaxed);
         }
+        self.by_id.insert(request, (lsn, effect));
+        self.order.push_back(request);
+    }
+
+    /// Where in the order the request is that the record at this LSN has carried out.
+    fn place_of(&self, lsn: Lsn) -> Result<usize, usize> {
+        let lsn_of = |request: &RequestId| self.by_id.get(request).map_or(Lsn(0), |(lsn, _)| *lsn);
+        self.order.binary_search_by_key(&lsn, lsn_of)
     }
 
     /// Requests that are not known may have been carried out, up to this LSN of the region or anywhere in another.
@@ -115,9 +126,7 @@ impl Requests {
 
     /// The request that was carried out by the record at this LSN, if it is remembered.
     pub(super) fn written_at(&self, lsn: Lsn) -> Option<RequestId> {
-        let lsn_of = |request: &RequestId| self.by_id.get(request).map_or(Lsn(0), |(lsn, _)| *lsn);
-        let at = self.order.binary_search_by_key(&lsn, lsn_of).ok()?;
-        Some(self.order[at])
+        self.place_of(lsn).ok().map(|at| self.order[at])
     }
 
     fn is_full(&self) -> bool {

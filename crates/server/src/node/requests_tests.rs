@@ -43,6 +43,20 @@ fn a_primary_knows_what_it_replayed_and_from_where() {
     assert_eq!(requests.look_up(once(3, 10), &add(), LAST), Known::New, "an earlier attempt has a later LSN than 10");
 }
 
+/// A region that takes another in may be told of its requests in more than one attempt.
+#[test]
+fn one_that_is_told_again_is_remembered_by_its_latest_record_alone() {
+    let of_node = Arc::default();
+    let mut requests = knowing(0, Arc::clone(&of_node));
+    for (sequence, lsn) in [(1, 5), (2, 7), (3, 8), (1, 20), (2, 21), (4, 30)] {
+        requests.remember(once(sequence, 0).request, Lsn(lsn), effect("1"));
+    }
+    let written_at = |lsn| requests.written_at(Lsn(lsn)).map(|request| request.sequence);
+    let expected = [None, None, Some(3), Some(1), Some(2), Some(4)];
+    assert_eq!([5, 7, 8, 20, 21, 30].map(written_at), expected);
+    assert_eq!(of_node.requests.load(Relaxed), 4);
+}
+
 /// Whatever is remembered: an id that was carried out is never new to who asks since before then.
 #[test]
 fn nothing_that_was_carried_out_is_taken_for_new() {

@@ -159,9 +159,10 @@ impl Node {
         let Some((at_most_ms, partition)) = reads else {
             return self.route(now, unrouted, way);
         };
-        let Some(config) = unrouted.op.region_in(self.routes(), &unrouted.table).cloned() else {
-            return self.route(now, unrouted, way);
-        };
+        // A scan is cut at the bounds of the region that it is found to be for.
+        let may_be_cut = unrouted.op.key().is_none() && self.routes().is_ambiguous();
+        let config = unrouted.op.region_in(self.routes(), &unrouted.table).filter(|_| !may_be_cut);
+        let Some(config) = config.cloned() else { return self.route(now, unrouted, way) };
         let slot = self.slots.get(&config.region);
         let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
             return self.route(now, unrouted, way);

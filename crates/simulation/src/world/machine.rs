@@ -192,17 +192,23 @@ impl World {
 
     /// Something happens to a node; what it answers and asks for follows.
     pub(super) fn input(&mut self, node: NodeId, input: Input) {
-        HERE.set((self.now, Some(node)));
         let machine = &mut self.machines[node];
         if machine.paused {
             machine.inbox.push_back(input);
-            return;
+        } else {
+            self.take_turn(node, [input]);
         }
+    }
+
+    /// So much happens to a node before it looks again what follows.
+    fn take_turn(&mut self, node: NodeId, inputs: impl IntoIterator<Item = Input>) {
+        HERE.set((self.now, Some(node)));
+        let machine = &mut self.machines[node];
         let (now, ahead) = (machine.clock(self.now), machine.wall_ahead);
         let Some(running) = &mut machine.node else { return };
         let mut outbox = Outbox::default();
         running.set_wall(wall(self.now, ahead));
-        running.handle(now, input);
+        inputs.into_iter().for_each(|input| running.handle(now, input));
         running.finish_batch(now, &mut outbox);
         if running.unforeseen() > 0 && self.forgotten.is_none() {
             let when = self.now.as_millis();
@@ -251,10 +257,10 @@ impl World {
 
     /// A paused process goes on, with everything that arrived meanwhile.
     pub(super) fn resume(&mut self, node: NodeId) {
-        self.machines[node].paused = false;
-        while let Some(input) = self.machines[node].inbox.pop_front() {
-            self.input(node, input);
-        }
+        let machine = &mut self.machines[node];
+        machine.paused = false;
+        let waiting = std::mem::take(&mut machine.inbox);
+        self.take_turn(node, waiting);
     }
 
     pub(super) fn deliver_arrivals(&mut self) {
