@@ -219,9 +219,9 @@ impl Primary {
         }
     }
 
-    /// Servers with which a session has begun that is not in sync yet.
-    pub fn joining(&self) -> Vec<ServerId> {
-        self.peers.iter().filter(|(_, peer)| peer.is_joining()).map(|(server, _)| *server).collect()
+    /// Peers with which a session has begun that is not in sync yet.
+    pub fn joining(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values().filter(|peer| peer.is_joining())
     }
 
     /// A message of a peer.

@@ -3,6 +3,11 @@
 //!
 //! A region whose turn has not come loses patience only with a server that answers none of the others either. Writes wait for a
 //! counted peer, and nobody for a learner: learners leave half of the places to the others.
+//!
+//! Learners are sent what they lack at a limited rate ([`super::catch_up`]), and a session holds all of its base until that was
+//! sent. So no learner begins on a server while those that did lack as much as goes in a second: together they would be in sync no
+//! sooner, and the bases that they held meanwhile would miss what merges and trims made smaller. One that waits for its base, which
+//! is pinned between compactions only, leaves room for another: the rate is to be used.
 
 use leeward_format::ServerId;
 use leeward_platform::Nanos;
@@ -11,27 +16,48 @@ use std::collections::BTreeMap;
 /// Sessions with one server that are not in sync, at most.
 const MOST: usize = 32;
 
+/// A session that is not in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) server: ServerId,
+    /// Bytes that are still to be sent at the rate of learners: at most so many; 0 of a counted peer.
+    pub(super) lacked: u64,
+    /// Its base is pinned.
+    pub(super) is_based: bool,
+}
+
 /// See the module.
-#[derive(Default)]
 pub(super) struct Joining {
+    /// Bytes that go to learners in a second; 0: as many as it can.
+    rate: u64,
     servers: BTreeMap<ServerId, Server>,
 }
 
 #[derive(Default)]
 struct Server {
     sessions: usize,
+    /// Sum over the sessions.
+    lacked: u64,
     heard: Nanos,
 }
 
 impl Joining {
-    /// Counts a session that begins with a server, whose peer is counted or a learner.
+    /// Nothing has begun.
+    pub(super) fn new(rate: u64) -> Joining {
+        Joining { rate, servers: BTreeMap::new() }
+    }
+
+    /// Counts a session that begins with a server, whose peer is counted or a learner. What it lacks is said by a change.
     ///
     /// # Errors
-    /// It must wait; the server answered last at that time.
-    pub(super) fn admit(&mut self, server: ServerId, is_counted: bool) -> Result<(), Nanos> {
+    /// It must wait; the server answered last at that time. That is now where this node makes it wait for the rate.
+    pub(super) fn admit(&mut self, now: Nanos, server: ServerId, is_counted: bool) -> Result<(), Nanos> {
         let server = self.servers.entry(server).or_default();
         if server.sessions >= if is_counted { MOST } else { MOST / 2 } {
             return Err(server.heard);
+        }
+        if !is_counted && self.rate > 0 && server.lacked >= self.rate {
+            return Err(now);
         }
         server.sessions += 1;
         Ok(())
@@ -42,14 +68,23 @@ impl Joining {
         self.servers.entry(server).or_default().heard = now;
     }
 
-    /// The sessions of a region that are not in sync were those with `before`, and are those with `after`.
-    pub(super) fn change(&mut self, before: &[ServerId], after: &[ServerId]) {
-        for server in after {
-            self.servers.entry(*server).or_default().sessions += 1;
+    /// The sessions of a region that are not in sync were `before`, and are `after`.
+    pub(super) fn change(&mut self, before: &[Session], after: &[Session]) {
+        for session in after {
+            let lacked = self.counted(session);
+            let server = self.servers.entry(session.server).or_default();
+            (server.sessions, server.lacked) = (server.sessions + 1, server.lacked + lacked);
         }
-        for server in before {
-            self.servers.get_mut(server).expect("it was counted").sessions -= 1;
+        for session in before {
+            let lacked = self.counted(session);
+            let server = self.servers.get_mut(&session.server).expect("it was counted");
+            (server.sessions, server.lacked) = (server.sessions - 1, server.lacked - lacked);
         }
+    }
+
+    /// What counts of the bytes that a session lacks.
+    fn counted(&self, session: &Session) -> u64 {
+        if session.is_based { session.lacked } else { session.lacked.min(self.rate / 2) }
     }
 }
 
@@ -57,17 +92,66 @@ impl Joining {
 mod tests {
     use super::*;
 
+    const SERVER: ServerId = ServerId(2);
+    const OTHER: ServerId = ServerId(3);
+    const NOW: Nanos = Nanos::from_secs(7);
+
+    fn session(server: ServerId, lacked: u64) -> Session {
+        Session { server, lacked, is_based: true }
+    }
+
+    fn begun(server: ServerId) -> Session {
+        Session { server, lacked: 0, is_based: false }
+    }
+
     #[test]
     fn a_server_has_so_many_sessions_at_a_time() {
-        let (mut joining, server, now) = (Joining::default(), ServerId(2), Nanos::from_secs(3));
-        (0..MOST / 2).for_each(|_| joining.admit(server, false).unwrap());
-        joining.heard(now, server);
-        assert_eq!(joining.admit(server, false), Err(now), "learners leave places to others");
-        (0..MOST / 2).for_each(|_| joining.admit(server, true).unwrap());
-        assert_eq!(joining.admit(server, true), Err(now));
-        assert_eq!(joining.admit(ServerId(3), true), Ok(()));
-        joining.change(&[server, ServerId(3)], &[ServerId(3)]);
-        assert_eq!(joining.admit(server, false), Err(now));
-        assert_eq!(joining.admit(server, true), Ok(()));
+        let (mut joining, heard) = (Joining::new(0), Nanos::from_secs(3));
+        (0..MOST / 2).for_each(|_| joining.admit(NOW, SERVER, false).unwrap());
+        joining.heard(heard, SERVER);
+        assert_eq!(joining.admit(NOW, SERVER, false), Err(heard), "learners leave places to others");
+        (0..MOST / 2).for_each(|_| joining.admit(NOW, SERVER, true).unwrap());
+        assert_eq!(joining.admit(NOW, SERVER, true), Err(heard));
+        assert_eq!(joining.admit(NOW, OTHER, true), Ok(()));
+        joining.change(&[session(SERVER, 0), session(OTHER, 0)], &[session(OTHER, 0)]);
+        assert_eq!(joining.admit(NOW, SERVER, false), Err(heard));
+        assert_eq!(joining.admit(NOW, SERVER, true), Ok(()));
+    }
+
+    #[test]
+    fn a_learner_waits_while_others_of_its_server_lack_what_goes_in_a_second() {
+        let mut joining = Joining::new(1_000);
+        joining.admit(NOW, SERVER, false).unwrap();
+        joining.change(&[begun(SERVER)], &[session(SERVER, 9_000)]);
+        assert_eq!(joining.admit(NOW, SERVER, false), Err(NOW), "its server is not to blame");
+        // Neither does a member that counts wait for the rate, nor a learner elsewhere.
+        joining.admit(NOW, SERVER, true).unwrap();
+        joining.admit(NOW, OTHER, false).unwrap();
+        // The last second of one is the first of the next: the rate is used.
+        joining.change(&[session(SERVER, 9_000)], &[session(SERVER, 999)]);
+        joining.admit(NOW, SERVER, false).unwrap();
+        joining.change(&[begun(SERVER)], &[session(SERVER, 500)]);
+        assert_eq!(joining.admit(NOW, SERVER, false), Err(NOW));
+        joining.change(&[session(SERVER, 999)], &[]);
+        joining.admit(NOW, SERVER, false).unwrap();
+    }
+
+    #[test]
+    fn learners_that_wait_for_their_bases_leave_room_for_another() {
+        let mut joining = Joining::new(1_000);
+        for _ in 0..2 {
+            joining.admit(NOW, SERVER, false).unwrap();
+            joining.change(&[begun(SERVER)], &[Session { lacked: 9_000, ..begun(SERVER) }]);
+        }
+        assert_eq!(joining.admit(NOW, SERVER, false), Err(NOW));
+        joining.change(&[Session { lacked: 9_000, ..begun(SERVER) }], &[session(SERVER, 0)]);
+        joining.admit(NOW, SERVER, false).unwrap();
+    }
+
+    #[test]
+    fn without_a_rate_learners_do_not_wait_for_what_others_lack() {
+        let mut joining = Joining::new(0);
+        joining.change(&[], &[session(SERVER, u64::MAX / 2)]);
+        joining.admit(NOW, SERVER, false).unwrap();
     }
 }

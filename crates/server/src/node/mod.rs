@@ -199,7 +199,7 @@ impl Node {
             links: BTreeMap::new(),
             grants: Grants::default(),
             ops: Ops::default(),
-            joining: Joining::default(),
+            joining: Joining::new(parts.timing.catch_up_bytes),
             catch_up: CatchUp::new(parts.timing.catch_up_bytes),
             timing: parts.timing.replication,
             began: now,

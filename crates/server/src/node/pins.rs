@@ -1,11 +1,13 @@
 //! Bases that are held for peers which are brought in sync, and what is read of them.
 
 use super::job::Outcome;
+use super::joining::Session;
 use super::serving::Serving;
 use bytes::Bytes;
 use leeward_engine::{Error, PinnedBase};
 use leeward_format::{LogKind, SegmentId, ServerId};
 use leeward_platform::cpu::Activity;
+use leeward_replication::peer::{Peer, PeerState};
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
@@ -38,6 +40,23 @@ impl Serving {
         let Some(pin) = self.pins.get(&server).cloned() else { return };
         let load = move || Outcome::Loaded { server, session, result: load(&pin, id) };
         self.spawn_in_background(Activity::Shipping.of_primary(), load);
+    }
+
+    /// The sessions that have begun and are not in sync yet.
+    pub(super) fn joining(&self) -> Vec<Session> {
+        let is_based = |peer: &Peer| peer.state() != PeerState::Opening && !peer.wants_base();
+        let session =
+            |peer: &Peer| Session { server: peer.member.server, lacked: self.lacked(peer), is_based: is_based(peer) };
+        self.primary.joining().map(session).collect()
+    }
+
+    /// Bytes that are still to be sent to a learner, at most: all of the region until it has said what it lacks.
+    fn lacked(&self, peer: &Peer) -> u64 {
+        match peer.state() {
+            _ if peer.counted => 0,
+            PeerState::Opening | PeerState::Basing => self.region.space().bytes,
+            _ => peer.progress().1 * self.region.volume().segment_bytes() as u64,
+        }
     }
 
     /// Length of a segment of the base that is pinned for a server.

@@ -14,6 +14,7 @@ use super::division::{Division, Unborn};
 use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
 use super::job::{Job, JobClass, Outcome, Stepped};
+use super::joining::Session;
 use super::merging::Joint;
 use super::requests::Requests;
 use super::samples::Samples;
@@ -149,8 +150,8 @@ pub(super) struct Serving {
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
     pub(super) next_index: [u64; 2],
     pub(super) pins: BTreeMap<ServerId, Arc<PinnedBase>>,
-    /// Servers with which a session has begun that is not in sync yet, as counted.
-    pub(super) joining: Vec<ServerId>,
+    /// Sessions that have begun and are not in sync yet, as counted.
+    pub(super) joining: Vec<Session>,
     pub(super) new_jobs: Vec<Job>,
 }
 

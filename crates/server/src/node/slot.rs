@@ -11,6 +11,7 @@
 
 use super::catch_up::Wanted;
 use super::job::{Job, JobClass, Outcome};
+use super::joining::Session;
 use super::serving::{Answer, Serving};
 use super::stale::Attestations;
 use super::waiting::WaitingRoom;
@@ -398,8 +399,8 @@ impl Slot {
         context.jobs.append(&mut serving.new_jobs);
         let begun = &mut serving.joining;
         serving.primary.begin_sessions(context.now, |server, is_counted| {
-            context.joining.admit(server, is_counted)?;
-            begun.push(server);
+            context.joining.admit(context.now, server, is_counted)?;
+            begun.push(Session { server, lacked: 0, is_based: false });
             Ok(())
         });
         loop {
@@ -419,7 +420,7 @@ impl Slot {
             }
         }
         context.jobs.append(&mut serving.new_jobs);
-        let joining = serving.primary.joining();
+        let joining = serving.joining();
         context.joining.change(&serving.joining, &joining);
         serving.joining = joining;
     }

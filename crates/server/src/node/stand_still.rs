@@ -127,7 +127,7 @@ impl Serving {
 
     /// It would not come to rest: it is being copied, or brings a member in sync.
     fn is_restless_inside(&self) -> bool {
-        !self.exporting.is_empty() || !self.primary.joining().is_empty()
+        !self.exporting.is_empty() || self.primary.joining().next().is_some()
     }
 
     /// Goes on as before, from the next turn on, after an attempt that failed; another is made later.
