@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub const FRAME_HEADER_BYTES: usize = 12;
 /// Version of frames that are kept: edits of manifests, the coordinator's log. Others are refused.
 pub const FRAME_VERSION: u8 = 1;
-/// Version of all that processes say to each other, and of what they keep at the coordinator. A change of any message, or of the value
+/// Version of all that processes say to each other, and of what they keep at the coordinator. From the first release on, a change of any message, or of the value
 /// of any path, raises it. Who finds another one goes no further, and says so.
 pub const PROTOCOL_VERSION: u8 = 1;
 
