@@ -48,11 +48,11 @@ impl Promises {
             let before = before.remove(server);
             let answered = before.as_ref().map_or(now, |asked| asked.answered);
             let mut known = before.map_or(Vec::new(), |asked| asked.regions).into_iter().peekable();
-            let since = |one: &(RegionId, Epoch)| {
+            let mut since = |one: &(RegionId, Epoch)| {
                 while known.next_if(|(other, _)| other < one).is_some() {}
                 known.next_if(|(other, _)| other == one).map_or(now, |(_, since)| since)
             };
-            let regions = regions.iter().copied().zip(regions.iter().map(since)).collect();
+            let regions = regions.iter().map(|one| (*one, since(one))).collect();
             self.asked.insert(*server, Asked { sent: now, regions, answered });
         }
     }

@@ -175,7 +175,7 @@ pub struct Node {
     look_at_all: bool,
     rest: Rest,
     promises: Promises,
-    /// What the coordinator said in this turn is not followed yet.
+    /// What the coordinator said last is not followed yet.
     has_heard_coordinator: bool,
     presence: Presence,
     surplus: Surplus,
@@ -252,6 +252,10 @@ impl Node {
     /// Takes an input. Its consequences are complete after [`Node::finish_batch`].
     pub fn handle(&mut self, now: Nanos, input: Input) {
         self.context.now = now;
+        // Whatever else comes is routed, and cut at bounds, by one configuration.
+        if !matches!(input, Input::Coordinator(_)) {
+            self.follow_coordinator(now);
+        }
         match input {
             Input::Tick => self.tick(now),
             Input::Submit { token, table, op, once, direct } => {
@@ -274,6 +278,14 @@ impl Node {
         }
     }
 
+    /// Follows what the coordinator has said since the last time, all of it at once.
+    fn follow_coordinator(&mut self, now: Nanos) {
+        if std::mem::take(&mut self.has_heard_coordinator) {
+            self.context.agent.tick(now);
+            self.follow_cluster(now);
+        }
+    }
+
     fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
@@ -292,10 +304,7 @@ impl Node {
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
         self.context.now = now;
-        if std::mem::take(&mut self.has_heard_coordinator) {
-            self.context.agent.tick(now);
-            self.follow_cluster(now);
-        }
+        self.follow_coordinator(now);
         for region in self.wake_touched(now) {
             self.end_turn_of(now, region);
             if self.call_in(now, region) {
@@ -475,11 +484,6 @@ impl Node {
             };
             return self.refuse(now, unrouted, error);
         };
-        // An operation on a range is cut at the bounds by which it came here.
-        let is_behind = |slot: &Slot| slot.config.as_ref().is_none_or(|known| known.epoch < epoch);
-        if self.slots.get(&region).is_some_and(is_behind) {
-            self.configure(now, region);
-        }
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
         let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.open);
         if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
