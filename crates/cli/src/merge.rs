@@ -7,7 +7,6 @@ use clap::Args;
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::RegionId;
 use leeward_format::cluster::RegionWish;
-use std::cell::Cell;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -46,15 +45,6 @@ pub(crate) fn merge(args: &MergeArgs) -> Outcome {
     let find = |map: &RegionMap, region| map.regions.iter().find(|group| group.region == region).cloned();
     let is_planned =
         |group: &GroupConfig| group.wishes.plan.as_ref().is_some_and(|plan| plan.neighbour() == Some(into));
-    // A node may be asked that has not heard of the plan yet.
-    let was_planned = Cell::new(false);
-    let is_so = |map: &RegionMap| match find(map, region) {
-        Some(group) if is_planned(&group) => {
-            was_planned.set(true);
-            false
-        }
-        found => found.is_none() || was_planned.get(),
-    };
     let progress = |map: &RegionMap| match find(map, region).filter(is_planned).zip(find(map, into)) {
         Some((group, other)) if group.primary != other.primary => {
             format!("is to become part of region {into}: its primary comes to the server of that one's first")
@@ -62,7 +52,9 @@ pub(crate) fn merge(args: &MergeArgs) -> Outcome {
         Some(_) => format!("is to become part of region {into}; `leeward status` says what it waits for"),
         None => "is not to become part of another".into(),
     };
-    args.wait.until(&client, &format!("region {region}"), is_so, progress)?;
+    let is_waited_for = |map: &RegionMap| find(map, region).as_ref().is_some_and(is_planned);
+    let is_gone = |map: &RegionMap| find(map, region).is_none();
+    args.wait.until_planned(&client, &format!("region {region}"), is_waited_for, is_gone, progress)?;
     if args.wait.no_wait {
         return Ok(true);
     }

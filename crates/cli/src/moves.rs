@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args};
 use leeward_client::{Client, GroupConfig, RegionMap};
 use leeward_format::cluster::{Intent, RegionWish};
 use leeward_format::{RegionId, ServerId};
+use std::cell::Cell;
 use std::fmt;
 
 #[derive(Args, Debug)]
@@ -141,6 +142,27 @@ pub(crate) fn drain(args: &DrainArgs) -> Outcome {
 }
 
 impl Wait {
+    /// [`Wait::until`] a plan has come about, or is not planned any more. A node may be asked that has not heard of the plan yet: so
+    /// that it is not planned counts once it was.
+    pub(crate) fn until_planned(
+        &self,
+        client: &Client,
+        what: &str,
+        is_planned: impl Fn(&RegionMap) -> bool,
+        has_come_about: impl Fn(&RegionMap) -> bool,
+        progress: impl Fn(&RegionMap) -> String,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let was_planned = Cell::new(false);
+        let is_so = |map: &RegionMap| {
+            if is_planned(map) {
+                was_planned.set(true);
+                return false;
+            }
+            was_planned.get() || has_come_about(map)
+        };
+        self.until(client, what, is_so, progress)
+    }
+
     /// Waits until `is_so`, and says how it goes whenever that changes.
     pub(crate) fn until(
         &self,

@@ -7,7 +7,6 @@ use clap::Args;
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::RegionId;
 use leeward_format::cluster::{Plan, RegionWish};
-use std::cell::Cell;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -51,24 +50,19 @@ pub(crate) fn split(args: &SplitArgs) -> Outcome {
     let ends = |map: &RegionMap| map.regions.iter().find(|group| group.region == region).map(|group| group.end.clone());
     let before = ends(&client.region_map()?);
     client.wish(region, RegionWish::Split { at: args.at.clone().map(Into::into) })?;
-    // A node may be asked that has not heard of the plan yet.
-    let was_planned = Cell::new(false);
-    let is_so = |map: &RegionMap| {
-        if planned(map, region).is_some() {
-            was_planned.set(true);
-            return false;
-        }
+    let is_planned = |map: &RegionMap| planned(map, region).is_some();
+    let is_divided = |map: &RegionMap| {
         let table = map.regions.iter().find(|group| group.region == region).map(|group| &group.table);
         let begins = |group: &GroupConfig| {
             Some(&group.table) == table && args.at.as_ref().is_some_and(|at| group.start == at.as_bytes())
         };
-        was_planned.get() || ends(map) != before || map.regions.iter().any(begins)
+        ends(map) != before || map.regions.iter().any(begins)
     };
     let progress = |map: &RegionMap| match planned(map, region) {
         Some(child) => format!("is being divided, into it and region {child}; `leeward status` says what it waits for"),
         None => "is not being divided".into(),
     };
-    args.wait.until(&client, &format!("region {region}"), is_so, progress)?;
+    args.wait.until_planned(&client, &format!("region {region}"), is_planned, is_divided, progress)?;
     if args.wait.no_wait {
         return Ok(true);
     }

@@ -1,17 +1,17 @@
 //! Regions that become two, and those again, while clients count: real nodes.
 
 use super::identity::wish;
-use super::moves::{PATIENCE, is_whole, map, wait_for, while_counting};
+use super::moves::{PATIENCE, is_whole, map, region_statuses, wait_for, while_counting, wish_of};
 use super::*;
+use crate::node::status::RegionStatus;
 use leeward_format::cluster::{GroupConfig, RegionMap, RegionWish};
 use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
 use std::thread;
 
 /// What the node answers to the wish that a region become two.
-fn split(server: &Server, region: u32, at: Option<&'static str>) -> OpResult {
-    let wished = RegionWish::Split { at: at.map(Into::into) };
-    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
+pub(super) fn split(server: &Server, region: u32, at: Option<&'static str>) -> OpResult {
+    wish_of(server, region, RegionWish::Split { at: at.map(Into::into) })
 }
 
 /// First keys of the regions, each of which begins where the one before ends.
@@ -24,9 +24,7 @@ fn starts(map: &RegionMap) -> Vec<String> {
 
 /// What all nodes say they have trimmed, and whether any region has anything of another's.
 fn is_trimmed(cluster: &Cluster) -> bool {
-    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
-    let regions: Vec<_> = statuses.flat_map(|status| status.regions).collect();
-    regions.iter().map(|region| region.counters.trims).sum::<u64>() >= 4
+    region_statuses(cluster).iter().map(|region| region.counters.trims).sum::<u64>() >= 4
 }
 
 #[test]
@@ -95,8 +93,7 @@ fn a_split_that_cannot_be_says_why_and_can_be_taken_back() {
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(plan().and_then(|plan| plan.waits_for).as_deref(), Some("no key halves it: it has too few"));
-    let whole = Op::Wish { region: RegionId(1), wish: RegionWish::Whole };
-    assert_eq!(wish(&server.info().native_address, &whole), OpResult::Done);
+    assert_eq!(wish_of(server, 1, RegionWish::Whole), OpResult::Done);
     wait_for(server, "the plan is forgotten", |map| map.regions.iter().all(|group| group.wishes.plan.is_none()));
     assert_eq!(map(server).regions.len(), 2);
     for number in 10..99 {
@@ -153,13 +150,12 @@ fn a_table_that_grows_is_divided_by_the_master_and_no_write_fails() {
         assert_eq!(client.reply(), format!("{value}{number:05}"), "key {number}");
     }
     // It comes to rest, with no region of more bytes than there should be, none empty, and no plan left.
-    let is_small = |region: &crate::node::status::RegionStatus| region.bytes < 64 << 20;
+    let is_small = |region: &RegionStatus| region.bytes < 64 << 20;
     let begun = Instant::now();
     loop {
         let groups = grown(first);
-        let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
-        let ours = |id: RegionId| groups.iter().any(|group| group.region == id);
-        let all: Vec<_> = statuses.flat_map(|status| status.regions).filter(|region| ours(region.region)).collect();
+        let ours = |region: &RegionStatus| groups.iter().any(|group| group.region == region.region);
+        let all: Vec<_> = region_statuses(&cluster).into_iter().filter(ours).collect();
         if groups.iter().all(|group| group.wishes == Default::default()) && all.iter().all(is_small) {
             assert!((3..=12).contains(&groups.len()), "{} regions", groups.len());
             break;

@@ -1,7 +1,8 @@
 //! Small regions that become part of their neighbours, while clients count: real nodes.
 
+use super::divisions::split;
 use super::identity::wish;
-use super::moves::{PATIENCE, is_whole, map, wait_for, while_counting};
+use super::moves::{PATIENCE, is_whole, map, region_statuses, wait_for, while_counting, wish_of};
 use super::*;
 use leeward_format::cluster::{Plan, RegionMap, RegionWish};
 use leeward_format::op::OpError;
@@ -11,19 +12,12 @@ use std::thread;
 
 /// What the node answers to the wish that a region become part of another.
 fn merge(server: &Server, region: u32, into: u32) -> OpResult {
-    let wished = RegionWish::Merge { into: RegionId(into) };
-    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
-}
-
-fn split(server: &Server, region: u32, at: &'static str) -> OpResult {
-    let wished = RegionWish::Split { at: Some(at.into()) };
-    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
+    wish_of(server, region, RegionWish::Merge { into: RegionId(into) })
 }
 
 /// What the primary of a region says of its plan.
 fn waits_for(cluster: &Cluster, region: u32) -> Option<String> {
-    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
-    let mut regions = statuses.flat_map(|status| status.regions);
+    let mut regions = region_statuses(cluster).into_iter();
     regions.find(|status| status.region == RegionId(region) && status.plan.is_some())?.plan?.waits_for
 }
 
@@ -36,8 +30,7 @@ fn await_reason(cluster: &Cluster, region: u32, reason: &str) {
 }
 
 fn merges(cluster: &Cluster) -> u64 {
-    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
-    statuses.flat_map(|status| status.regions).map(|region| region.counters.merges).sum()
+    region_statuses(cluster).iter().map(|region| region.counters.merges).sum()
 }
 
 /// Both sides are counted in all the time, their primaries are on different servers, and pairs expire or are large.
@@ -64,11 +57,10 @@ fn regions_become_one_and_no_client_notices() {
             let found = map(first).regions.remove(0);
             assert_eq!((found.region, found.start.len(), found.end), (RegionId(into), 0, None));
             assert_eq!(found.wishes.plan, None);
-            assert_eq!(split(first, into, "m"), OpResult::Done);
+            assert_eq!(split(first, into, Some("m")), OpResult::Done);
             wait_for(first, "the region is two", |map| map.regions.len() == 2 && is_whole(map));
-            let (region, server) = (map(first).regions[1].region, 1 + round % 3);
-            let apart = Op::Wish { region, wish: RegionWish::Primary(ServerId(server)) };
-            assert_eq!(wish(&first.info().native_address, &apart), OpResult::Done);
+            let (region, server) = (map(first).regions[1].region.0, 1 + round % 3);
+            assert_eq!(wish_of(first, region, RegionWish::Primary(ServerId(server))), OpResult::Done);
         }
     });
     assert!(merges(&cluster) > 0, "it is counted");
@@ -117,8 +109,7 @@ fn a_merge_that_cannot_be_says_why_and_can_be_taken_back() {
     assert_eq!(merge(server, 1, 2), OpResult::Done);
     await_reason(&cluster, 1, "it has more than the 20000 bytes of pairs that may be copied");
     refused(2, 1, "region 1 is becoming part of region 2");
-    let whole = Op::Wish { region: RegionId(1), wish: RegionWish::Whole };
-    assert_eq!(wish(&server.info().native_address, &whole), OpResult::Done);
+    assert_eq!(wish_of(server, 1, RegionWish::Whole), OpResult::Done);
     let is_forgotten = |map: &RegionMap| map.regions.iter().all(|group| group.wishes.plan.is_none());
     wait_for(server, "the plan is forgotten", is_forgotten);
     // The other way round it is small enough.
@@ -148,9 +139,9 @@ fn what_divisions_have_made_is_merged_by_the_master_when_it_is_small_and_quiet()
     assert_eq!(client.run_until_served("SET a 1"), "+OK");
     assert_eq!(client.run_until_served("SET z 1"), "+OK");
     wait_for(first, "the groups are whole", is_whole);
-    assert_eq!(split(first, 1, "c"), OpResult::Done);
+    assert_eq!(split(first, 1, Some("c")), OpResult::Done);
     wait_for(first, "the region is two", |map| map.regions.len() == 3);
-    assert_eq!(split(first, 3, "e"), OpResult::Done);
+    assert_eq!(split(first, 3, Some("e")), OpResult::Done);
     wait_for(first, "the region is two", |map| map.regions.len() == 4);
     for key in ["b", "d", "f", "k"] {
         assert_eq!(client.run(&format!("SET {key} {key}")), "+OK");

@@ -2,6 +2,7 @@
 
 use super::identity::wish;
 use super::*;
+use crate::node::status::RegionStatus;
 use leeward_format::cluster::{Intent, RegionMap, RegionWish};
 use leeward_format::op::OpError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,17 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn map(server: &Server) -> RegionMap {
     server.snapshot().expect("the node answers").map
+}
+
+/// What all nodes say of their regions.
+pub(super) fn region_statuses(cluster: &Cluster) -> Vec<RegionStatus> {
+    let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
+    statuses.flat_map(|status| status.regions).collect()
+}
+
+/// What a node answers to an operator's wish.
+pub(super) fn wish_of(server: &Server, region: u32, wished: RegionWish) -> OpResult {
+    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
 }
 
 pub(super) fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
@@ -86,8 +98,7 @@ fn an_office_changes_hands_and_no_client_notices() {
     while_counting(&cluster, &[0, 1, 2], || {
         for turn in 0..9 {
             let (region, server) = (1 + turn % 2, 1 + turn % 3);
-            let op = Op::Wish { region: RegionId(region), wish: RegionWish::Primary(ServerId(server)) };
-            assert_eq!(wish(&first.info().native_address, &op), OpResult::Done);
+            assert_eq!(wish_of(first, region, RegionWish::Primary(ServerId(server))), OpResult::Done);
             wait_for(first, "the wish is fulfilled", |map| primary(map, region) == Some(server));
         }
     });
