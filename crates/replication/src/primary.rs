@@ -469,7 +469,10 @@ impl Primary {
     pub fn acknowledged(&self, appended: Lsn) -> Lsn {
         match self.options.acknowledge {
             Acknowledge::LastWrite => self.committed,
-            Acknowledge::LastFlush => self.agreed(appended, |peer| peer.issued(self.options.max_unacked_bytes)),
+            Acknowledge::LastFlush => {
+                let issued = self.agreed(appended, |peer| peer.issued(self.options.max_unacked_bytes));
+                issued.max(self.committed)
+            }
         }
     }
 

@@ -198,10 +198,10 @@ impl Serving {
         }
     }
 
-    /// The instant as of which a read sees the region: now; where the volume has failed, that of the last commit, since what came
-    /// after it may never be.
+    /// The instant as of which a read sees the region: now; where the volume has failed, that of the last write that was
+    /// acknowledged, since what came after it may never be, and what came before it was seen.
     fn read_lsn(&self) -> Lsn {
-        if self.region.volume().is_failed() { self.region.commit() } else { self.region.last_lsn() }
+        if self.region.volume().is_failed() { self.acknowledged } else { self.region.last_lsn() }
     }
 
     fn failed_read(&mut self, to: ReplyTo, error: &Error) {
