@@ -125,6 +125,7 @@ impl Node {
 
     /// Something happened that may be about any region.
     pub(super) fn wake_all(&mut self, now: Nanos) {
+        self.rest.overdue.clear();
         let resting: Vec<RegionId> = self.rest.until.keys().copied().collect();
         resting.into_iter().for_each(|region| self.wake(now, region));
     }
