@@ -228,13 +228,16 @@ impl Group<'_> {
     }
 
     /// Live servers that are not in the group become learners while it has fewer than `replicas` members that stay: those with
-    /// a copy first, because they lack less, then those next on the ring, then the least loaded. A place may be kept for each server
-    /// that restarts.
+    /// a copy first, because they lack less, then those next on the ring, then the least loaded. Who was to leave, and is out of it,
+    /// stays out. A place may be kept for each server that restarts.
     fn fill(&self, next: &mut GroupConfig) {
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
         let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
         let staying = next.members().filter(|member| !leaves(member)).count();
-        let is_outside = |member: &Member| !there.contains(&member.server) && self.view.intent(member.server).is_none();
+        let is_outside = |member: &Member| {
+            let is_leaving = next.wishes.leaving == Some(member.server);
+            !there.contains(&member.server) && !is_leaving && self.view.intent(member.server).is_none()
+        };
         let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
         outside.sort_by_key(|member| {
             let server = member.server;

@@ -425,6 +425,22 @@ fn a_copy_that_moves_is_replaced_and_the_wished_primary_is_promoted_first() {
 }
 
 #[test]
+fn who_is_to_leave_and_was_lost_does_not_come_back_into_the_group() {
+    let live = [(member(1, 1), Some((3, 9))), (member(2, 1), None), (member(3, 2), Some((3, 9)))];
+    let mut view = view(1, 2, &live);
+    let mut moving = group(&view, 3, member(1, 1), &[], &[member(3, 2)]);
+    moving.wishes.leaving = Some(ServerId(3));
+    configure(&mut view, &moving);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((&next.learners[..], next.wishes.leaving), (&[member(2, 1)][..], None));
+    kill(&mut view, 2);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((&next.learners[..], next.wishes.leaving), (&[][..], None), "the move is over");
+    configure(&mut view, &next);
+    assert_eq!(decide_one(&view).unwrap().learners, [member(3, 2)], "and there is nobody else");
+}
+
+#[test]
 fn who_is_too_many_is_not_built_or_leaves() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=3).map(|server| (member(server, 1), None)).collect();
     let mut view = view(1, 2, &live);
