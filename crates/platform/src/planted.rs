@@ -28,8 +28,8 @@ pub enum Bug {
     ReuseTailBeforeFlush,
     /// A server that is back with another volume is taken for the one that had the old one.
     TakeReplacedVolume,
-    /// A backup that builds its own index compacts what is not committed.
-    BuildUncommitted,
+    /// What is not committed is compacted.
+    CompactUncommitted,
     /// The primary of a table with a quorum serves without hearing of other copies.
     ServeUnheard,
     /// A primary gives its office up while it still serves.
@@ -74,7 +74,7 @@ impl Bug {
         Bug::InstallBeforeLogDurable,
         Bug::ReuseTailBeforeFlush,
         Bug::TakeReplacedVolume,
-        Bug::BuildUncommitted,
+        Bug::CompactUncommitted,
         Bug::ServeUnheard,
         Bug::HandOverUndrained,
         Bug::VoidEverything,

@@ -12,7 +12,7 @@
 //! a seed with its log. What is simulated and checked is described in `docs/simulation.md`.
 //!
 //! - `character`: what a seed is like. - `world`: time, machines, and what happens next. - `coordinator`: sessions
-//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `ledger`: keys that are written once. - `appended`: keys to
+//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `shared`: keys that many use at once. - `ledger`: keys that are written once. - `appended`: keys to
 //!   which words are appended. - `expiring`: keys that expire. - `history`: how histories are judged. - `panics`: assertions that break. - `queue`: events in order. -
 //!   `seeds`: many seeds beside each other.
 //!
@@ -31,6 +31,7 @@ mod panics;
 mod places;
 mod queue;
 pub mod seeds;
+mod shared;
 mod world;
 
 use leeward_platform::Nanos;

@@ -1,5 +1,5 @@
-//! The clients: a few keys that many use at once, whose histories are checked for linearizability, and streams of keys
-//! that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and to which words are appended ([`crate::appended`]).
+//! The clients: a few keys that many use at once, whose histories are checked for linearizability ([`crate::shared`]), and streams of
+//! keys that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and to which words are appended ([`crate::appended`]).
 //!
 //! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
 //! give up soon. A client has one operation under way. Of the clients in each seed one in three gives names to all of its writes, and
@@ -9,22 +9,18 @@
 use crate::appended::Appended;
 use crate::expiring::Expiring;
 use crate::habits::Habits;
-use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::ledger::Ledger;
-use crate::places::Places;
+use crate::shared::{Entry, Shared};
 use crate::world::NodeId;
 use bytes::Bytes;
-use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, Read, ScanRange};
+use leeward_format::cluster::GroupConfig;
+use leeward_format::op::{Op, OpError, OpResult, Read};
 use leeward_format::partition::Partition;
 use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
 use leeward_format::{Lsn, RegionId};
-use leeward_history::{Action, Operation};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::Token;
 use std::collections::BTreeMap;
-
-/// Shared keys in use at the same time.
-const KEYS: usize = 6;
 
 impl Pending {
     fn may_be_tried_again(&self) -> bool {
@@ -36,7 +32,9 @@ impl Pending {
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     /// Part of the history of a shared key.
-    Shared { key: usize, operation: usize },
+    Shared(Entry),
+    /// Reads a range of shared keys.
+    Scan { called: Nanos },
     /// Writes a key of the ledger.
     Fill { number: usize },
     /// Reads one, whose value must be there if `must`.
@@ -97,18 +95,6 @@ impl Client {
     }
 }
 
-/// Everything that was done to one shared key.
-#[derive(Debug, Default)]
-struct History {
-    operations: Vec<Operation>,
-    /// Operations whose outcome nobody knows.
-    unknown: usize,
-    /// The last put that was answered: its version, and its value, which no other put has.
-    known: Option<(Lsn, i64)>,
-    /// The power was lost at the second instant, and nothing is done to the key any more. Processes had died from the first on.
-    lost: Option<(Nanos, Nanos)>,
-}
-
 /// An operation for a node.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -124,40 +110,18 @@ pub(crate) struct Load {
     habits: Habits,
     clients: Vec<Client>,
     next_token: u64,
-    next_value: i64,
-    /// The last [`KEYS`] are in use.
-    histories: Vec<History>,
-    places: Places,
+    shared: Shared,
     window: Nanos,
     pub(crate) ledger: Ledger,
     expiring: Expiring,
     appended: Appended,
     failures: Vec<String>,
-    /// Some region has become part of another: versions of its pairs are not what they were.
-    pub(crate) has_merged: bool,
     pub(crate) answered: u64,
     pub(crate) unknown: u64,
     /// Attempts after the first.
     pub(crate) again: u64,
     /// Reads that backups answered.
     pub(crate) stale: u64,
-}
-
-fn key(number: usize) -> Bytes {
-    // Half of the keys on either side of the split, so that two regions are used.
-    let side = if number.is_multiple_of(2) { "k" } else { "q" };
-    Bytes::from(format!("{side}{number:06}"))
-}
-
-/// A value that reads as `number`; padded, some of them beyond what is kept in place.
-fn value(number: i64, rng: &mut Rng) -> Bytes {
-    let padding = if rng.one_in(3) { rng.between(200, 2_000) } else { rng.below(40) };
-    Bytes::from(format!("{number}:{}", "x".repeat(padding as usize)))
-}
-
-fn number_of(value: &[u8]) -> i64 {
-    let digits = value.split(|byte| *byte == b':').next().unwrap_or_default();
-    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(i64::MIN)
 }
 
 impl Load {
@@ -177,15 +141,12 @@ impl Load {
             clients: (0..habits.clients).map(client).collect(),
             habits,
             next_token: 0,
-            next_value: 1,
-            histories: (0..KEYS).map(|_| History::default()).collect(),
-            places: Places::new(partition),
+            shared: Shared::new(partition, window),
             window,
             ledger: Ledger::new(window),
             expiring: Expiring::default(),
             appended: Appended::default(),
             failures: Vec::new(),
-            has_merged: false,
             answered: 0,
             unknown: 0,
             again: 0,
@@ -206,6 +167,11 @@ impl Load {
         self.window
     }
 
+    /// A region has become part of another.
+    pub(crate) fn taken(&mut self, now: Nanos, config: &GroupConfig) {
+        self.shared.taken(now, config);
+    }
+
     /// No client waits for an answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.clients.iter().all(|client| client.pending.is_none())
@@ -216,10 +182,7 @@ impl Load {
         self.ledger.power_lost(now, deaths);
         self.expiring.power_lost();
         self.appended.power_lost();
-        for history in &mut self.histories {
-            history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
-        }
-        self.histories.extend((0..KEYS).map(|_| History::default()));
+        self.shared.newest_lost(now, deaths);
         for client in &mut self.clients {
             client.pending.iter_mut().for_each(|pending| pending.tries = MOST_TRIES);
             if let Some(again) = client.again.take() {
@@ -303,65 +266,20 @@ impl Load {
     }
 
     fn choose_shared(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
-        let mut key = self.histories.len() - KEYS + rng.index(KEYS);
-        if self.histories[key].is_full() {
-            self.histories.push(History::default());
-            key = self.histories.len() - 1;
-        }
-        let roll = rng.below(if reads_only { 50 } else { 100 });
-        let (op, action) = self.shared(key, roll, rng);
-        let operations = &mut self.histories[key].operations;
-        operations.push(Operation { called: now.0, answered: u64::MAX, action });
         let is_stale = reads_only || self.next_token.is_multiple_of(2);
+        let scan = if rng.one_in(16) { self.shared.scan(rng) } else { None };
+        let (op, purpose) = match scan {
+            Some(op) => (op, Purpose::Scan { called: now }),
+            None => {
+                let (op, entry) = self.shared.choose(now, reads_only, rng);
+                (op, Purpose::Shared(entry))
+            }
+        };
         let op = match self.habits.at_most_stale_ms.filter(|_| is_stale) {
             Some(at_most_ms) => Read::stale(op, at_most_ms),
             None => op,
         };
-        (op, Purpose::Shared { key, operation: operations.len() - 1 })
-    }
-
-    fn shared(&mut self, number: usize, roll: u64, rng: &mut Rng) -> (Op, Action) {
-        let key = key(number);
-        let is_counter = number.is_multiple_of(3);
-        self.next_value += 1;
-        let new = self.next_value;
-        let known = self.histories[number].known;
-        let mut put = |when, want_old| Op::Put {
-            key: key.clone(),
-            value: value(new, rng),
-            when,
-            want_old,
-            lifetime: Lifetime::Forever,
-        };
-        match roll {
-            0..40 => (Op::Get { key }, Action::Read(None)),
-            40..50 => {
-                let end = Bytes::from([&key[..], &[0]].concat());
-                let reverse = rng.one_in(2);
-                let scan = RangeOp::Scan(ScanRange {
-                    start: key.clone(),
-                    end: Some(end),
-                    reverse,
-                    limit: 5,
-                    keys_only: false,
-                });
-                (self.places.ranged(&key, scan), Action::Read(None))
-            }
-            50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
-            57..60 => {
-                let end = Some(Bytes::from([&key[..], &[0]].concat()));
-                (self.places.ranged(&key, RangeOp::DeleteRange { start: key.clone(), end }), Action::Delete(None))
-            }
-            60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
-            60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),
-            67..70 => (put(Condition::Present, false), Action::WriteIfPresent(new, None)),
-            70..75 => (put(Condition::Always, true), Action::Swap(new, None)),
-            75..85 if known.is_some() => {
-                let (version, old) = known.expect("just seen");
-                (put(Condition::Version(version), false), Action::WriteIfValue(new, old, None))
-            }
-            _ => (put(Condition::Always, false), Action::Write(new)),
-        }
+        (op, purpose)
     }
 
     /// An answer came, from a node that knows what is `committed` in a region. Answers the client that is free again, and how long
@@ -402,7 +320,10 @@ impl Load {
                 rng.between(0, self.habits.gap_us)
             }
             OpResult::Error(OpError::AnswerGone { done: true }) => {
-                self.answer_gone(now, pending.purpose);
+                let Purpose::Shared(entry) = pending.purpose else {
+                    panic!("{:?} does not ask for what was", pending.op)
+                };
+                self.shared.answer_gone(now, entry);
                 rng.between(0, self.habits.gap_us)
             }
             OpResult::Error(_) => {
@@ -412,57 +333,32 @@ impl Load {
             result => {
                 self.answered += 1;
                 self.stale += u64::from(matches!(result, OpResult::Stale { .. }));
-                self.done(now, pending.purpose, result);
+                self.done(now, pending.purpose, &pending.op, result);
                 rng.between(0, self.habits.gap_us)
             }
         };
         Some((client, Nanos::from_micros(rest)))
     }
 
-    /// A swap took place, and nobody knows any more what it found: that of a plain write.
-    fn answer_gone(&mut self, now: Nanos, purpose: Purpose) {
-        let Purpose::Shared { key, operation } = purpose else {
-            panic!("{purpose:?} does not ask for a value before it")
-        };
-        let entry = &mut self.histories[key].operations[operation];
-        let Action::Swap(value, None) = entry.action else { panic!("{entry} does not ask for a value before it") };
-        (entry.answered, entry.action) = (now.0, Action::Write(value));
-    }
-
     /// An operation took no effect: as if it had been a read that was never answered.
     fn not_done(&mut self, purpose: Purpose) {
         match purpose {
-            Purpose::Shared { key, operation } => {
-                self.histories[key].operations[operation].action = Action::Read(None);
-            }
+            Purpose::Shared(entry) => self.shared.not_done(entry),
             Purpose::Fill { number } => self.ledger.not_done(number),
             Purpose::Append { number } => self.appended.not_done(number),
             Purpose::Look { .. } | Purpose::Expire { .. } => {}
-            Purpose::LookExpiring { .. } | Purpose::LookAppended { .. } => {}
+            Purpose::Scan { .. } | Purpose::LookExpiring { .. } | Purpose::LookAppended { .. } => {}
         }
     }
 
-    fn done(&mut self, now: Nanos, purpose: Purpose, result: &OpResult) {
+    fn done(&mut self, now: Nanos, purpose: Purpose, op: &Op, result: &OpResult) {
         match (purpose, result) {
-            (Purpose::Shared { key, operation }, result) => {
-                let history = &mut self.histories[key];
-                let entry = &mut history.operations[operation];
-                let (result, age_ms) = &result.clone().fresh();
-                if self.has_merged
-                    && let (Action::WriteIfValue(..), OpResult::Put { done: false, .. }) = (entry.action, &result)
-                {
-                    // The value may be what it was, and its version another.
-                    entry.action = Action::Read(None);
-                    return;
-                }
-                // It was read as of some instant since then.
-                entry.called = entry.called.saturating_sub(u64::from(*age_ms) * 1_000_000);
-                (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
-                if let (Some(value), OpResult::Put { done: true, version: Some(version), .. }) =
-                    (entry.action.put(), result)
-                {
-                    history.known = Some((*version, value));
-                }
+            (Purpose::Shared(entry), result) => self.shared.done(now, entry, result),
+            (Purpose::Scan { called }, result) => {
+                let (Op::Scan(scan) | Op::Stale { read: Read::Scan(scan), .. }) = op else {
+                    panic!("{op:?} is no scan")
+                };
+                self.failures.extend(self.shared.scanned(called, now, scan, result).err());
             }
             (Purpose::Fill { number }, OpResult::Put { done: true, .. }) => self.ledger.acknowledged(now, number),
             (Purpose::Expire { number }, OpResult::Put { done: true, .. }) => self.expiring.acknowledged(now, number),
@@ -485,8 +381,8 @@ impl Load {
     /// Nobody will know what came of an operation.
     fn lost(&mut self, purpose: Purpose) {
         self.unknown += 1;
-        if let Purpose::Shared { key, .. } = purpose {
-            self.histories[key].unknown += 1;
+        if let Purpose::Shared(entry) = purpose {
+            self.shared.lost(entry);
         }
     }
 
@@ -525,57 +421,10 @@ impl Load {
         self.ledger.check(&mut content)?;
         self.expiring.check_content(now, &mut content)?;
         self.appended.check_content(&mut content)?;
-        for (number, history) in self.histories.iter().enumerate() {
-            let found = content.remove(&key(number)).map(|value| number_of(&value));
-            let left = Operation { called: now.0, answered: now.0, action: Action::Read(found) };
-            history.check(self.window, left).map_err(|failure| format!("key {:?}: {failure}", key(number)))?;
-        }
+        self.shared.check_content(now, &mut content)?;
         match content.first_key_value() {
             Some((key, _)) => Err(format!("{key:?} is there, which nobody wrote")),
             None => Ok(()),
         }
-    }
-}
-
-impl History {
-    /// Clients go on to another key.
-    fn is_full(&self) -> bool {
-        self.operations.len() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
-    }
-
-    fn check(&self, window: Nanos, left: Operation) -> Result<(), String> {
-        let says_nothing =
-            |operation: &Operation| operation.answered == u64::MAX && matches!(operation.action, Action::Read(_));
-        let operations = self.operations.iter().filter(|operation| !says_nothing(operation)).copied();
-        match self.lost {
-            None => history::check(&operations.chain([left]).collect::<Vec<_>>()),
-            Some((since, lost)) => {
-                let operations: Vec<Operation> = operations.collect();
-                history::check_with_loss(&operations, ((since - window).0, lost.0), left)
-            }
-        }
-    }
-}
-
-/// What was done, once it is known what came of it.
-fn answered_action(action: Action, result: &OpResult) -> Action {
-    match (action, result) {
-        (Action::Read(_), OpResult::Value(value)) => Action::Read(value.as_deref().map(number_of)),
-        (Action::Read(_), OpResult::Entries { entries, .. }) => {
-            Action::Read(entries.first().map(|(_, value)| number_of(value)))
-        }
-        (Action::Write(value), OpResult::Put { done: true, .. }) => Action::Write(value),
-        (Action::Swap(value, _), OpResult::Put { done: true, old, .. }) => {
-            Action::Swap(value, Some(old.as_deref().map(number_of)))
-        }
-        (Action::WriteIfAbsent(value, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(value, Some(*done)),
-        (Action::WriteIfPresent(value, _), OpResult::Put { done, .. }) => Action::WriteIfPresent(value, Some(*done)),
-        (Action::WriteIfValue(value, old, _), OpResult::Put { done, .. }) => {
-            Action::WriteIfValue(value, old, Some(*done))
-        }
-        (Action::Add(delta, _), OpResult::Integer(sum)) => Action::Add(delta, Some(*sum)),
-        (Action::Delete(_), OpResult::Deleted { done, .. }) => Action::Delete(Some(*done)),
-        (Action::Delete(_), OpResult::RangeDeleted { resume: None }) => Action::Delete(None),
-        (action, result) => panic!("{action:?} was answered by {result:?}"),
     }
 }

@@ -50,7 +50,7 @@ planted! {
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
-    a_backup_compacts_what_is_not_committed: BuildUncommitted,
+    what_is_not_committed_is_compacted: CompactUncommitted,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
     an_office_is_given_up_while_it_is_served: HandOverUndrained,
     every_promise_is_void_once_another_primary_is_appointed: VoidEverything,

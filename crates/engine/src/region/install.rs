@@ -1,9 +1,10 @@
-//! Compactions: which one is next, and the atomic install of its result.
+//! Compactions: which one is next, and the atomic install of its result. Invariant: levels hold only what is committed.
 
 use super::{MAX_FROZEN_L0S, Region, View};
 use crate::compaction::{Compaction, CompactionDone, Lane, Logs, choose};
 use crate::error::Result;
 use crate::log::LogSegment;
+use crate::memtable::MemTable;
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
 use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
@@ -73,7 +74,8 @@ impl Region {
         let choose = |goal, left| self.with_ledger(|ledger| choose(ledger, (goal, left))).unwrap_or_default();
         let logs = Logs { accounts: *self.accounts.lock(), choose: &choose };
         let mark = picker.mark();
-        let picked = picker.pick(&version, self.commit(), &extents, &logs, (lane, least, now));
+        let commit = if planted(Bug::CompactUncommitted) { Lsn(u64::MAX) } else { self.commit() };
+        let picked = picker.pick(&version, commit, &extents, &logs, (lane, least, now));
         let (memory, owner) = (self.volume.memory(), version.reads().owner);
         let Some(mut compaction) = picked else {
             memory.leave(owner, lane.bit());
@@ -109,6 +111,11 @@ impl Region {
         if !planted(Bug::InstallBeforeLogDurable) {
             self.sync_tails()?;
         }
+        let is_committed = |l0: &Arc<MemTable>| l0.last_lsn() <= self.commit();
+        assert!(
+            done.l0s.iter().all(is_committed),
+            "what is not committed may never have been, and is no part of a level"
+        );
         let commit = self.commit().min(Lsn(self.synced.load(Ordering::Acquire)));
         let region = self.id();
         let places = done.added.iter().map(|(_, _, segment, bytes)| (segment.no(), *bytes)).collect();

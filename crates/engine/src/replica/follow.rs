@@ -16,7 +16,6 @@ use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId};
 use leeward_platform::cpu::{Activity, at_activity};
-use leeward_platform::{Bug, planted};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -204,7 +203,7 @@ impl Replica {
 
     /// Everything up to `lsn` is committed: it may be compacted.
     pub fn set_committed(&mut self, lsn: Lsn) {
-        self.committed = self.committed.max(if planted(Bug::BuildUncommitted) { Lsn(u64::MAX) } else { lsn });
+        self.committed = self.committed.max(lsn);
         if let Some(follower) = &self.follower {
             follower.region.set_commit(self.committed);
         }

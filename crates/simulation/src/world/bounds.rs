@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Bounds {
     /// The first time that they did not hold every key once.
     pub(super) failure: Option<String>,
-    /// How many regions there are.
-    regions: usize,
+    /// The regions that there are.
+    regions: BTreeMap<RegionId, GroupConfig>,
     /// Regions that were made of others.
     pub(super) divisions: u64,
     /// And those that became part of others.
@@ -57,12 +57,17 @@ impl World {
             let failure = format!("at {} ms the regions do not hold every key once: {bounds:?}", self.now.as_millis());
             self.bounds.failure.get_or_insert(failure);
         }
-        if self.bounds.regions > 0 {
-            self.bounds.divisions += configs.len().saturating_sub(self.bounds.regions) as u64;
-            self.bounds.merges += self.bounds.regions.saturating_sub(configs.len()) as u64;
+        let now: BTreeMap<RegionId, GroupConfig> =
+            configs.iter().map(|config| (config.region, config.clone())).collect();
+        let before = std::mem::replace(&mut self.bounds.regions, now);
+        for (_, taken) in before.iter().filter(|(region, _)| !self.bounds.regions.contains_key(region)) {
+            self.bounds.merges += 1;
+            self.load.taken(self.now, taken);
         }
-        self.load.has_merged = self.bounds.merges > 0;
-        self.bounds.regions = configs.len();
+        if !before.is_empty() {
+            let is_new = |region: &&RegionId| !before.contains_key(region);
+            self.bounds.divisions += self.bounds.regions.keys().filter(is_new).count() as u64;
+        }
         self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
     }
 

@@ -107,6 +107,8 @@ pub(super) struct Trouble {
     deaths: Vec<Death>,
     /// Until then nothing that was cut or slowed is mended.
     broken_until: Nanos,
+    /// When a disk was put back last.
+    pub(super) disk_put_back: Nanos,
 }
 
 /// The death of a process.

@@ -3,17 +3,21 @@
 //! A disk that was taken out lies on its machine's shelf until every region is whole again. What the store promises is
 //! that no region is served without a volume that may hold acknowledged writes which no other has: it waits, and says
 //! for whom. So the operator of this world puts exactly those disks back that a region waits for; the others never
-//! return.
+//! return. A disk that holds up a region stays where it is. But regions may wait for disks of one machine, which cannot all be in it:
+//! when nothing else goes on, the first of these regions is made whole, and then the next.
 
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
 use crate::HERE;
 use leeward_cluster::awaited;
-use leeward_format::VolumeId;
+use leeward_format::cluster::{GroupConfig, Member};
 use leeward_platform::Nanos;
+use leeward_platform::disk::FaultPlan;
 use leeward_server::node::Node;
 
 /// How often the operator looks which disks are missed.
 const ROUND: Nanos = Nanos::from_millis(300);
+/// So long after the last fault and the last disk that was put back, the operator sees that regions wait for each other's.
+const STUCK: Nanos = Nanos::from_secs(5);
 
 impl World {
     /// The disk of a node is replaced by an empty one; from `look_at` on the operator looks whether it is missed.
@@ -41,12 +45,14 @@ impl World {
             return;
         }
         self.push(self.now + ROUND, Event::Shelf { node });
-        let missed = self.machines[node].shelf.iter().position(|(volume, _)| self.is_missed(node, *volume));
-        if let Some(place) = missed.filter(|_| self.may_part_with_disk(node)) {
+        if let Some(place) = self.to_be_put_back(node) {
             HERE.set((self.now, None));
             tracing::info!(node, "a disk is put back");
+            self.trouble.disk_put_back = self.now;
             self.crash_if_running(node);
             let (volume, disk) = self.machines[node].shelf.remove(place);
+            // What was to go wrong with it has been repaired meanwhile.
+            disk.set_faults(FaultPlan::default());
             self.machines[node].change_disk(volume, disk);
             self.push(self.now + Nanos::from_millis(50), Event::Restart { node });
         }
@@ -58,12 +64,22 @@ impl World {
         }
     }
 
-    /// Whether a region waits for this volume of the node.
-    fn is_missed(&self, node: NodeId, volume: VolumeId) -> bool {
+    /// The place on the node's shelf of a disk that a region waits for, and that can be put in now.
+    fn to_be_put_back(&self, node: NodeId) -> Option<usize> {
         let live = |server| self.machines[node_of(server)].node.as_ref().map(Node::member);
-        let awaited = self.configs().into_iter().flat_map(|config| awaited(&config, live));
-        let mut awaited = awaited.map(|one| one.member);
-        awaited.any(|member| (member.server, member.volume) == (server_id(node), volume))
+        let place_of = |member: Member| {
+            let shelf = &self.machines[node_of(member.server)].shelf;
+            Some((node_of(member.server), shelf.iter().position(|(volume, _)| *volume == member.volume)?))
+        };
+        let missed = |config: &GroupConfig| -> Vec<(NodeId, usize)> {
+            awaited(config, live).into_iter().filter_map(|one| place_of(one.member)).collect()
+        };
+        let mut missed = self.configs().iter().map(missed).filter(|missed| !missed.is_empty()).collect::<Vec<_>>();
+        if !self.may_part_with_disk(node) {
+            let since = self.character.troubles.end.max(self.trouble.disk_put_back);
+            missed.truncate(usize::from(self.now > since + STUCK));
+        }
+        missed.into_iter().flatten().find(|(other, _)| *other == node).map(|(_, place)| place)
     }
 
     /// Whether each region that counts on the disk which the node has now is held up by another member in sync.
