@@ -57,6 +57,8 @@ impl Replica {
         self.tails.clear();
         self.map = super::SegmentMap::default();
         self.parent = None;
+        // If all lost their power there may be less left than was committed once.
+        self.committed = self.committed.min(base.last_lsn);
         let found = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
@@ -184,7 +186,7 @@ impl Replica {
         let base = &pending.base;
         let commit = base.commit.min(base.last_lsn);
         let mut state = match &pending.kept {
-            Some(kept) => RegionState { commit: kept.commit.max(commit), ..kept.clone() },
+            Some(kept) => RegionState { commit: kept.commit.max(commit).min(base.last_lsn), ..kept.clone() },
             None => RegionState {
                 replay_from: base.replay_from,
                 commit,

@@ -1,7 +1,8 @@
 //! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those that
 //! the base has.
 //!
-//! The levels of such a copy hold what was committed, and so what every later primary has; its segments are no other replica's.
+//! The levels of such a copy hold what was committed, and so what every later primary has, unless all of them lost their power with
+//! what was not durable everywhere: then they are kept only if they hold no more than is left. Its segments are no other replica's.
 //! What its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
 //! and what is known to be committed; and only where both together leave no gap in front of the base's logs. A region that was just
 //! divided from another keeps that one's copy in the same way, if it has nothing beyond the division.
@@ -36,7 +37,10 @@ impl Replica {
             return Ok(None);
         }
         let Some(committed) = found.committed(base) else { return Ok(None) };
-        let committed = committed.max(self.committed);
+        let committed = committed.max(self.committed).min(base.last_lsn);
+        if found.state.replay_from > base.last_lsn.next() {
+            return Ok(None);
+        }
         let listed: BTreeMap<SegmentId, &BaseSegment> =
             base.segments.iter().map(|wanted| (wanted.id, wanted)).collect();
         let (segments, checkpoints) = (BTreeMap::new(), BTreeMap::new());

@@ -4,7 +4,7 @@
 //! replication sends them, so that what a replica promises is tested without any of it.
 
 use crate::support::{History, REGION, now, open_volume, table_options, volume_options};
-use leeward_engine::compaction::Step;
+use leeward_engine::compaction::{Compaction, Step};
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
 use leeward_format::cluster::{Addressing, BackupMode};
 use leeward_format::manifest::SegmentKind;
@@ -170,9 +170,14 @@ impl Backup {
 /// Carries out a compaction, if one is due.
 pub(crate) fn step_to_the_end(region: &Region) -> Result<bool, Error> {
     let Some(mut compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
+    finish(region, &mut compaction).map(|()| true)
+}
+
+/// Carries out a compaction.
+pub(crate) fn finish(region: &Region, compaction: &mut Compaction) -> Result<(), Error> {
     loop {
         if let Step::Finished(done) = compaction.step()? {
-            return region.install(&done).map(|()| true);
+            return region.install(&done);
         }
     }
 }

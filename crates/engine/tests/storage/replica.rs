@@ -1,7 +1,7 @@
 //! Replication's storage half: a primary's region and a backup's replica on two simulated disks, connected by hand (`backup`).
 
-use crate::backup::{Backup, DISK_BYTES, serve, try_work, work};
-use crate::support::{History, REGION, assert_holds, choose_backups, choose_options, open_volume};
+use crate::backup::{Backup, DISK_BYTES, finish, serve, try_work, work};
+use crate::support::{History, REGION, assert_holds, choose_backups, choose_options, now, open_volume};
 use leeward_engine::compaction::Step;
 use leeward_engine::image::Image;
 use leeward_engine::{Error, Replica, Volume};
@@ -95,6 +95,44 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
             primary = serve(backup.replica);
             assert_holds(&primary, &history.model(primary.last_lsn()), &context);
         }
+    }
+}
+
+/// All lost their power, and what was committed and durable on one of them was so on no member: it follows who has less, and forgets
+/// that it had more.
+#[test]
+fn a_copy_that_has_more_than_is_left_takes_what_is_left() {
+    for (seed, mode) in (0..16).flat_map(|seed| MODES.map(|mode| (seed, mode))) {
+        let mut rng = Rng::new(900 + seed);
+        choose_options(&mut rng);
+        choose_backups(mode);
+        let disks = [0, 1, 2].map(|number| SimDisk::new(3 * seed + number, DISK_BYTES));
+        let mut history = History::default();
+        let (mut long, mut short) = (Backup::new(&disks[1], 5), Backup::new(&disks[2], 3));
+        {
+            let primary = serve(Backup::new(&disks[0], 0).replica);
+            long.sync(&primary).unwrap();
+            let batches = 1 + rng.below(600);
+            work(&primary, &mut long, &mut history, &mut rng, batches);
+            short.sync(&primary).unwrap();
+            let batches = 1 + rng.below(600);
+            work(&primary, &mut long, &mut history, &mut rng, batches);
+            long.save(&primary).unwrap();
+            long.replica.set_committed(primary.last_lsn());
+            if let Some(region) = long.replica.building() {
+                while let Some(mut compaction) = region.next_compaction_of_all(now()).filter(|_| seed % 2 == 0) {
+                    finish(&region, &mut compaction).unwrap();
+                }
+            }
+        }
+        let left = serve(short.replica);
+        drop(long);
+        disks[1].kill_process();
+        let mut long = Backup::new(&disks[1], 0);
+        long.sync(&left).unwrap();
+        let context = format!("seed {seed}, {mode}");
+        let model = history.model(left.last_lsn());
+        assert_holds(&serve(long.replica), &model, &context);
     }
 }
 
