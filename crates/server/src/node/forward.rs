@@ -25,7 +25,7 @@ use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
 /// How long an operation is tried before its client is told.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+pub(super) const PATIENCE: Nanos = Nanos::from_secs(5);
 
 /// Who sees to it that a write is carried out once, if anybody does.
 #[derive(Clone, Copy, Debug)]
@@ -219,7 +219,7 @@ impl Forwarding {
                 let verdict = attempts.lost(&unrouted.op, LOST.into());
                 self.follow(now, region, unrouted, verdict)
             }
-            _ if unrouted.op.is_write() => Next::Answer((unrouted.to, unknown(&unrouted.op))),
+            _ if unrouted.op.is_write() => Next::Answer((unrouted.to, unknown(region, &unrouted.op))),
             _ => Next::Again(unrouted),
         };
         lost.into_iter().map(next).collect()
@@ -240,16 +240,16 @@ impl Forwarding {
     /// Gives up what was not answered in time.
     pub(super) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
         let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= PATIENCE);
-        old.map(|(_, Forwarded { unrouted, .. })| (unrouted.to, unknown(&unrouted.op))).collect()
+        old.map(|(_, Forwarded { unrouted, region, .. })| (unrouted.to, unknown(region, &unrouted.op))).collect()
     }
 }
 
 const LOST: &str = "the primary's answer was lost";
 
-fn unknown(op: &Op) -> OpResult {
+fn unknown(region: RegionId, op: &Op) -> OpResult {
     OpResult::Error(match op.is_write() {
         true => OpError::Unknown(LOST.into()),
-        false => OpError::Recovering(RegionId(0)),
+        false => OpError::Recovering(region),
     })
 }
 
@@ -272,7 +272,7 @@ impl Node {
         }
         let region = self.forwarding.asked_once.remove(&(server, id));
         let committed = region.and_then(|region| committed(self, region));
-        self.context.send(server, &Control::Forwarded { id, result, committed });
+        self.context.answer(server, Control::Forwarded { id, result, committed });
     }
 
     /// What was forwarded is answered.

@@ -21,6 +21,9 @@ impl Node {
                 self.look_at_all = true;
                 let link = self.context.links.entry(from).or_default();
                 (link.up, link.clock) = (up, ClockHeard::default());
+                if up {
+                    self.context.send_unsent(from);
+                }
                 for slot in self.slots.values_mut() {
                     if let Some(serving) = slot.serving() {
                         serving.primary.link(now, from, up);

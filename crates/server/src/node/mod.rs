@@ -379,6 +379,7 @@ impl Node {
         self.ask_for_leases(now);
         self.report_load(now);
         self.answers.extend(self.forwarding.expire(now));
+        self.context.expire_unsent();
         self.route_again(now);
     }
 
