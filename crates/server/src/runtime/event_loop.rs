@@ -41,6 +41,8 @@ const FIRST_CONNECTION: u64 = 3;
 pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How long a node answers after the others have taken over.
 const LINGER: Nanos = Nanos::from_millis(300);
+/// How long its Redis clients may take to be answered after that.
+const FAREWELL: Nanos = Nanos::from_millis(500);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.
@@ -100,6 +102,8 @@ pub(super) struct EventLoop {
     departs_by: Option<Nanos>,
     /// Since when they have taken over.
     departed_at: Option<Nanos>,
+    /// Since when Redis clients are asked to go: what they have sent is answered, and no more is read.
+    farewell_at: Option<Nanos>,
     is_stopping: bool,
 }
 
@@ -132,6 +136,7 @@ impl EventLoop {
             next_stall_check: Nanos::ZERO,
             departs_by: None,
             departed_at: None,
+            farewell_at: None,
             is_stopping: false,
         })
     }
@@ -263,11 +268,22 @@ impl EventLoop {
     }
 
     /// Stops if it is to depart, and the others have taken over, which all of them have heard of by then: who asks this node for what it
-    /// had is answered until then. Or if it has taken too long.
+    /// had is answered until then; and Redis clients, who do not ask again by themselves, have been answered whatever they had asked. Or if
+    /// it has taken too long.
     fn depart(&mut self, now: Nanos) {
         let Some(by) = self.departs_by else { return };
         self.departed_at = self.node.has_departed().then(|| self.departed_at.unwrap_or(now));
-        self.is_stopping |= now > by || self.departed_at.is_some_and(|at| now - at >= LINGER);
+        if self.farewell_at.is_none() && self.departed_at.is_some_and(|at| now - at >= LINGER) {
+            self.farewell_at = Some(now);
+            for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.kind == Kind::Resp)
+            {
+                connection.conversation.stop();
+                self.touched.insert(*id);
+            }
+        }
+        let are_gone = || self.connections.values().all(|connection| connection.kind != Kind::Resp);
+        let is_done = |at| now - at >= FAREWELL || are_gone();
+        self.is_stopping |= now > by || self.farewell_at.is_some_and(is_done);
     }
 
     fn pass_time(&mut self, now: Nanos) {

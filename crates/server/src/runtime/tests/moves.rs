@@ -65,6 +65,22 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Counts one key up by way of a node until that closes the connection; answers how often it was answered.
+fn count_until_closed(mut client: Client, key: &str) -> u64 {
+    let command = format!("INCR {key}\r\n");
+    let mut counted = 0;
+    loop {
+        let mut line = String::new();
+        // What is sent into a connection that was closed meanwhile may end it with an error.
+        let is_sent = client.stream.get_mut().write_all(command.as_bytes()).is_ok();
+        if !is_sent || client.stream.read_line(&mut line).unwrap_or(0) == 0 {
+            return counted;
+        }
+        counted += 1;
+        assert_eq!(line, format!(":{counted}\r\n"));
+    }
+}
+
 /// Runs `change` while a client of each node counts a key of each of two regions.
 pub(super) fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
@@ -114,14 +130,20 @@ fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
         let at = cluster.servers.iter().position(|server| server.info().member.server == ServerId(id)).expect("a node");
         let others: Vec<usize> = (0..3).filter(|other| *other != at).collect();
         let relieved = &cluster.servers[at];
-        while_counting(&cluster, &others, || {
-            relieved.begin_to_depart(PATIENCE);
-            let begun = Instant::now();
-            while !relieved.has_ended() {
-                assert!(begun.elapsed() < PATIENCE, "it never ends");
-                thread::sleep(Duration::from_millis(5));
-            }
+        let client = cluster.client(at);
+        let answered = thread::scope(|scope| {
+            let counting = scope.spawn(|| count_until_closed(client, "own"));
+            while_counting(&cluster, &others, || {
+                relieved.begin_to_depart(PATIENCE);
+                let begun = Instant::now();
+                while !relieved.has_ended() {
+                    assert!(begun.elapsed() < PATIENCE, "it never ends");
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+            counting.join().expect("every answer was right")
         });
+        assert_eq!(cluster.client(others[0]).run("GETDEL own"), answered.to_string(), "what was done was answered");
         let left = map(&cluster.servers[others[0]]);
         let is_there = |group: &leeward_format::cluster::GroupConfig| group.in_sync().any(|m| m.server == ServerId(id));
         assert!(!left.regions.iter().any(is_there), "its groups went on without it: {:?}", left.regions);
