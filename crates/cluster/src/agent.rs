@@ -14,7 +14,6 @@ use crate::awaited::{Awaited, awaited};
 use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
-use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +27,7 @@ mod creation;
 mod departure;
 mod proposals;
 mod ruling;
+pub use agreement::Misfit;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
 pub use balancing::Balance;
@@ -98,13 +98,8 @@ pub enum Absence {
     Refused(String),
     /// It has given up its offices: see [`Agent::withdraw`].
     Withdrawn,
-    /// The cluster speaks another version of the protocol: another version of Leeward made it.
-    OtherProtocol {
-        /// The cluster's.
-        found: u8,
-        /// This program's.
-        own: u8,
-    },
+    /// It and the cluster do not understand each other.
+    Misfit(Misfit),
 }
 
 #[derive(Debug)]
@@ -267,11 +262,9 @@ impl Agent {
 
     /// Whether an operator's wish can be carried out now.
     fn can_change(&self) -> Result<(), String> {
-        match self.other_protocol() {
+        match self.misfit() {
             _ if !self.view.is_synced() => Err("the coordinator cannot be reached: nothing can be changed now".into()),
-            Some(found) => Err(format!(
-                "this node is not part of the cluster, which speaks version {found} of the protocol and not {PROTOCOL_VERSION}"
-            )),
+            Some(misfit) => Err(format!("this node is not part of the cluster: {misfit}")),
             None => Ok(()),
         }
     }
@@ -312,8 +305,8 @@ impl Agent {
             }
             _ if self.is_withdrawn => Some(Absence::Withdrawn),
             _ if !self.view.is_synced() => Some(Absence::NoSession),
-            info => match self.other_protocol() {
-                Some(found) => Some(Absence::OtherProtocol { found, own: PROTOCOL_VERSION }),
+            info => match self.misfit() {
+                Some(misfit) => Some(Absence::Misfit(misfit)),
                 None if info.is_some_and(|info| info.member == me) => None,
                 None => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
             },

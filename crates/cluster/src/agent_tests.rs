@@ -7,7 +7,7 @@ use leeward_format::coordinator::Change;
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 
-fn member(server: u32, incarnation: u64) -> Member {
+pub(super) fn member(server: u32, incarnation: u64) -> Member {
     Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
 }
 

@@ -31,7 +31,7 @@ mod view;
 mod wishes;
 pub mod zookeeper;
 
-pub use agent::{Absence, Agent, Balance, ClusterOptions, Outcome, ProposalId};
+pub use agent::{Absence, Agent, Balance, ClusterOptions, Misfit, Outcome, ProposalId};
 pub use awaited::{Awaited, awaited};
 pub use bootstrap::bootstrap_op;
 pub use client::Client;

@@ -320,6 +320,11 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
+    /// Its fabric is shared memory, which servers of the same machine reach: its address is a name that only this machine knows.
+    pub fn shares_memory(&self) -> bool {
+        self.fabric_address.starts_with('@')
+    }
+
     /// That of a server which is reached nowhere and has no copies.
     pub fn of(member: Member) -> ServerInfo {
         let nowhere = String::new;

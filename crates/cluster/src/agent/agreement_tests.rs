@@ -1,9 +1,10 @@
 //! The first server says what is spoken, and who speaks otherwise stays away.
 
-use super::super::tests::Fixture;
+use super::super::tests::{Fixture, member};
 use super::*;
 use crate::Absence;
 use crate::CoordinatorOp;
+use leeward_format::cluster::ServerInfo;
 
 const PATH: &str = "/leeward/protocol";
 
@@ -25,7 +26,23 @@ fn a_server_that_speaks_another_version_asks_for_nothing_and_says_why() {
     fixture.tell_tree(&[(PATH, Some(encode_value(&(PROTOCOL_VERSION + 1))))]);
     fixture.pass_a_second();
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
-    let other = Absence::OtherProtocol { found: PROTOCOL_VERSION + 1, own: PROTOCOL_VERSION };
-    assert_eq!(fixture.agent.absence(), Some(other));
+    let other = Misfit::Protocol { found: PROTOCOL_VERSION + 1, own: PROTOCOL_VERSION };
+    assert_eq!(fixture.agent.absence(), Some(Absence::Misfit(other)));
     assert!(fixture.agent.can_change().is_err());
+}
+
+#[test]
+fn a_server_whose_fabric_reaches_nobody_stays_away_until_they_are_gone() {
+    let there = ServerInfo { fabric_address: "@leeward-1".into(), ..ServerInfo::of(member(2, 1)) };
+    let mut fixture = Fixture::unconnected();
+    let protocol = Some(encode_value(&PROTOCOL_VERSION));
+    fixture.tell_tree(&[(PATH, protocol), ("/leeward/server/2", Some(encode_value(&there)))]);
+    fixture.pass_a_second();
+    assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
+    let Some(Absence::Misfit(misfit)) = fixture.agent.absence() else { panic!("{:?}", fixture.agent.absence()) };
+    let text = misfit.to_string();
+    assert!(text.contains("server 2, at @leeward-1, is shared memory") && text.contains("set `fabric`"), "{text}");
+    fixture.change("/leeward/server/2", None);
+    let (_, op) = fixture.ask();
+    assert!(matches!(&op, CoordinatorOp::Create { path, .. } if path == "/leeward/server/1"), "{op:?}");
 }

@@ -100,10 +100,7 @@ impl Presence {
             (Absence::Refused(reason), _) => {
                 format!("the coordinator refuses this node{lasted}: {reason}. Meanwhile {meanwhile}")
             }
-            (Absence::OtherProtocol { found, own }, _) => format!(
-                "the cluster speaks version {found} of the protocol, this program version {own}: run the version of Leeward that the \
-                 other nodes run. This node serves nothing"
-            ),
+            (Absence::Misfit(misfit), _) => format!("{misfit}. This node serves nothing"),
             (Absence::Withdrawn, _) => format!(
                 "this node has given up its offices{lasted}, since it cannot store what it should: repair or replace its \
                  volume and restart it. Meanwhile the others serve"

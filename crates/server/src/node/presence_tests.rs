@@ -1,6 +1,7 @@
 //! What an operator hears of a node that is not part of the cluster, and when.
 
 use super::*;
+use leeward_cluster::Misfit;
 use leeward_format::cluster::Member;
 use leeward_format::{Incarnation, ServerId, VolumeId};
 
@@ -76,7 +77,7 @@ fn every_reason_says_what_it_means() {
     assert!(say(&Absence::NoSession).contains("no session with the coordinator for 11 min"));
     assert!(say(&Absence::Registering).contains("has not taken this node's registration"));
     assert!(say(&Absence::Refused("full".into())).contains("refuses this node for 11 min: full"));
-    let other = say(&Absence::OtherProtocol { found: 3, own: 2 });
+    let other = say(&Absence::Misfit(Misfit::Protocol { found: 3, own: 2 }));
     assert!(other.contains("speaks version 3 of the protocol, this program version 2: run the version"));
     assert!(say(&Absence::Withdrawn).contains("restart it"));
 }
