@@ -415,7 +415,7 @@ pub(crate) struct StatusArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show what each server has, and the regions of which something is wished or under way, over and over
+    /// Show what each server has, and the regions of which something is wished or under way, over and over; as text
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with_all = ["json", "admin"],
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) watch: Option<u32>,

@@ -204,13 +204,25 @@ fn listed(what: &str, servers: impl Iterator<Item = impl fmt::Display>) -> Strin
     }
 }
 
+/// Servers that are there, and are not to leave.
+pub(crate) fn staying(view: &View) -> impl Iterator<Item = ServerId> {
+    view.servers().map(|info| info.member.server).filter(|server| view.intent(*server) != Some(Intent::Leave))
+}
+
 /// Whether `server` may be asked to leave for good: enough others must be there for every table's replicas.
 ///
 /// # Errors
-/// They are not; says which table lacks how many.
+/// They are not; says which table lacks how many. Or nobody knows of such a server.
 pub(crate) fn may_leave(view: &View, server: ServerId) -> Result<(), String> {
-    let stays = |other: &ServerId| *other != server && view.intent(*other) != Some(Intent::Leave);
-    let staying = view.servers().map(|info| info.member.server).filter(stays).count();
+    if view.server(server).is_none()
+        && view.intent(server).is_none()
+        && !view.regions().any(|config| has(config, server))
+    {
+        return Err(format!(
+            "there is no server {server}: none of that number is in the cluster or has a copy of a region"
+        ));
+    }
+    let staying = staying(view).filter(|other| *other != server).count();
     let most = view.tables().max_by_key(|table| table.replicas);
     match most.filter(|table| table.replicas as usize > staying) {
         None => Ok(()),

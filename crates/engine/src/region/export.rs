@@ -45,7 +45,9 @@ impl Export {
             _ => io("lock")(error),
         })?;
         if disk.exists(VOLUME_NAME).map_err(io("open"))? {
-            return Err(Error::Invalid(format!("{at}: there is a store already; export to an empty directory")));
+            return Err(Error::Invalid(format!(
+                "{at}: there is a store already: choose another name, or an empty directory"
+            )));
         }
         let begin = || {
             let file = disk.open(VOLUME_NAME).map_err(io("open"))?;
