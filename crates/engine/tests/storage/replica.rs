@@ -338,7 +338,7 @@ fn a_compaction_that_was_given_up_leaves_nothing_behind() {
     let mut compaction = loop {
         history.append(&primary, &mut rng).unwrap();
         history.write(&primary).unwrap();
-        if let Some(compaction) = primary.next_compaction_at_once(crate::support::now()) {
+        if let Some(compaction) = primary.next_compaction_at_once(now()) {
             break compaction;
         }
     };
