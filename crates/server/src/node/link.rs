@@ -1,5 +1,5 @@
 //! Links to the other servers: one to each live one, kept up by the fabric. What is sent over one that is down is lost: but for
-//! [answers](Context::answer), which wait for it. Whoever asked has a link of its own, which may have come up before: after a restart
+//! answers (`Context::answer`), which wait for it. Whoever asked has a link of its own, which may have come up before: after a restart
 //! it does.
 
 use super::stale::ClockHeard;
