@@ -22,8 +22,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 mod base;
+mod terms;
 
 pub use base::{Base, BaseSegment, Have, Parent, Shipped};
+pub use terms::Terms;
 
 /// Alignment of the frames of a zone, in bytes.
 pub const FRAME_ALIGN: usize = 64;
@@ -164,6 +166,8 @@ pub struct RegionState {
     pub options: TableOptions,
     /// Term of the last primary that this copy was, or was in sync with.
     pub term: Epoch,
+    /// Terms in which the records were given their LSNs.
+    pub terms: Terms,
     /// First LSN that the levels do not hold.
     pub replay_from: Lsn,
     /// LSN up to which both logs are known to be committed and durable here: damage up to it is an error, not a tear.
@@ -352,6 +356,7 @@ impl RegionState {
             region,
             options,
             term: Epoch(0),
+            terms: Terms::default(),
             replay_from: Lsn(1),
             commit: Lsn(0),
             levels: Vec::new(),

@@ -21,7 +21,7 @@ pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 /// First bytes of a volume.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
 /// Version of everything on a volume that is not versioned by itself.
-pub const VOLUME_VERSION: u32 = 7;
+pub const VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
 

@@ -7,7 +7,7 @@ use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
     Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, Parent, RegionState, SegmentKind,
-    SegmentState,
+    SegmentState, Terms,
 };
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::request::RequestId;
@@ -115,9 +115,13 @@ fn manifest_entries() {
     let (last_lsn, kind) = (Lsn(290), SegmentKind::Log(LogKind::Large));
     let (origin, primary) = (RegionId(7), SegmentNo(10));
     let segment = BaseSegment { id: id(3), origin, kind, primary, bytes: 6000, last_lsn, dead_bytes: 700 };
+    let mut terms = Terms::default();
+    terms.begin(leeward_format::Epoch(1), Lsn(0));
+    terms.begin(leeward_format::Epoch(2), Lsn(280));
     let base = Box::new(Base {
         options: TableOptions::default(),
         term: leeward_format::Epoch(2),
+        terms: terms.clone(),
         replay_from: Lsn(301),
         last_lsn: Lsn(300),
         commit: Lsn(300),
@@ -125,7 +129,7 @@ fn manifest_entries() {
         segments: vec![segment],
         parent: Some(Parent { region: origin, term: leeward_format::Epoch(1), last_lsn: Lsn(280) }),
     });
-    let mut state = RegionState::new(region, TableOptions::default());
+    let mut state = RegionState { terms, ..RegionState::new(region, TableOptions::default()) };
     state.segments.insert(id(3), SegmentState { durable_bytes: 5000, ..segment.state() });
     let changes = vec![
         Change::Opened(Incarnation(2)),

@@ -1,6 +1,7 @@
 //! One peer's session, answer by answer.
 
 use super::*;
+use leeward_format::manifest::Terms;
 use leeward_format::{Epoch, Incarnation, LogKind, SegmentNo, ServerId, VolumeId};
 
 const MEMBER: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(9) };
@@ -15,6 +16,7 @@ fn base() -> Base {
     Base {
         options: TableOptions::default(),
         term: Epoch(5),
+        terms: Terms::default(),
         replay_from: Lsn(1),
         last_lsn: Lsn(10),
         commit: Lsn(10),

@@ -5,6 +5,7 @@ use crate::mirror::tests::append;
 use crate::peer::PeerAction;
 use leeward_format::cluster::{BackupMode, Former, Posting};
 use leeward_format::control::ToBackup;
+use leeward_format::manifest::Terms;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
 
 pub(super) const ONE: Member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(11) };
@@ -26,6 +27,7 @@ fn base() -> Base {
     Base {
         options: TableOptions::default(),
         term: Epoch(5),
+        terms: Terms::default(),
         replay_from: Lsn(1),
         last_lsn: Lsn(10),
         commit: Lsn(10),

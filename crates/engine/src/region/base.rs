@@ -93,6 +93,7 @@ impl Region {
         let describe = |state: &RegionState| Base {
             options: state.options.clone(),
             term: self.term,
+            terms: state.terms.clone(),
             replay_from: state.replay_from,
             last_lsn,
             commit,

@@ -39,6 +39,7 @@ impl Region {
         cut(&mut state, &recovered.ends);
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
+        state.terms.begin(term, recovered.prefix.last);
         // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
         // sync of a record is soon enough.
         let is_new = state.segments.is_empty();

@@ -46,6 +46,11 @@ struct Place {
     is_missing: bool,
 }
 
+/// Up to which LSN the records of a copy that is `state` are those of the base, as far as it reaches.
+pub(super) fn shared(state: &RegionState, base: &Base) -> Lsn {
+    state.terms.shared(&base.terms).map_or(Lsn(0), |lsn| lsn.min(base.last_lsn))
+}
+
 impl Replica {
     /// Begins to bring the copy to `base`; answers the segments that must be shipped. Drops what an earlier attempt
     /// left.
@@ -58,7 +63,7 @@ impl Replica {
         self.map = super::SegmentMap::default();
         self.parent = None;
         // If all lost their power there may be less left than was committed once.
-        self.committed = self.committed.min(base.last_lsn);
+        self.committed = self.committed.min(shared(&self.state()?, base));
         let found = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
@@ -186,7 +191,7 @@ impl Replica {
         let base = &pending.base;
         let commit = base.commit.min(base.last_lsn);
         let mut state = match &pending.kept {
-            Some(kept) => RegionState { commit: kept.commit.max(commit).min(base.last_lsn), ..kept.clone() },
+            Some(kept) => RegionState { commit: kept.commit.max(commit), ..kept.clone() },
             None => RegionState {
                 replay_from: base.replay_from,
                 commit,
@@ -194,7 +199,7 @@ impl Replica {
                 ..RegionState::new(self.region(), base.options.clone())
             },
         };
-        (state.term, state.options) = (base.term, base.options.clone());
+        (state.term, state.terms, state.options) = (base.term, base.terms.clone(), base.options.clone());
         let mut held = pending.held.clone();
         let taken = base.segments.iter().filter_map(|wanted| Some((wanted, pending.places.get(&wanted.id)?)));
         for (wanted, place) in taken {

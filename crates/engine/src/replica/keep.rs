@@ -2,12 +2,13 @@
 //! the base has.
 //!
 //! The levels of such a copy hold what was committed, and so what every later primary has, unless all of them lost their power with
-//! what was not durable everywhere: then they are kept only if they hold no more than is left. Its segments are no other replica's.
+//! what was not durable everywhere: they are kept only if they hold nothing beyond what both have, as their terms tell. Its segments are no other replica's.
 //! What its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
 //! and what is known to be committed; and only where both together leave no gap in front of the base's logs. A region that was just
 //! divided from another keeps that one's copy in the same way, if it has nothing beyond the division.
 
 use super::Replica;
+use super::base::shared;
 use super::found::Found;
 use crate::error::Result;
 use crate::log::{Overlays, find_prefix, log_of, segment_end};
@@ -37,14 +38,16 @@ impl Replica {
             return Ok(None);
         }
         let Some(committed) = found.committed(base) else { return Ok(None) };
-        let committed = committed.max(self.committed).min(base.last_lsn);
-        if found.state.replay_from > base.last_lsn.next() {
+        let shared = shared(&found.state, base);
+        let committed = committed.max(self.committed).min(shared);
+        if found.state.replay_from > shared.next() {
             return Ok(None);
         }
         let listed: BTreeMap<SegmentId, &BaseSegment> =
             base.segments.iter().map(|wanted| (wanted.id, wanted)).collect();
         let (segments, checkpoints) = (BTreeMap::new(), BTreeMap::new());
-        let mut kept = RegionState { region: self.region(), segments, checkpoints, ..found.state.clone() };
+        let commit = found.state.commit.min(shared);
+        let mut kept = RegionState { region: self.region(), commit, segments, checkpoints, ..found.state.clone() };
         for segment in found.state.segments.values() {
             let known = match listed.get(&segment.id) {
                 // What the two mean by it is not the same.

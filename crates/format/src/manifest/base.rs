@@ -3,7 +3,7 @@
 //! Every [`SegmentNo`] and [`Pointer`](crate::Pointer) is one of the sender's volume. A [`Base`] is also what the manifest keeps of a
 //! checkpoint, with those of its own volume.
 
-use super::{LevelState, RegionState, SegmentKind, SegmentState};
+use super::{LevelState, RegionState, SegmentKind, SegmentState, Terms};
 use crate::cluster::TableOptions;
 use crate::packed::Codec;
 use crate::{Epoch, Lsn, RegionId, SegmentId, SegmentNo};
@@ -16,6 +16,8 @@ pub struct Base {
     pub options: TableOptions,
     /// Term of the primary.
     pub term: Epoch,
+    /// See [`RegionState::terms`].
+    pub terms: Terms,
     /// First LSN that the levels do not hold.
     pub replay_from: Lsn,
     /// Last LSN in the logs; mirrored tails go on from the next.
@@ -65,6 +67,7 @@ impl Base {
     pub fn region_state(&self, region: RegionId) -> RegionState {
         RegionState {
             term: self.term,
+            terms: self.terms.clone(),
             replay_from: self.replay_from,
             commit: self.last_lsn,
             levels: self.levels.clone(),

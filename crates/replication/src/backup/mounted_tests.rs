@@ -4,7 +4,7 @@ use super::*;
 use leeward_engine::{Volume, VolumeOptions};
 use leeward_fabric::{PeerId, SimNetwork, SimOptions};
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::Base;
+use leeward_format::manifest::{Base, Terms};
 use leeward_format::record::{Record, RecordKind};
 use leeward_format::{Epoch, SegmentNo, Stamp, VolumeId};
 use leeward_platform::{Disk, File, SimDisk};
@@ -26,6 +26,7 @@ fn replica_in(file: &Arc<dyn File>) -> Replica {
     let base = Base {
         options: TableOptions::default(),
         term: Epoch(1),
+        terms: Terms::default(),
         replay_from: Lsn(1),
         last_lsn: Lsn(0),
         commit: Lsn(0),

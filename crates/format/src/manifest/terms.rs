@@ -1,0 +1,39 @@
+//! Which primary gave out which LSN, and so how far two copies of a region have the same records: the leader epochs of Kafka (KIP-279),
+//! the terms in Raft's log.
+//!
+//! Invariant: a term has one primary, and what that had when it began is said beside it. Two copies that name the same term with the
+//! same beginning have the same records up to there, and of the term itself as far as both reach.
+
+use crate::{Epoch, Lsn};
+use serde::{Deserialize, Serialize};
+
+/// The terms of a region's primaries, in their order, each with the last LSN before it; at most [`Terms::MOST`], the last ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms(Vec<(Epoch, Lsn)>);
+
+impl Terms {
+    /// Terms that are remembered. A copy that knows none of them takes all of a base.
+    pub const MOST: usize = 32;
+
+    /// A primary takes office in `term`, above all before, with records up to `last`.
+    pub fn begin(&mut self, term: Epoch, last: Lsn) {
+        assert!(self.0.last().is_none_or(|(before, _)| *before < term), "terms rise");
+        if self.0.len() >= Terms::MOST {
+            self.0.drain(..=self.0.len() - Terms::MOST);
+        }
+        self.0.push((term, last));
+    }
+
+    /// Up to which LSN a copy with these terms and one with `others` have the same records, as far as each reaches; `None`: nothing is
+    /// known of it.
+    pub fn shared(&self, others: &Terms) -> Option<Lsn> {
+        let mine = self.0.iter().rposition(|began| others.0.contains(began))?;
+        let theirs = others.0.iter().rposition(|began| *began == self.0[mine])?;
+        let later = self.0[mine + 1..].iter().chain(&others.0[theirs + 1..]);
+        Some(later.map(|(_, last)| *last).min().unwrap_or(Lsn(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+#[path = "terms_tests.rs"]
+mod tests;
