@@ -26,7 +26,7 @@ mod tests;
 The command is run by sh for one server after the other, the master last. It must end the server with SIGTERM and see that it
 is started again; it finds LEEWARD_SERVER (its number), LEEWARD_HOST (where its admin port is) and LEEWARD_PID (its process there)
 in its environment. A server that gets SIGTERM hands over what it is the primary of, which is a pause of some milliseconds, and
-leaves its groups, so no request fails. Redis clients of that server are answered what they have sent, and connect again; native
+leaves its groups, so no request fails. Redis clients of that server are answered what it has begun for them, and connect again; native
 clients do so by themselves. The next server's turn comes when this one is back and every region has all of its
 members. If that takes too long, or the command fails, the others are left alone.
 

@@ -7,7 +7,9 @@ use super::{Context, forward};
 use leeward_fabric::{Descriptor, PeerId};
 use leeward_format::ServerId;
 use leeward_format::control::Control;
+use leeward_format::frame::{FrameKind, write_frame};
 use leeward_platform::Nanos;
+use std::collections::VecDeque;
 
 /// The fabric's name of a server.
 pub fn peer(server: ServerId) -> PeerId {
@@ -30,24 +32,46 @@ pub(super) struct Link {
     pub(super) up: bool,
     /// What it said of its clock since the link came up.
     pub(super) clock: ClockHeard,
-    /// Answers for when it is up, and since when they wait.
-    unsent: Vec<(Nanos, Control)>,
+    /// Answers for when it is up, as they are sent, and since when they wait.
+    unsent: VecDeque<(Nanos, Vec<u8>)>,
+    /// Theirs.
+    unsent_bytes: usize,
+}
+
+/// Bytes of answers that wait for a link, at most: then the oldest are dropped, and whoever asked waits until its time is over. A part of
+/// what a link may have to send.
+const UNSENT_BYTES: usize = 16 << 20;
+
+impl Link {
+    /// Drops the answers that have waited longest, while `is_spent` says so of the oldest and all of them have so many bytes.
+    fn drop_unsent(&mut self, is_spent: impl Fn(Nanos, usize) -> bool) {
+        while self.unsent.front().is_some_and(|(since, _)| is_spent(*since, self.unsent_bytes)) {
+            let (_, frame) = self.unsent.pop_front().expect("just seen");
+            self.unsent_bytes -= frame.len();
+        }
+    }
 }
 
 impl Context {
     /// Sends what somebody waits for: now, or when the link is up.
     pub(super) fn answer(&mut self, to: ServerId, answer: Control) {
-        match self.links.entry(to).or_default() {
-            link if !link.up => link.unsent.push((self.now, answer)),
-            _ => self.send(to, &answer),
+        let link = self.links.entry(to).or_default();
+        if link.up {
+            return self.send(to, &answer);
         }
+        let mut frame = Vec::new();
+        write_frame(FrameKind::Control, &answer, &mut frame);
+        link.unsent_bytes += frame.len();
+        link.unsent.push_back((self.now, frame));
+        link.drop_unsent(|_, bytes| bytes > UNSENT_BYTES);
     }
 
     /// The link is up.
     pub(super) fn send_unsent(&mut self, to: ServerId) {
-        let unsent = self.links.get_mut(&to).map(|link| std::mem::take(&mut link.unsent));
-        for (_, answer) in unsent.into_iter().flatten() {
-            self.send(to, &answer);
+        let Some(link) = self.links.get_mut(&to) else { return };
+        link.unsent_bytes = 0;
+        for (_, frame) in std::mem::take(&mut link.unsent) {
+            self.fabric.send(peer(to), &frame);
         }
     }
 
@@ -55,7 +79,7 @@ impl Context {
     pub(super) fn expire_unsent(&mut self) {
         let now = self.now;
         for link in self.links.values_mut() {
-            link.unsent.retain(|(since, _)| now - *since < forward::PATIENCE);
+            link.drop_unsent(|since, _| now - since >= forward::PATIENCE);
         }
     }
 }

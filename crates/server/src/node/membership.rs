@@ -188,11 +188,8 @@ impl Node {
     pub fn has_departed(&self) -> bool {
         let view = self.context.agent.view();
         let me = self.context.me;
-        let is_idle = self.forwarding.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty());
-        if !is_idle || !view.is_synced() {
-            return false;
-        }
-        view.intent(me.server).is_some()
+        view.is_synced()
+            && view.intent(me.server).is_some()
             && view.regions().all(|config| {
                 let stays =
                     |member: &Member| *member != me && view.is_live(*member) && view.departs(config, *member).is_none();
@@ -203,6 +200,11 @@ impl Node {
                     false => staying < needed || !config.backups.contains(&me),
                 }
             })
+    }
+
+    /// No operation waits here, for another node's answer or for a region that is to be served.
+    pub fn is_idle(&self) -> bool {
+        self.forwarding.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty())
     }
 
     /// An operator wants a table.

@@ -41,8 +41,8 @@ const FIRST_CONNECTION: u64 = 3;
 pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How long a node answers after the others have taken over.
 const LINGER: Nanos = Nanos::from_millis(300);
-/// How long its Redis clients may take to be answered after that.
-const FAREWELL: Nanos = Nanos::from_millis(500);
+/// How long its clients may take to be answered after that.
+const FAREWELL: Nanos = Nanos::from_secs(2);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.
@@ -77,7 +77,8 @@ pub(super) struct EventLoop {
     poll: Poll,
     events: Events,
     pub(super) ringing: Ringing,
-    listeners: [(Kind, TcpListener); 2],
+    /// Those of Redis clients end with the farewell.
+    listeners: [(Kind, Option<TcpListener>); 2],
     /// A listener may have connections that were not accepted, for lack of descriptors.
     accept_again: bool,
     /// It was said that connections cannot be accepted, and none was since.
@@ -117,7 +118,7 @@ impl EventLoop {
             events: parts.events,
             attention: Attention::new(parts.ringing.spin, MOST_LEFT),
             ringing: parts.ringing,
-            listeners: [(Kind::Resp, parts.resp), (Kind::Native, parts.native)],
+            listeners: [(Kind::Resp, Some(parts.resp)), (Kind::Native, Some(parts.native))],
             accept_again: false,
             is_accepting_blocked: false,
             node: parts.node,
@@ -268,22 +269,31 @@ impl EventLoop {
     }
 
     /// Stops if it is to depart, and the others have taken over, which all of them have heard of by then: who asks this node for what it
-    /// had is answered until then; and Redis clients, who do not ask again by themselves, have been answered whatever they had asked. Or if
-    /// it has taken too long.
+    /// had is answered until then; and Redis clients, who do not ask again by themselves, have been answered what was begun for them. If the
+    /// others take too long, it does without them.
     fn depart(&mut self, now: Nanos) {
         let Some(by) = self.departs_by else { return };
         self.departed_at = self.node.has_departed().then(|| self.departed_at.unwrap_or(now));
-        if self.farewell_at.is_none() && self.departed_at.is_some_and(|at| now - at >= LINGER) {
-            self.farewell_at = Some(now);
-            for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.kind == Kind::Resp)
-            {
-                connection.conversation.stop();
-                self.touched.insert(*id);
-            }
+        if self.farewell_at.is_none() && (now > by || self.departed_at.is_some_and(|at| now - at >= LINGER)) {
+            self.bid_farewell(now);
         }
-        let are_gone = || self.connections.values().all(|connection| connection.kind != Kind::Resp);
-        let is_done = |at| now - at >= FAREWELL || are_gone();
-        self.is_stopping |= now > by || self.farewell_at.is_some_and(is_done);
+        let is_done = |at| {
+            let are_gone = self.connections.values().all(|connection| connection.kind != Kind::Resp);
+            now - at >= FAREWELL || are_gone && (now > by || self.node.is_idle())
+        };
+        self.is_stopping |= self.farewell_at.is_some_and(is_done);
+    }
+
+    /// Reads no more from Redis clients, takes no more of them, and has their connections end when what was begun is answered.
+    fn bid_farewell(&mut self, now: Nanos) {
+        self.farewell_at = Some(now);
+        for (_, listener) in self.listeners.iter_mut().filter(|(kind, _)| *kind == Kind::Resp) {
+            *listener = None;
+        }
+        for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.kind == Kind::Resp) {
+            connection.conversation.stop();
+            self.touched.insert(*id);
+        }
     }
 
     fn pass_time(&mut self, now: Nanos) {
@@ -371,7 +381,7 @@ impl EventLoop {
 
     fn accept(&mut self, listener: usize, now: Nanos) {
         loop {
-            let (kind, listener) = &self.listeners[listener];
+            let (kind, Some(listener)) = &self.listeners[listener] else { return };
             match listener.accept() {
                 Ok((stream, address)) => {
                     let kind = *kind;

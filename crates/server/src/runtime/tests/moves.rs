@@ -130,9 +130,13 @@ fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
         let at = cluster.servers.iter().position(|server| server.info().member.server == ServerId(id)).expect("a node");
         let others: Vec<usize> = (0..3).filter(|other| *other != at).collect();
         let relieved = &cluster.servers[at];
-        let client = cluster.client(at);
-        let answered = thread::scope(|scope| {
-            let counting = scope.spawn(|| count_until_closed(client, "own"));
+        // So many that one of them always waits for an answer.
+        let clients: Vec<Client> = (0..8).map(|_| cluster.client(at)).collect();
+        let answered: Vec<u64> = thread::scope(|scope| {
+            let numbered = clients.into_iter().enumerate();
+            let counting: Vec<_> = numbered
+                .map(|(n, client)| scope.spawn(move || count_until_closed(client, &format!("own{n}"))))
+                .collect();
             while_counting(&cluster, &others, || {
                 relieved.begin_to_depart(PATIENCE);
                 let begun = Instant::now();
@@ -141,9 +145,12 @@ fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
                     thread::sleep(Duration::from_millis(5));
                 }
             });
-            counting.join().expect("every answer was right")
+            counting.into_iter().map(|one| one.join().expect("every answer was right")).collect()
         });
-        assert_eq!(cluster.client(others[0]).run("GETDEL own"), answered.to_string(), "what was done was answered");
+        for (n, answered) in answered.iter().enumerate() {
+            let done = cluster.client(others[0]).run(&format!("GETDEL own{n}"));
+            assert_eq!(done, answered.to_string(), "what was done was answered");
+        }
         let left = map(&cluster.servers[others[0]]);
         let is_there = |group: &leeward_format::cluster::GroupConfig| group.in_sync().any(|m| m.server == ServerId(id));
         assert!(!left.regions.iter().any(is_there), "its groups went on without it: {:?}", left.regions);
