@@ -1,11 +1,13 @@
 //! Which version of the protocol the cluster speaks: the first server writes its own down, and a server of another version stays away.
 //! What such a one understood of the other values would be wrong, and what it wrote nobody could read. A server stays away, too, whose
-//! fabric cannot reach those that are there: it would be given copies, and never be in sync.
+//! fabric cannot reach those that have the regions: it would be given copies, and never be in sync. Who has none is no measure: of
+//! a cluster that starts again, one that does not belong to it may be the first.
 
 use super::{Agent, Purpose};
+use crate::View;
 use crate::bootstrap::create;
 use leeward_format::ServerId;
-use leeward_format::cluster::{ClusterPath, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, ServerInfo, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;
 
 /// Why a server can be no part of the cluster that there is.
@@ -52,13 +54,23 @@ impl Agent {
         if let Some(found) = self.view.protocol().filter(|found| *found != PROTOCOL_VERSION) {
             return Some(Misfit::Protocol { found, own: PROTOCOL_VERSION });
         }
-        let other = self.view.servers().find(|other| other.shares_memory() != self.me.shares_memory());
-        let other = other.filter(|_| !self.is_registered());
-        other.map(|other| Misfit::Fabric {
-            server: other.member.server,
-            address: other.fabric_address.clone(),
-            shares_memory: other.shares_memory(),
-        })
+        if self.is_registered() {
+            return None;
+        }
+        let unlike = |other: &&ServerInfo| {
+            other.member.server != self.me.member.server && other.shares_memory() != self.me.shares_memory()
+        };
+        let other = self.view.servers().filter(unlike).find(|other| self.view.is_measure(other.member.server))?;
+        let (server, address) = (other.member.server, other.fabric_address.clone());
+        Some(Misfit::Fabric { server, address, shares_memory: other.shares_memory() })
+    }
+}
+
+impl View {
+    /// It has a region's copy, or no region is there.
+    fn is_measure(&self, server: ServerId) -> bool {
+        let has = |config: &GroupConfig| config.in_sync().any(|member| member.server == server);
+        self.regions().next().is_none() || self.regions().any(has)
     }
 }
 

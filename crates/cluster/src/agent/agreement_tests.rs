@@ -4,7 +4,7 @@ use super::super::tests::{Fixture, member};
 use super::*;
 use crate::Absence;
 use crate::CoordinatorOp;
-use leeward_format::cluster::ServerInfo;
+use leeward_format::RegionId;
 
 const PATH: &str = "/leeward/protocol";
 
@@ -45,4 +45,21 @@ fn a_server_whose_fabric_reaches_nobody_stays_away_until_they_are_gone() {
     fixture.change("/leeward/server/2", None);
     let (_, op) = fixture.ask();
     assert!(matches!(&op, CoordinatorOp::Create { path, .. } if path == "/leeward/server/1"), "{op:?}");
+}
+
+#[test]
+fn only_the_fabric_of_servers_with_copies_is_the_clusters() {
+    let mut config = GroupConfig { primary: Some(member(3, 1)), ..GroupConfig::unassigned(RegionId(1), "default") };
+    for has_copy in [false, true] {
+        config.backups = Vec::from_iter(has_copy.then(|| member(2, 1)));
+        let stray = ServerInfo { fabric_address: "run/leeward-2".into(), ..ServerInfo::of(member(2, 1)) };
+        let mut fixture = Fixture::unconnected();
+        fixture.tell_tree(&[
+            (PATH, Some(encode_value(&PROTOCOL_VERSION))),
+            ("/leeward/server/2", Some(encode_value(&stray))),
+            ("/leeward/region/1", Some(encode_value(&config))),
+        ]);
+        fixture.pass_a_second();
+        assert_eq!(fixture.asked.is_empty(), has_copy, "{:?}", fixture.asked);
+    }
 }
