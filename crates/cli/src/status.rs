@@ -252,6 +252,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let primary = group.primary.map(|primary| primary.server);
         let state = match status {
             _ if !waits_for(map, group).is_empty() => "waiting".into(),
+            Some(status) if status.state == "serving" && !takes_writes(map, group) => "reads only".into(),
             Some(status) => status.state.clone(),
             None => "unknown".into(),
         };
@@ -289,6 +290,11 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
 pub(crate) fn bound_text(map: &RegionMap, group: &GroupConfig, bound: &[u8]) -> String {
     let partition = map.table(&group.table).map(|table| table.partition).unwrap_or_default();
     partition.bound_text(bound, |key| key.escape_ascii().to_string())
+}
+
+/// Whether as many members are in sync as its table wants for a write.
+fn takes_writes(map: &RegionMap, group: &GroupConfig) -> bool {
+    map.table(&group.table).is_none_or(|table| group.in_sync().count() as u32 >= table.min_in_sync)
 }
 
 /// What is wished of a region and not yet so.

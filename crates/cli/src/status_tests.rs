@@ -4,7 +4,7 @@ use super::{NodeRow, copy_table, learners, node_table, range, region_table};
 use crate::text::bytes;
 use leeward_bench::{NodeStatus, PlanStatus};
 use leeward_client::{GroupConfig, RegionMap};
-use leeward_format::cluster::{Member, Plan, ServerInfo};
+use leeward_format::cluster::{Member, Plan, ServerInfo, TableOptions};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn primary() -> NodeStatus {
@@ -82,6 +82,11 @@ fn regions_are_listed_with_members_and_lag() {
     assert_eq!(cells(lines[1]), expected);
     assert_eq!(cells(lines[2])[6..], ["unknown", "-", "-", "-", "-"]);
     assert_eq!(lines.len(), 3, "nobody is awaited: {text}");
+    let mut few = map.clone();
+    few.tables = vec![TableOptions { min_in_sync: 3, ..TableOptions::default() }];
+    assert_eq!(cells(region_table(&few, &[&primary()]).lines().nth(1).unwrap())[6], "serving");
+    few.regions[0].backups.pop();
+    assert_eq!(cells(region_table(&few, &[&primary()]).lines().nth(1).unwrap())[6], "reads only");
     let mut several = map.clone();
     several.regions[1].table = "orders".into();
     let text = region_table(&several, &[&primary(), &backup()]);
