@@ -94,10 +94,15 @@ fn wait_until_served(client: &Client, name: &str, regions: usize) -> Result<Regi
             return Ok(map);
         }
         if Instant::now() > deadline {
-            return Err(format!(
-                "table {name} is made, but not served in time; see `leeward table describe {name}` and `leeward status`"
-            )
-            .into());
+            let needed = map.table(name).map_or(1, |table| table.min_in_sync as usize);
+            let why = match map.servers.len() {
+                few if few < needed => {
+                    format!("a write needs {needed} copies in sync, and of servers there are {few}: start others")
+                }
+                _ => "it is not served in time".into(),
+            };
+            let see = format!("see `leeward table describe {name}` and `leeward status`");
+            return Err(format!("table {name} is made, but {why}; {see}").into());
         }
         thread::sleep(LOOK);
     }

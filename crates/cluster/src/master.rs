@@ -122,8 +122,7 @@ impl Group<'_> {
         }
         let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
         let primary = self.least_loaded(candidates)?;
-        let base = GroupConfig { epoch: self.config.epoch.max(best.0), ..self.config.clone() };
-        let mut next = self.new_term(&base, primary, Vec::new());
+        let mut next = self.new_term(self.config, primary, Vec::new());
         // With a quorum, who takes over asks the others how far their copies reach: an empty one would be no answer.
         if fresh && self.table.quorum.is_none() {
             next.backups = std::mem::take(&mut next.learners);
@@ -214,9 +213,10 @@ impl Group<'_> {
         Some(member).filter(|member| self.view.is_live(*member))
     }
 
-    /// `base` with a new primary, in-sync backups, and every other place taken by a live learner.
+    /// `base` with a new primary, in an epoch above all that its copy has seen, in-sync backups, and every other place taken by a live
+    /// learner.
     fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
-        let epoch = base.epoch.next();
+        let epoch = base.epoch.max(self.copy_of(primary).0).next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..base.clone() };
         (next.former, next.must_hear, next.yielded) = (Vec::new(), 0, Epoch(0));
         next.wishes.primary.take_if(|wished| *wished == primary.server);

@@ -204,11 +204,6 @@ fn listed(what: &str, servers: impl Iterator<Item = impl fmt::Display>) -> Strin
     }
 }
 
-/// Servers that are there, and are not to leave.
-pub(crate) fn staying(view: &View) -> impl Iterator<Item = ServerId> {
-    view.servers().map(|info| info.member.server).filter(|server| view.intent(*server) != Some(Intent::Leave))
-}
-
 /// Whether `server` may be asked to leave for good: enough others must be there for every table's replicas.
 ///
 /// # Errors
@@ -222,7 +217,8 @@ pub(crate) fn may_leave(view: &View, server: ServerId) -> Result<(), String> {
             "there is no server {server}: none of that number is in the cluster or has a copy of a region"
         ));
     }
-    let staying = staying(view).filter(|other| *other != server).count();
+    let stays = |other: &ServerId| *other != server && view.intent(*other) != Some(Intent::Leave);
+    let staying = view.servers().map(|info| info.member.server).filter(stays).count();
     let most = view.tables().max_by_key(|table| table.replicas);
     match most.filter(|table| table.replicas as usize > staying) {
         None => Ok(()),

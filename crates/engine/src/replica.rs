@@ -43,6 +43,8 @@ pub struct Replica {
     owner: Owner,
     options: TableOptions,
     position: (Epoch, Lsn),
+    /// What was durable and committed is not all there.
+    is_damaged: bool,
     /// Log map and index map in one: the primary's segment numbers to those of this volume. In memory only.
     map: SegmentMap,
     /// Tails of the primary that are mirrored and not sealed here; during a base also sealed ones.
@@ -109,6 +111,7 @@ impl Replica {
             owner,
             options,
             position,
+            is_damaged: false,
             map: SegmentMap::default(),
             tails: BTreeMap::new(),
             shipments: HashMap::new(),
@@ -146,6 +149,11 @@ impl Replica {
     /// last.
     pub fn position(&self) -> (Epoch, Lsn) {
         self.position
+    }
+
+    /// [`Replica::position`]; `None` of a copy that [`Replica::adopt_tails`] has found damaged.
+    pub fn reach(&self) -> Option<(Epoch, Lsn)> {
+        (!self.is_damaged).then_some(self.position)
     }
 
     /// Every segment it has, with the valid bytes of each.

@@ -323,7 +323,8 @@ impl ServerInfo {
     /// Its fabric is shared memory, which servers of the same machine reach: its address is a name that only this machine knows, or
     /// the path of a socket.
     pub fn shares_memory(&self) -> bool {
-        self.fabric_address.starts_with('@') || self.fabric_address.contains('/')
+        let address = &self.fabric_address;
+        address.starts_with('@') || address.contains('/') || !address.is_empty() && !address.contains(':')
     }
 
     /// That of a server which is reached nowhere and has no copies.

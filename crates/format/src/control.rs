@@ -168,8 +168,9 @@ pub enum ToPrimary {
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.
         slots: Vec<Vec<u8>>,
-        /// Term of the last primary that its copy was in sync with, and last LSN of it: now that no older term can add to it.
-        position: (Epoch, Lsn),
+        /// Term of the last primary that its copy was in sync with, and last LSN of it, now that no older term can add to it; `None` of
+        /// a damaged copy.
+        reach: Option<(Epoch, Lsn)>,
     },
     /// Segments of the base that it lacks.
     Missing(Vec<SegmentId>),

@@ -239,9 +239,9 @@ impl Attempts {
         Some(*once)
     }
 
-    /// More was heard of its region than when it was asked for the last time, or it is in another.
+    /// Something else was heard of its region than when it was asked for the last time, or it is in another.
     pub fn has_news(&self, region: RegionId, heard: &Heard) -> bool {
-        self.once.is_some_and(|once| once.region != region || once.since < heard.of(region))
+        self.once.is_some_and(|once| once.region != region || once.since != heard.of(region))
     }
 
     /// How it was asked for the last time.

@@ -228,8 +228,8 @@ impl Backup {
 
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
         Some(match done {
-            Done::Joined(mounted, position) => {
-                let answer = mounted.opened(self.me, position);
+            Done::Joined(mounted, reach) => {
+                let answer = mounted.opened(self.me, reach);
                 self.mounted = Some(Arc::new(mounted));
                 answer
             }

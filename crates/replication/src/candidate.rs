@@ -78,13 +78,15 @@ impl Candidate {
         due
     }
 
-    /// A server has joined the term; its copy reaches as far as `position` says. One that has another volume than the heir had
-    /// has nothing to say, nor has one whose copy is damaged: who was in sync has followed a term.
-    pub fn opened(&mut self, member: Member, position: (Epoch, Lsn)) {
-        if position.0 == Epoch(0) {
+    /// A server has joined the term; its copy goes as far as `reach` says. One that has another volume than the heir had
+    /// has nothing to say, nor has one whose copy is damaged. An empty one lost its power before anything of it was durable.
+    pub fn opened(&mut self, member: Member, reach: Option<(Epoch, Lsn)>) {
+        let Some(reach) = reach else {
             tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
-        } else if self.config.heirs().any(|heir| heir.has_volume_of(&member)) {
-            self.heard.insert(member.server, (member, position));
+            return;
+        };
+        if self.config.heirs().any(|heir| heir.has_volume_of(&member)) {
+            self.heard.insert(member.server, (member, reach));
         }
     }
 
@@ -98,7 +100,9 @@ impl Candidate {
     pub fn verdict(&mut self, now: Nanos) -> Verdict {
         let me = self.config.primary.expect("a candidate is the primary of its configuration");
         let Some((_, mine)) = self.heard.get(&me.server) else { return Verdict::Open };
-        let lived_on = self.heard.values().filter(|(member, _)| self.config.lived_on(*member)).count();
+        // Who has lived on has followed a term.
+        let has_all = |(member, reach): &&(Member, (Epoch, Lsn))| reach.0 > Epoch(0) && self.config.lived_on(*member);
+        let lived_on = self.heard.values().filter(has_all).count();
         let is_enough = lived_on >= self.config.must_hear as usize || self.unheard().next().is_none();
         if self.proposing {
             return Verdict::Open;

@@ -32,11 +32,11 @@ fn stands() -> Candidate {
 fn the_longest_of_enough_copies_serves() {
     let mut candidate = stands();
     assert_eq!(candidate.verdict(NOW), Verdict::Open);
-    candidate.opened(member(2, 1), (TERM, Lsn(70)));
+    candidate.opened(member(2, 1), Some((TERM, Lsn(70))));
     assert_eq!(candidate.verdict(NOW), Verdict::Open, "B may have more");
-    candidate.opened(member(3, 1), (TERM, Lsn(70)));
+    candidate.opened(member(3, 1), Some((TERM, Lsn(70))));
     assert_eq!(candidate.verdict(NOW), Verdict::Serve);
-    candidate.opened(member(3, 1), (TERM, Lsn(71)));
+    candidate.opened(member(3, 1), Some((TERM, Lsn(71))));
     assert_eq!(candidate.verdict(NOW), Verdict::HandOver(member(3, 1)));
     assert_eq!(candidate.verdict(NOW), Verdict::Open, "it is said once");
     let next = candidate.config.handed_to(member(3, 1));
@@ -48,20 +48,20 @@ fn the_longest_of_enough_copies_serves() {
 #[test]
 fn a_later_term_wins_over_a_higher_lsn() {
     let mut candidate = stands();
-    candidate.opened(member(2, 1), (Epoch(8), Lsn(60)));
-    candidate.opened(member(3, 1), (TERM, Lsn(70)));
+    candidate.opened(member(2, 1), Some((Epoch(8), Lsn(60))));
+    candidate.opened(member(3, 1), Some((TERM, Lsn(70))));
     assert_eq!(candidate.verdict(NOW), Verdict::Serve, "B missed a primary that had all that was committed");
 }
 
 #[test]
 fn a_restarted_heir_counts_only_when_all_are_heard() {
     let mut candidate = stands();
-    candidate.opened(member(2, 1), (TERM, Lsn(70)));
-    candidate.opened(member(3, 2), (TERM, Lsn(50)));
+    candidate.opened(member(2, 1), Some((TERM, Lsn(70))));
+    candidate.opened(member(3, 2), Some((TERM, Lsn(50))));
     assert_eq!(candidate.verdict(NOW), Verdict::Open, "B may have lost what was in its memory, and P is not heard");
-    candidate.opened(Member { volume: VolumeId(99), ..member(1, 2) }, (Epoch(0), Lsn(0)));
+    candidate.opened(Member { volume: VolumeId(99), ..member(1, 2) }, Some((Epoch(0), Lsn(0))));
     assert_eq!(candidate.verdict(NOW), Verdict::Open, "P came back without its volume");
-    candidate.opened(member(1, 2), (TERM, Lsn(80)));
+    candidate.opened(member(1, 2), Some((TERM, Lsn(80))));
     assert_eq!(candidate.verdict(NOW), Verdict::HandOver(member(1, 2)), "P's volume has more");
     let next = candidate.config.handed_to(member(1, 2));
     assert!(!next.lived_on(member(1, 2)), "the life that it had in office is over");
@@ -75,27 +75,38 @@ fn heirs_are_asked_again_until_they_answer() {
     let reached = |server: ServerId| server != ServerId(1);
     assert_eq!(candidate.ask(now, reached), [ServerId(2), ServerId(3)]);
     assert_eq!(candidate.ask(now, |_| true), [ServerId(1)]);
-    candidate.opened(member(3, 1), (TERM, Lsn(70)));
+    candidate.opened(member(3, 1), Some((TERM, Lsn(70))));
     assert_eq!(candidate.ask(now + ASK_AGAIN, reached), [ServerId(2)]);
 }
 
 #[test]
 fn a_damaged_copy_counts_for_nothing() {
     let mut candidate = stands();
-    candidate.opened(member(2, 1), (TERM, Lsn(70)));
-    candidate.opened(member(3, 1), (Epoch(0), Lsn(0)));
+    candidate.opened(member(2, 1), Some((TERM, Lsn(70))));
+    candidate.opened(member(3, 1), None);
     assert_eq!(candidate.verdict(NOW), Verdict::Open);
+}
+
+#[test]
+fn copies_that_lost_their_power_before_anything_was_durable_are_empty() {
+    let mut candidate = stands();
+    let nothing = Some((Epoch(0), Lsn(0)));
+    candidate.opened(member(1, 2), nothing);
+    candidate.opened(member(2, 1), nothing);
+    assert_eq!(candidate.verdict(NOW), Verdict::Open);
+    candidate.opened(member(3, 2), nothing);
+    assert_eq!(candidate.verdict(NOW), Verdict::Serve);
 }
 
 #[test]
 fn who_reaches_nobody_leaves_the_office_to_one_that_may() {
     let mut candidate = stands();
-    candidate.opened(member(2, 1), (TERM, Lsn(70)));
+    candidate.opened(member(2, 1), Some((TERM, Lsn(70))));
     let later = NOW + PATIENCE + ASK_AGAIN;
     assert_eq!(candidate.verdict(NOW + PATIENCE), Verdict::Open);
     assert_eq!(candidate.verdict(later), Verdict::HandOver(member(3, 1)));
     assert_eq!(candidate.verdict(later), Verdict::Open);
     candidate.proposal_ended();
-    candidate.opened(member(3, 2), (TERM, Lsn(70)));
+    candidate.opened(member(3, 2), Some((TERM, Lsn(70))));
     assert_eq!(candidate.verdict(later), Verdict::Open, "that one was heard: P is missing");
 }

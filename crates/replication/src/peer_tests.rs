@@ -8,8 +8,8 @@ const MEMBER: Member = Member { server: ServerId(2), volume: VolumeId(2), incarn
 const NOW: Nanos = Nanos::from_secs(1);
 
 fn opened() -> ToPrimary {
-    let position = (Epoch(1), Lsn(0));
-    ToPrimary::Opened { member: MEMBER, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], position }
+    let reach = Some((Epoch(1), Lsn(0)));
+    ToPrimary::Opened { member: MEMBER, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], reach }
 }
 
 fn base() -> Base {

@@ -75,8 +75,8 @@ impl Group {
     fn answer(&mut self, member: Member, session: u64, message: &ToBackup) {
         let answer = match message {
             ToBackup::Open { .. } => {
-                let position = (Epoch(4), Lsn(10));
-                ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], position }
+                let reach = Some((Epoch(4), Lsn(10)));
+                ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], reach }
             }
             ToBackup::Base(_) => ToPrimary::Missing(Vec::new()),
             ToBackup::InstallBase => ToPrimary::BaseInstalled,

@@ -67,10 +67,10 @@ impl Agent {
 }
 
 impl View {
-    /// It has a region's copy, or no region is there.
+    /// It has a region's copy, or nobody has one.
     fn is_measure(&self, server: ServerId) -> bool {
-        let has = |config: &GroupConfig| config.in_sync().any(|member| member.server == server);
-        self.regions().next().is_none() || self.regions().any(has)
+        let mut copies = self.regions().flat_map(GroupConfig::in_sync).peekable();
+        copies.peek().is_none() || copies.any(|member| member.server == server)
     }
 }
 

@@ -23,7 +23,6 @@
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
 use crate::bootstrap::{chunk, create, free_numbers, give, region_ops, table_ops};
-use crate::wishes::staying;
 use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
@@ -82,14 +81,6 @@ impl Agent {
             return Err(exists(&table));
         }
         self.must_lack(&table)?;
-        let (needed, there) = (table.options.min_in_sync as usize, staying(&self.view).count());
-        if needed > there {
-            return Err(format!(
-                "table {}: a write needs {needed} copies in sync (min_in_sync, of {} replicas), and {there} servers are there: start \
-                 others first, or ask for fewer",
-                table.options.name, table.options.replicas
-            ));
-        }
         let is_taken = |region: &&RegionId| self.view.region(**region).is_some() || self.view.is_planned(**region);
         if let Some(region) = table.numbers.iter().find(is_taken) {
             return Err(format!("there is a region {region} already, or it is being made of another"));

@@ -8,12 +8,9 @@ use crate::region::{Region, cut, recover};
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
-use leeward_format::{Epoch, Lsn, RegionId, SegmentId};
+use leeward_format::{Epoch, RegionId, SegmentId};
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-
-/// Position of a copy that is nobody's successor.
-const NOWHERE: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
 /// A copy with what buffers add to it. Nothing of it is on the volume yet.
 struct Extended {
@@ -35,7 +32,7 @@ impl Replica {
     /// Persists the valid dense prefix of what mirrored `buffers` hold, of both logs, and cuts what is beyond it.
     /// Buffers describe themselves; those of other terms or of segments that are complete already are passed over. Ends
     /// what [`Replica::open_tail`] began: mirroring goes on only after another base. A copy with damage is left as it
-    /// is, and has no position.
+    /// is, and has no [reach](Replica::reach).
     ///
     /// # Errors
     /// Those of writing; [`crate::Error::NoSpace`].
@@ -53,9 +50,10 @@ impl Replica {
         say(extended.state.region, &extended.overlays, &prefix, &ends);
         if let Err(error) = refuse_damage(&self.volume, &extended.state, &prefix) {
             tracing::warn!(region = %extended.state.region, %error, "this copy is damaged");
-            self.position = NOWHERE;
+            self.is_damaged = true;
             return Ok(());
         }
+        self.is_damaged = false;
         let known = self.state()?;
         cut(&mut extended.state, &ends);
         let position = (extended.state.term, prefix.last);

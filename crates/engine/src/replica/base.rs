@@ -56,14 +56,23 @@ impl Replica {
     /// left.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if the base makes no sense; [`Error::NoSpace`] if it has no room here.
+    /// [`Error::Protocol`] if the base makes no sense; [`Error::StaleTerm`] if it is of a term before the copy's;
+    /// [`Error::NoSpace`] if it has no room here.
     pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
+        let state = self.state()?;
+        if base.term < state.term {
+            // Of a cluster whose coordinator lost its data, perhaps: what is here may be all there is.
+            return Err(Error::StaleTerm { region: self.region(), term: base.term, seen: state.term });
+        }
+        if base.terms.last() > Some(base.term) {
+            return Err(Error::protocol(self.region(), format!("a base of term {} from a later one", base.term)));
+        }
         self.abandon();
         self.tails.clear();
         self.map = super::SegmentMap::default();
         self.parent = None;
         // If all lost their power there may be less left than was committed once.
-        self.committed = self.committed.min(shared(&self.state()?, base));
+        self.committed = self.committed.min(shared(&state, base));
         let found = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
@@ -179,7 +188,7 @@ impl Replica {
         let position = (state.term, pending.base.last_lsn);
         self.volume.commit(&self.owner, vec![Change::Region(Box::new(state))], &held, durability)?;
         let committed = pending.base.commit;
-        (self.options, self.position, self.pending) = (options, position, None);
+        (self.options, self.position, self.is_damaged, self.pending) = (options, position, false, None);
         self.committed = self.committed.max(committed);
         self.tails.retain(|_, tail| tail.sealed.is_none());
         self.volume.release_space();

@@ -181,7 +181,7 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
     let error = open_volume(&disk).unwrap_err().to_string();
     assert_eq!(
         error,
-        "volume: made by another version of Leeward (volume format 9, this program reads format 7); nothing was \
+        "volume: made by another version of Leeward (volume format 9, this program reads format 8); nothing was \
          changed. Use the version that made it, or give this one another directory"
     );
     assert_eq!(disk.contents("volume"), before);

@@ -415,6 +415,21 @@ fn who_was_superseded_changes_nothing_any_more() {
 }
 
 #[test]
+fn a_base_of_an_earlier_term_changes_nothing() {
+    let disks = [0, 1].map(|number| SimDisk::new(number, DISK_BYTES));
+    let primary = serve(Backup::new(&disks[0], 0).replica);
+    let mut backup = Backup::new(&disks[1], 0);
+    backup.sync(&primary).unwrap();
+    let mut base = primary.base().base.clone();
+    let mut copy = serve(backup.replica).into_replica().unwrap();
+    assert!(matches!(copy.begin_base(&base), Err(Error::StaleTerm { term: Epoch(1), seen: Epoch(2), .. })));
+    base.term = Epoch(2);
+    base.terms.begin(Epoch(3), Lsn(0));
+    assert!(matches!(copy.begin_base(&base), Err(Error::Protocol { .. })));
+    assert_eq!(copy.position(), (Epoch(2), Lsn(0)));
+}
+
+#[test]
 fn a_dropped_region_is_gone() {
     let disk = SimDisk::new(1, DISK_BYTES);
     let backup = Backup::new(&disk, 0);

@@ -24,6 +24,11 @@ impl Terms {
         self.0.push((term, last));
     }
 
+    /// The last one.
+    pub fn last(&self) -> Option<Epoch> {
+        self.0.last().map(|(term, _)| *term)
+    }
+
     /// Up to which LSN a copy with these terms and one with `others` have the same records, as far as each reaches; `None`: nothing is
     /// known of it.
     pub fn shared(&self, others: &Terms) -> Option<Lsn> {

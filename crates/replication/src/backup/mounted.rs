@@ -83,11 +83,11 @@ impl Mounted {
         })
     }
 
-    pub(super) fn opened(&self, member: Member, position: (Epoch, Lsn)) -> ToPrimary {
+    pub(super) fn opened(&self, member: Member, reach: Option<(Epoch, Lsn)>) -> ToPrimary {
         let descriptors =
             |memories: &[Arc<dyn Memory>]| memories.iter().map(|memory| memory.descriptor().0.clone()).collect();
         let (buffers, slots) = self.memories.split_at(BUFFERS);
-        ToPrimary::Opened { member, buffers: descriptors(buffers), slots: descriptors(slots), position }
+        ToPrimary::Opened { member, buffers: descriptors(buffers), slots: descriptors(slots), reach }
     }
 
     // ---- what it takes -------------------------------------------------------------------------------------------

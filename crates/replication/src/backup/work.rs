@@ -82,7 +82,7 @@ pub enum Work {
 #[derive(Debug)]
 pub enum Done {
     /// New memory is mounted; how far the copy reaches without it.
-    Joined(Mounted, (Epoch, Lsn)),
+    Joined(Mounted, Option<(Epoch, Lsn)>),
     /// Segments of the base that are missing here.
     Compared(Vec<SegmentId>),
     /// A tail is durable.
@@ -156,7 +156,7 @@ impl Work {
                 }
                 replica.abandon();
                 let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
-                mounted.map(|new| Done::Joined(new, replica.position()))
+                mounted.map(|new| Done::Joined(new, replica.reach()))
             }
             Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {

@@ -77,11 +77,14 @@ impl Requests {
         if planted(Bug::ForgetRequests) {
             return Known::New;
         }
-        // One that is still to come is of records that the region has lost, or of another region, and says nothing of this one.
-        let is_known = (once.region == self.region || planted(Bug::ForgetAbsorbed)) && once.since <= last;
-        let since = if is_known { once.since } else { Lsn(0) };
+        // Another region's says nothing of this one.
+        let is_of_here = once.region == self.region || planted(Bug::ForgetAbsorbed);
+        let since = if is_of_here { once.since } else { Lsn(0) };
         match self.by_id.get(&once.request) {
             Some((lsn, effect)) => Known::Done(*lsn, effect.answer(*lsn, op)),
+            // It is of records that the region has lost, and will be given anew: it tells nothing, now or later. Who asks for the first
+            // time asks again with another.
+            None if since > last => Known::Forgotten,
             None if since < self.forgotten => Known::Forgotten,
             None => Known::New,
         }

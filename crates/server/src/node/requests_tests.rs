@@ -115,6 +115,7 @@ fn lsns_that_are_not_of_this_region_or_not_any_more_say_nothing() {
         Known::Forgotten,
         "LSN 12 is lost, and will be given anew"
     );
+    assert_eq!(knowing(0, Arc::default()).look_up(once(1, 12), &add(), Lsn(11)), Known::Forgotten);
     let elsewhere = Once { region: RegionId(9), ..once(1, 12) };
     assert_eq!(requests.look_up(elsewhere, &add(), LAST), Known::Forgotten);
     assert_eq!(knowing(0, Arc::default()).look_up(elsewhere, &add(), LAST), Known::New, "nothing is forgotten");

@@ -371,8 +371,8 @@ impl Slot {
     /// A member has joined the term in which this one is a candidate.
     fn hear_heir(&mut self, term: Epoch, body: &ToPrimary) {
         let candidate = self.candidate.as_mut().filter(|candidate| candidate.term() == term);
-        if let (Some(candidate), ToPrimary::Opened { member, position, .. }) = (candidate, body) {
-            candidate.opened(*member, *position);
+        if let (Some(candidate), ToPrimary::Opened { member, reach, .. }) = (candidate, body) {
+            candidate.opened(*member, *reach);
         }
     }
 
