@@ -34,7 +34,7 @@ pub use region::{
     AppendError, Appended, Checkpoint, CheckpointInfo, Export, MOST_REQUESTS, Moment, PinnedBase, Region, RegionStats,
     Requests, Write,
 };
-pub use replica::{Replica, Stored};
+pub use replica::{Replica, Stored, Unopened};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use version::{Approximation, Lookup, Reach, Snapshot};
 pub use volume::{Segment, VOLUME_NAME, Volume, VolumeOptions};

@@ -35,7 +35,7 @@ pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use export::Export;
 pub use garbage::Space;
-pub(crate) use open::{cut, recover};
+pub(crate) use open::{Recovered, cut, recover};
 pub use requests::{MOST_REQUESTS, Requests};
 pub use trim::Piece;
 

@@ -20,6 +20,7 @@ mod mirror;
 use crate::error::{Error, RESTORE, Result};
 use crate::log::{Overlays, Prefix, find_prefix, segment_end};
 use crate::volume::{Durability, Owner, Segment, Volume};
+pub use adopt::Unopened;
 use base::PendingBase;
 use follow::Follower;
 use leeward_format::cluster::TableOptions;

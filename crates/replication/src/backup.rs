@@ -266,6 +266,12 @@ impl Backup {
         self.mounted.take()
     }
 
+    /// Takes back what was [handed over](Backup::retire) for an office that could not be taken.
+    pub fn reinstate(&mut self, mounted: Option<Arc<Mounted>>) {
+        assert!(self.mounted.is_none(), "nobody is followed meanwhile");
+        self.mounted = mounted;
+    }
+
     /// No work is running.
     pub fn is_idle(&self) -> bool {
         self.busy.is_none()

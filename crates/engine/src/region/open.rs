@@ -25,18 +25,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Region {
-    /// Opens a copy to serve in `term`. `recovered` is what was made of `state`, which names the segments `added` that the volume does
-    /// not know of yet.
-    pub(crate) fn open(
-        volume: Arc<Volume>,
-        owner: Owner,
-        mut state: RegionState,
+    /// Makes the beginning of `term` durable, in a copy that is `state`, and cuts its logs. `recovered` is what was made of it; it names
+    /// the segments `added` that the volume does not know of yet. Answers the ids of the segments of the term. Where it fails, nothing has
+    /// changed.
+    pub(crate) fn begin_term(
+        volume: &Volume,
+        owner: &Owner,
+        state: &mut RegionState,
         term: Epoch,
-        (added, recovered): (&[(SegmentId, Arc<Segment>)], Recovered),
-    ) -> Result<Arc<Region>> {
-        let ids = segment_ids(term, &state);
-        let known = volume.with_region(&owner, RegionState::clone)?;
-        cut(&mut state, &recovered.ends);
+        (added, recovered): (&[(SegmentId, Arc<Segment>)], &Recovered),
+    ) -> Result<SegmentIds> {
+        let ids = segment_ids(term, state);
+        let known = volume.with_region(owner, RegionState::clone)?;
+        cut(state, &recovered.ends);
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
         state.terms.begin(term, recovered.prefix.last);
@@ -47,7 +48,18 @@ impl Region {
         if state.says_more_than(&known) {
             volume.sync()?;
         }
-        volume.commit(&owner, vec![Change::Region(Box::new(state.clone()))], added, durability)?;
+        volume.commit(owner, vec![Change::Region(Box::new(state.clone()))], added, durability)?;
+        Ok(ids)
+    }
+
+    /// Opens a copy that is `state` to serve in the term that [was begun](Region::begin_term).
+    pub(crate) fn open(
+        volume: Arc<Volume>,
+        owner: Owner,
+        state: RegionState,
+        recovered: Recovered,
+        ids: SegmentIds,
+    ) -> Result<Arc<Region>> {
         let region = Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, ids)?;
         *region.requests.lock() = recovered.requests;
         Ok(region)

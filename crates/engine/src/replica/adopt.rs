@@ -2,9 +2,10 @@
 //! that it serves as. Either way the logs are read once, with the buffers in the place of what the volume has of those segments.
 
 use super::{Replica, refuse_damage};
+use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
 use crate::log::{Ends, Overlays, Prefix, find_prefix};
-use crate::region::{Region, cut, recover};
+use crate::region::{Recovered, Region, cut, recover};
 use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
@@ -19,6 +20,15 @@ struct Extended {
     overlays: Overlays,
     /// Segments that the volume does not know of.
     added: Vec<(SegmentId, Arc<Segment>)>,
+}
+
+/// Why a copy does not serve.
+#[derive(Debug)]
+pub struct Unopened {
+    /// The copy, if it is as it was.
+    pub copy: Option<Box<Replica>>,
+    /// What is in the way.
+    pub error: Error,
 }
 
 /// Tells whoever has to find out later what came of a dead primary's last writes.
@@ -73,11 +83,22 @@ impl Replica {
     /// prefix, durably, and replays them.
     ///
     /// # Errors
-    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed. The copy can be
-    /// opened again.
-    pub fn assume(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> Result<Arc<Region>> {
+    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed; [`Error::NoSpace`], with the copy
+    /// as it was.
+    pub fn assume(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> std::result::Result<Arc<Region>, Unopened> {
+        let (state, recovered, ids) = match self.begin_term(buffers, term) {
+            Ok(begun) => begun,
+            Err(error) => return Err(Unopened { copy: Some(Box::new(self)), error }),
+        };
+        let region = Region::open(self.volume, self.owner, state, recovered, ids);
+        let region = region.map_err(|error| Unopened { copy: None, error })?;
+        self.parent.into_iter().for_each(|parent| region.set_parent(parent));
+        Ok(region)
+    }
+
+    fn begin_term(&mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> Result<(RegionState, Recovered, SegmentIds)> {
         self.abandon();
-        let Extended { state, overlays, added } = self.extend(buffers)?;
+        let Extended { mut state, overlays, added } = self.extend(buffers)?;
         if term <= state.term {
             return Err(Error::StaleTerm { region: self.region(), term, seen: state.term });
         }
@@ -85,9 +106,8 @@ impl Replica {
         refuse_damage(&self.volume, &state, &recovered.prefix)?;
         say(state.region, &overlays, &recovered.prefix, &recovered.ends);
         self.write(&overlays, &state, &recovered.ends)?;
-        let region = Region::open(self.volume, self.owner, state, term, (&added, recovered))?;
-        self.parent.into_iter().for_each(|parent| region.set_parent(parent));
-        Ok(region)
+        let ids = Region::begin_term(&self.volume, &self.owner, &mut state, term, (&added, &recovered))?;
+        Ok((state, recovered, ids))
     }
 
     /// [`Replica::assume`] of a copy that nothing was mirrored to since it was opened.
@@ -95,7 +115,7 @@ impl Replica {
     /// # Errors
     /// As there.
     pub fn serve(self, term: Epoch) -> Result<Arc<Region>> {
-        self.assume(Vec::new(), term)
+        self.assume(Vec::new(), term).map_err(|unopened| unopened.error)
     }
 
     fn extend(&self, buffers: Vec<Vec<u8>>) -> Result<Extended> {

@@ -4,7 +4,7 @@ use crate::backup::{Backup, DISK_BYTES, finish, serve, try_work, work};
 use crate::support::{History, REGION, assert_holds, choose_backups, choose_options, now, open_volume};
 use leeward_engine::compaction::Step;
 use leeward_engine::image::Image;
-use leeward_engine::{Error, Replica, Volume};
+use leeward_engine::{Error, Replica, Unopened, Volume};
 use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{InstallEdit, LevelState, SegmentKind, Shipped};
 use leeward_format::packed::Codec;
@@ -412,6 +412,37 @@ fn who_was_superseded_changes_nothing_any_more() {
     let tail = LogKind::APPENDED.into_iter().flat_map(|log| old.tails(log)).next().unwrap();
     assert!(matches!(old.flush_tail(tail.log(), tail.index()), Err(Error::Superseded(REGION))));
     assert!(matches!(replica.serve(Epoch(1)), Err(Error::StaleTerm { .. })));
+}
+
+/// A full device is in the way of an office, not for good: nothing is lost of what was mirrored, and it is taken when there is room.
+#[test]
+fn an_office_that_there_was_no_room_for_is_taken_later() {
+    let disks = [0, 1].map(|number| SimDisk::new(number, DISK_BYTES));
+    let primary = serve(Backup::new(&disks[0], 0).replica);
+    let mut backup = Backup::new(&disks[1], 0);
+    backup.sync(&primary).unwrap();
+    let (mut history, mut rng) = (History::default(), Rng::new(6));
+    for _ in 0..20 {
+        history.append(&primary, &mut rng).unwrap();
+    }
+    // Mirrored, and the volume knows of none of it.
+    let tails = LogKind::APPENDED.into_iter().flat_map(|log| primary.tails(log));
+    let buffers: Vec<Vec<u8>> = tails.map(|tail| tail.bytes()[..tail.filled() as usize].to_vec()).collect();
+    assert!(!buffers.is_empty());
+    disks[1].set_capacity(0);
+    disks[1].set_faults(FaultPlan { no_room_one_in: 1, ..FaultPlan::default() });
+    let mut copy = backup.replica;
+    for _ in 0..3 {
+        let before = copy.position();
+        let Unopened { copy: again, error } = copy.assume(buffers.clone(), Epoch(2)).unwrap_err();
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        copy = *again.expect("it is as it was");
+        assert_eq!(copy.position(), before);
+    }
+    disks[1].set_capacity(DISK_BYTES);
+    disks[1].set_faults(FaultPlan::default());
+    let region = copy.assume(buffers, Epoch(2)).unwrap();
+    assert_holds(&region, &history.model(primary.last_lsn()), "there is room");
 }
 
 #[test]

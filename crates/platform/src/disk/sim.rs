@@ -41,6 +41,8 @@ pub struct FaultPlan {
     pub read_errors_one_in: u64,
     /// One in this many writes and syncs fails; 0 for none.
     pub write_errors_one_in: u64,
+    /// One in this many allocations finds no room, also below the length of its file: there are holes; 0 for none.
+    pub no_room_one_in: u64,
 }
 
 /// A simulated disk. Clones share it.
@@ -206,6 +208,9 @@ impl State {
         let planned = at(&self.plan.at, self.ops).or(in_sync);
         let one_in = if kind == OpKind::Read { self.plan.read_errors_one_in } else { self.plan.write_errors_one_in };
         let random = self.rng.one_in(one_in).then_some(Fault::Fail);
+        if kind == OpKind::Allocate && self.rng.one_in(self.plan.no_room_one_in) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         match planned.or(random) {
             // A store to memory has no error that anybody could see.
             Some(Fault::Fail) if kind == OpKind::Store => Ok(None),

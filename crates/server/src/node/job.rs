@@ -14,7 +14,7 @@ use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
 use leeward_platform::Disk;
 use leeward_platform::cpu::{self, Account, Activity};
-use leeward_replication::backup::Done;
+use leeward_replication::backup::{Done, Mounted};
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
@@ -81,10 +81,17 @@ impl Stepped {
     }
 }
 
+/// Why an office could not be taken, and what there is to try again: nothing has changed if that is all there was.
+pub(super) struct NotAssumed {
+    pub(super) error: Error,
+    pub(super) copy: Option<Box<Replica>>,
+    pub(super) mounted: Option<Arc<Mounted>>,
+}
+
 /// What came of a job.
 pub(super) enum Outcome {
     /// A copy was opened for serving.
-    Assumed(Result<Arc<Region>, Error>),
+    Assumed(Result<Arc<Region>, NotAssumed>),
     /// A region that lost its office is a copy again.
     Retired(Result<Box<Replica>, Error>),
     /// A piece of a backup's work.

@@ -97,6 +97,7 @@ impl Slot {
             Holding::Assuming { .. } => "recovering",
             Holding::Retiring(_) | Holding::Reopening => "stepping down",
             Holding::Broken(reason) => &format!("broken: {reason}"),
+            Holding::Copy(_) if self.crowded.is_some() => "waiting for room on its device",
             Holding::Copy(_) | Holding::Working if self.backup.is_in_sync() => "in sync",
             Holding::Copy(_) | Holding::Working if self.backup.office().is_some() => "syncing",
             Holding::Copy(_) | Holding::Working => "waiting",

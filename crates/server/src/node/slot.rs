@@ -10,14 +10,14 @@
 //! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
 
 use super::catch_up::Wanted;
-use super::job::{Job, JobClass, Outcome};
+use super::job::{Job, JobClass, NotAssumed, Outcome};
 use super::joining::Session;
 use super::serving::{Answer, Serving};
 use super::stale::Attestations;
 use super::waiting::WaitingRoom;
 use super::{Context, link};
 use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals};
-use leeward_engine::{Error, Region, Replica};
+use leeward_engine::{Error, Region, Replica, Unopened};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, ToBackup, ToPrimary};
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -29,6 +29,10 @@ use leeward_replication::candidate::{self, Candidate, Verdict};
 use leeward_replication::peer::PeerAction;
 use leeward_replication::primary::{Primary, PrimaryAction};
 use std::sync::Arc;
+
+/// How long after there was no room for taking an office it is tried again; and for how long, before another backup in sync is to have it.
+const CROWDED_PAUSE: Nanos = Nanos::from_millis(500);
+const CROWDED_PATIENCE: Nanos = Nanos::from_secs(3);
 
 pub(super) enum Holding {
     /// The copy is at rest, or `None`: the volume has none yet.
@@ -68,6 +72,8 @@ pub(super) struct Slot {
     pub(super) candidate: Option<Candidate>,
     /// Operations that wait for it to serve.
     pub(super) waiting: WaitingRoom,
+    /// Since when the device has no room for taking an office, and until when it is not tried again.
+    pub(super) crowded: Option<(Nanos, Nanos)>,
     /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
     over: Epoch,
 }
@@ -87,6 +93,7 @@ impl Slot {
             compacted: CompactionTotals::default(),
             candidate: None,
             waiting: WaitingRoom::default(),
+            crowded: None,
             over: Epoch(0),
         }
     }
@@ -103,6 +110,7 @@ impl Slot {
     /// A configuration was read from the coordinator that is newer than what was known.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
         let before = self.config.replace(config.clone());
+        self.crowded.take_if(|_| before.as_ref().is_none_or(|before| before.term != config.term));
         if before.is_none_or(|before| before.inherited_below != config.inherited_below) {
             self.tell_inherited();
         }
@@ -137,7 +145,10 @@ impl Slot {
                 self.act_as_primary(context);
             }
             Holding::Serving(_) => self.lose_office(context, out),
-            Holding::Copy(_) if mine && config.term > self.over => self.stand(now, &config, context),
+            Holding::Copy(_) if mine && config.term > self.over => {
+                self.stand(now, &config, context);
+                self.make_way(now, &config, context);
+            }
             _ => {}
         }
         self.finish_retiring(context);
@@ -147,6 +158,19 @@ impl Slot {
     fn stand(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
         if config.must_hear == 0 || self.is_longest(now, config, context) {
             self.assume(now, config, context);
+        }
+    }
+
+    /// Where the device has no room for taking the office, for long, another member in sync may have some.
+    fn make_way(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        if self.crowded.is_none_or(|(since, _)| now - since < CROWDED_PATIENCE) {
+            return;
+        }
+        let heir = config.backups.iter().find(|backup| context.can_succeed(backup.server)).copied();
+        if let (Some(heir), Holding::Copy(_)) = (heir, &self.holding) {
+            tracing::warn!(region = %self.id, to = %heir.server, "has no room for the office, and hands it over");
+            self.crowded = Some((now, now + CROWDED_PAUSE));
+            context.propose(config, config.handed_to(heir));
         }
     }
 
@@ -180,7 +204,8 @@ impl Slot {
     }
 
     fn assume(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
-        if context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle() {
+        let is_blocked = context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle();
+        if is_blocked || self.crowded.is_some_and(|(_, until)| now < until) {
             return;
         }
         let Some(options) = context.table_options(&config.table) else { return };
@@ -193,22 +218,25 @@ impl Slot {
         (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
         let (id, term, volume) = (self.id, config.term, context.volume.clone());
         context.spawn(self.id, Activity::Engine.of_primary(), move || {
-            let open = || -> Result<Arc<Region>, Error> {
+            let open = || -> Result<Arc<Region>, Unopened> {
                 let copy = match copy {
                     Some(copy) => *copy,
-                    None => Replica::create(&volume, id, options)?,
+                    None => Replica::create(&volume, id, options).map_err(|error| Unopened { copy: None, error })?,
                 };
-                let buffers = mounted.map_or(Ok(Vec::new()), |mounted| mounted.give_up(&copy))?;
-                copy.assume(buffers, term)
+                match mounted.as_ref().map_or(Ok(Vec::new()), |mounted| mounted.give_up(&copy)) {
+                    Ok(buffers) => copy.assume(buffers, term),
+                    Err(error) => Err(Unopened { copy: Some(Box::new(copy)), error }),
+                }
             };
-            Outcome::Assumed(open())
+            Outcome::Assumed(open().map_err(|Unopened { copy, error }| NotAssumed { error, copy, mounted }))
         });
     }
 
-    fn assumed(&mut self, now: Nanos, result: Result<Arc<Region>, Error>, context: &mut Context) {
+    fn assumed(&mut self, now: Nanos, result: Result<Arc<Region>, NotAssumed>, context: &mut Context) {
         let Holding::Assuming { term, since } = self.holding else {
             unreachable!("only one job assumes an office");
         };
+        let result = result.inspect(|_| self.crowded = None);
         match (result, &self.config) {
             (Ok(region), Some(config)) => {
                 let options = context.table_options(&config.table).unwrap_or_else(|| region.options().clone());
@@ -221,7 +249,14 @@ impl Slot {
                 self.holding = Holding::Serving(Box::new(Serving::new(since, context, region, primary)));
                 self.act_as_primary(context);
             }
-            (Err(error), _) => {
+            (Err(NotAssumed { error: error @ Error::NoSpace { .. }, copy, mounted }), _) => {
+                tracing::warn!(region = %self.id, %error, "cannot be opened for serving, and will be tried again");
+                let since = self.crowded.map_or(now, |(since, _)| since);
+                self.crowded = Some((since, now + CROWDED_PAUSE));
+                self.backup.reinstate(mounted);
+                self.holding = Holding::Copy(copy);
+            }
+            (Err(NotAssumed { error, .. }), _) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 self.holding = Holding::Broken(error.to_string());
             }
@@ -297,7 +332,7 @@ impl Slot {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
                 BackupAction::Send(office, body) if office.primary == context.me.server => {
-                    self.hear_itself(office.term, body);
+                    self.hear_itself(office.term, body, context);
                 }
                 BackupAction::Send(office, body) => {
                     let message =
@@ -377,9 +412,13 @@ impl Slot {
     }
 
     /// This one has, or cannot.
-    fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
+    fn hear_itself(&mut self, term: Epoch, body: ToPrimary, context: &Context) {
         self.hear_heir(term, &body);
         if let ToPrimary::Failed(reason) = body {
+            if context.volume.why_full().is_some() {
+                // The candidate asks again.
+                return tracing::warn!(region = %self.id, reason, "cannot stand for the office yet");
+            }
             tracing::error!(region = %self.id, reason, "cannot stand for the office");
             self.holding = Holding::Broken(reason);
         }

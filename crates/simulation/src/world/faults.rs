@@ -8,8 +8,8 @@ use leeward_fabric::PeerId;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
-use leeward_server::node::link;
 use leeward_server::node::status::NodeStatus;
+use leeward_server::node::{Node, link};
 
 /// A kind of thing that breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +117,15 @@ struct Death {
     at: Nanos,
     /// When all was seen to be well again.
     healed: Option<Nanos>,
+}
+
+/// What a full device is in the way of goes on when there is room: no operator must act.
+fn assert_not_broken_for_room(node: Option<&Node>) {
+    let regions = node.into_iter().flat_map(|node| node.status().regions);
+    for region in regions {
+        let is_broken = region.state.starts_with("broken") && region.state.contains("no space");
+        assert!(!is_broken, "region {}: {}", region.region, region.state);
+    }
 }
 
 impl World {
@@ -263,8 +272,18 @@ impl World {
                 self.push(mend_at, Event::MendDisk { node });
             }
             FaultKind::DiskFull => {
-                let used = self.machines[node].disk.contents("volume").len() as u64;
-                self.machines[node].disk.set_capacity(used);
+                let no_room_one_in = [0, 1, 3][self.rng.below(3) as usize];
+                let is_everywhere = self.rng.one_in(3);
+                for node in self.nodes().filter(|other| is_everywhere || *other == node) {
+                    let disk = &self.machines[node].disk;
+                    disk.set_capacity(disk.contents("volume").len() as u64);
+                    disk.set_faults(FaultPlan { no_room_one_in, ..FaultPlan::default() });
+                }
+                if is_everywhere {
+                    // Others take over what they have no room for.
+                    let after = Nanos(self.rng.below(mend_at.0 - self.now.0 + 1));
+                    self.push(self.now + after, Event::Die { node });
+                }
                 self.push_mend(mend_at);
             }
             _ => {
@@ -347,8 +366,10 @@ impl World {
         self.host.reachable.fill(true);
         self.host.down = false;
         for machine in &mut self.machines {
+            assert_not_broken_for_room(machine.node.as_ref());
             machine.slow_disk = false;
             machine.disk.set_capacity(DISK_BYTES);
+            machine.disk.set_faults(FaultPlan::default());
         }
     }
 
