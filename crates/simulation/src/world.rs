@@ -28,7 +28,7 @@ use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
-use leeward_format::{Lsn, RegionId, ServerId};
+use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
@@ -126,6 +126,8 @@ pub(crate) struct World {
     trouble: Trouble,
     /// The first term of each region, and how many were begun since.
     promotions: BTreeMap<RegionId, (u32, u32)>,
+    /// With last-flush: terms that were begun and are not served yet.
+    appointed: Vec<(RegionId, Epoch)>,
     /// The regions that were there, and what was found wrong with their bounds.
     bounds: Bounds,
     /// The first time that a node was late, since nothing had woken a region.
@@ -173,6 +175,7 @@ impl World {
             is_loaded: true,
             trouble: Trouble::default(),
             promotions: BTreeMap::new(),
+            appointed: Vec::new(),
             bounds: Bounds::default(),
             forgotten: None,
             questions: BTreeMap::new(),
@@ -273,6 +276,9 @@ impl World {
             self.deliver_arrivals();
             let event = self.queue.pop().expect("just seen");
             self.happen(event);
+        }
+        if !self.appointed.is_empty() {
+            self.look_at_appointed();
         }
         true
     }
@@ -401,6 +407,19 @@ impl World {
         }
         let is_new = before < count(&self.promotions);
         if is_new && self.character.table.acknowledge == Acknowledge::LastFlush {
+            self.load.newest_lost(self.now, &[]);
+            self.appointed = self.configs().iter().map(|config| (config.region, config.term)).collect();
+        }
+    }
+
+    /// With last-flush a primary that was deposed acknowledges what will be gone until it knows, which is before the next one serves.
+    fn look_at_appointed(&mut self) {
+        let serves = |region, term| {
+            let mut nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
+            nodes.any(|node| node.is_serving(region, term))
+        };
+        let begun = self.appointed.extract_if(.., |(region, term)| serves(*region, *term)).count();
+        if begun > 0 {
             self.load.newest_lost(self.now, &[]);
         }
     }

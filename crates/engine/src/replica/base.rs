@@ -42,7 +42,7 @@ struct Place {
     segment: Arc<Segment>,
     /// Valid bytes that the volume has of it.
     bytes: u32,
-    /// It must be shipped. What is here may be another region's as well, and is not written to.
+    /// It must be shipped. What is here may be another region's as well, and is not changed: it is the beginning of what comes.
     is_missing: bool,
 }
 
@@ -120,6 +120,8 @@ impl Replica {
             return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
         }
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
+        // A copy may have less of a log than another that was divided from it, or it from that, has of the same segment.
+        let is_begun = pending.as_ref().is_some_and(|place| place.bytes > 0);
         let segment = match &pending {
             Some(place) if !place.is_missing => {
                 return Err(Error::protocol(self.region(), format!("segment {} is here already", shipped.id)));
@@ -136,7 +138,7 @@ impl Replica {
             }
         };
         let stored_bytes = bytes.len() as u32;
-        let bytes_rewritten = self.write_shipped(shipped, &segment, bytes)?;
+        let bytes_rewritten = self.write_shipped(shipped, (&segment, is_begun), bytes)?;
         match self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id)) {
             Some(place) => place.bytes = stored_bytes,
             None => {
@@ -147,12 +149,15 @@ impl Replica {
         Ok(Stored { bytes_rewritten })
     }
 
-    /// Writes the bytes; answers how many of them were rewritten.
-    fn write_shipped(&self, shipped: &Shipped, segment: &Segment, bytes: &mut [u8]) -> Result<u64> {
+    /// Writes the bytes of a segment, of whose log something may be here already; answers how many of them were rewritten.
+    fn write_shipped(&self, shipped: &Shipped, (segment, is_begun): (&Segment, bool), bytes: &mut [u8]) -> Result<u64> {
         let protocol = |error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id));
         if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
             wire::check(shipped, bytes).map_err(protocol)?;
-            self.volume.write(segment.no(), 0, bytes)?;
+            match is_begun {
+                true => self.volume.write_again(segment.no(), 0, bytes)?,
+                false => self.volume.write(segment.no(), 0, bytes)?,
+            }
             return Ok(0);
         }
         // It reads every node, filter and range by its own checksum.
