@@ -182,7 +182,12 @@ impl Heard {
 
     /// The last that was heard of a region.
     pub fn of(&self, region: RegionId) -> Lsn {
-        self.0.get(&region).copied().unwrap_or_default()
+        self.get(region).unwrap_or_default()
+    }
+
+    /// [`Heard::of`], if anything was.
+    pub fn get(&self, region: RegionId) -> Option<Lsn> {
+        self.0.get(&region).copied()
     }
 }
 

@@ -10,7 +10,7 @@ mod mounted;
 mod work;
 
 pub use mounted::Mounted;
-pub use work::{Done, Work};
+pub use work::{Done, Undone, Work};
 
 use crate::lease::Grants;
 use leeward_format::cluster::{Member, TableOptions};
@@ -194,7 +194,7 @@ impl Backup {
     }
 
     /// The piece of work ended.
-    pub fn done(&mut self, outcome: Result<Done, String>) {
+    pub fn done(&mut self, outcome: Result<Done, Undone>) {
         let office = self.busy.take().expect("work ends once");
         let current = self.joined == Some(office);
         match outcome {
@@ -205,7 +205,7 @@ impl Backup {
                     self.actions.push(BackupAction::Send(office, answer));
                 }
             }
-            Err(reason) if current => {
+            Err(Undone { reason, .. }) if current => {
                 tracing::warn!(region = %self.region, primary = %office.primary, reason, "cannot follow the primary");
                 self.fail(office, reason);
             }

@@ -90,7 +90,7 @@ fn a_failure_is_told_and_ends_the_session() {
     backup.message(now, office(1, 5, 1), open(), &grants);
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
     started(&mut backup);
-    backup.done(Err("the disk is full".into()));
+    backup.done(Err("the disk is full".to_owned().into()));
     let answers = backup.take_actions();
     assert!(matches!(&answers[..], [BackupAction::Send(_, ToPrimary::Failed(why))] if why.contains("full")));
     backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);

@@ -289,14 +289,14 @@ impl Load {
         now: Nanos,
         token: Token,
         result: OpResult,
-        committed: impl Fn(RegionId) -> Lsn,
+        committed: impl Fn(RegionId) -> Option<Lsn>,
         rng: &mut Rng,
     ) -> Option<(usize, Nanos)> {
         let is_for = |client: &Client| client.pending.as_ref().is_some_and(|pending| pending.token == token);
         let client = self.clients.iter().position(is_for)?;
         let mut pending = self.clients[client].pending.take().expect("just seen");
-        if committed(pending.region) > Lsn(0) {
-            self.clients[client].heard.note(pending.region, committed(pending.region));
+        if let Some(lsn) = committed(pending.region) {
+            self.clients[client].heard.note(pending.region, lsn);
         }
         let result = match pending.attempts.answered(&pending.op, result) {
             Verdict::Final(result) => result,

@@ -28,7 +28,7 @@ use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
-use leeward_format::{Epoch, Lsn, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
@@ -373,7 +373,7 @@ impl World {
 
     fn answered(&mut self, node: NodeId, token: Token, result: OpResult) {
         let node = self.machines[node].node.as_ref();
-        let committed = |region| node.map_or(Lsn(0), |node| node.committed(region));
+        let committed = |region| node.and_then(|node| node.committed(region));
         if let Some(answer) = self.questions.get_mut(&token) {
             *answer = Some(result);
         } else if let Some((client, rest)) = self.load.answered(self.now, token, result, committed, &mut self.rng) {

@@ -15,6 +15,7 @@
 //! - A buffer or slot is given back whole only before the answer that lets the primary write into it again. Until then only
 //!   the pages below what was saved are, since nothing is written twice.
 
+use super::work::Undone;
 use crate::mirror::buffer_of;
 use leeward_engine::{Error, Lease, Memory as Budget, Purpose, Replica};
 use leeward_fabric::{Fabric, Memory, PAGE_BYTES};
@@ -229,8 +230,8 @@ impl Mounted {
         &self,
         slot: u32,
         bytes: u32,
-        store: impl FnOnce(&mut [u8]) -> Result<T, String>,
-    ) -> Result<T, String> {
+        store: impl FnOnce(&mut [u8]) -> Result<T, Undone>,
+    ) -> Result<T, Undone> {
         let which = BUFFERS + slot as usize;
         let source = self.memories.get(which).ok_or_else(|| format!("no ship slot {slot}"))?;
         let bytes = (bytes as usize).min(source.len());

@@ -78,6 +78,27 @@ pub enum Work {
     },
 }
 
+/// Why it could not be done.
+#[derive(Debug)]
+pub struct Undone {
+    /// For people.
+    pub reason: String,
+    /// There was no room on the device: it may be done later.
+    pub lacks_room: bool,
+}
+
+impl From<Error> for Undone {
+    fn from(error: Error) -> Undone {
+        Undone { reason: error.to_string(), lacks_room: matches!(error, Error::NoSpace { .. }) }
+    }
+}
+
+impl From<String> for Undone {
+    fn from(reason: String) -> Undone {
+        Undone { reason, lacks_room: false }
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub enum Done {
@@ -140,15 +161,15 @@ impl Work {
         copy: &mut Option<Box<Replica>>,
         mounted: Option<&Mounted>,
         fabric: &dyn Fabric,
-    ) -> Result<Done, String> {
+    ) -> Result<Done, Undone> {
         let memory = || mounted.ok_or_else(|| "a message before the term was joined".to_owned());
-        let failed = |error: Error| error.to_string();
+        let failed = Undone::from;
         if copy.is_none()
             && let Work::Join { options } = &self
         {
             *copy = Some(Box::new(Replica::create(volume, region, options.clone()).map_err(failed)?));
         }
-        let replica = copy.as_deref_mut().ok_or("a message before there was a copy")?;
+        let replica = copy.as_deref_mut().ok_or_else(|| "a message before there was a copy".to_owned())?;
         match self {
             Work::Join { .. } => {
                 if let Some(old) = mounted {
@@ -156,7 +177,7 @@ impl Work {
                 }
                 replica.abandon();
                 let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
-                mounted.map(|new| Done::Joined(new, replica.reach()))
+                Ok(Done::Joined(mounted?, replica.reach()))
             }
             Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {
@@ -168,7 +189,7 @@ impl Work {
                 Ok(Done::Flushed { log, index })
             }
             Work::Store { slot, shipped, bytes } => {
-                let store = |content: &mut [u8]| replica.store(&shipped, content).map_err(failed);
+                let store = |content: &mut [u8]| replica.store(&shipped, content).map_err(Undone::from);
                 let stored = memory()?.take_slot(slot, bytes, store)?;
                 let index_bytes = if shipped.kind.is_index() { u64::from(bytes) } else { 0 };
                 Ok(Done::Stored { slot, index_bytes, rewritten: stored.bytes_rewritten })

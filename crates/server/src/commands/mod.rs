@@ -58,7 +58,7 @@ pub trait Figures {
     /// The figures, as of now.
     fn status(&self) -> NodeStatus;
     /// What is committed in a region, as far as the node knows.
-    fn committed(&self, region: RegionId) -> Lsn;
+    fn committed(&self, region: RegionId) -> Option<Lsn>;
 }
 
 impl Figures for Node {
@@ -66,7 +66,7 @@ impl Figures for Node {
         Node::status(self)
     }
 
-    fn committed(&self, region: RegionId) -> Lsn {
+    fn committed(&self, region: RegionId) -> Option<Lsn> {
         Node::committed(self, region)
     }
 }

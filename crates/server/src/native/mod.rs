@@ -326,8 +326,8 @@ impl Session {
             write_frame(FrameKind::Reply, &Reply::Routes(context.routes.update_since(self.told)), &mut frames);
             self.told = context.routes.version();
         }
-        let known = named_in.into_iter().map(|region| (region, context.figures.committed(region)));
-        let regions: Vec<(RegionId, Lsn)> = known.filter(|(_, committed)| *committed > Lsn(0)).collect();
+        let known = named_in.into_iter().filter_map(|region| Some((region, context.figures.committed(region)?)));
+        let regions: Vec<(RegionId, Lsn)> = known.collect();
         if !regions.is_empty() {
             write_frame(FrameKind::Reply, &Reply::Heard { regions }, &mut frames);
         }

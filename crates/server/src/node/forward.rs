@@ -255,16 +255,16 @@ fn unknown(region: RegionId, op: &Op) -> OpResult {
 
 impl Node {
     /// What is known to be committed in a region: for who asks for a write to be carried out [once](Once::since).
-    pub fn committed(&self, region: RegionId) -> Lsn {
+    pub fn committed(&self, region: RegionId) -> Option<Lsn> {
         match self.slots.get(&region).map(|slot| &slot.holding) {
-            Some(Holding::Serving(serving)) if serving.open => serving.region.commit(),
-            _ => self.forwarding.heard.of(region),
+            Some(Holding::Serving(serving)) if serving.open => Some(serving.region.commit()),
+            _ => self.forwarding.heard.get(region),
         }
     }
 
     /// Answers what a node forwarded; or this one, to itself.
     pub(super) fn answer_peer(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) {
-        let committed = |node: &Node, region| Some((region, node.committed(region))).filter(|(_, lsn)| *lsn > Lsn(0));
+        let committed = |node: &Node, region| Some((region, node.committed(region)?));
         if server == self.context.me.server {
             let region = self.forwarding.sent.get(&id).map(|forwarded| forwarded.region);
             self.forwarding.hear(region.and_then(|region| committed(self, region)));
@@ -305,7 +305,7 @@ impl Node {
         let (me, since, table, op) =
             (self.context.me.server, unrouted.since, unrouted.table.clone(), unrouted.op.clone());
         let committed = self.committed(region);
-        self.forwarding.hear(Some((region, committed)));
+        self.forwarding.hear(committed.map(|lsn| (region, lsn)));
         let (id, once) = self.forwarding.send(unrouted, region, me);
         Unrouted::new(since, ReplyTo::Peer(me, id), table, op, once)
     }

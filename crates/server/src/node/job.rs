@@ -14,7 +14,7 @@ use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
 use leeward_platform::Disk;
 use leeward_platform::cpu::{self, Account, Activity};
-use leeward_replication::backup::{Done, Mounted};
+use leeward_replication::backup::{Done, Mounted, Undone};
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ pub(super) enum Outcome {
     /// A region that lost its office is a copy again.
     Retired(Result<Box<Replica>, Error>),
     /// A piece of a backup's work.
-    Followed { replica: Option<Box<Replica>>, result: Result<Done, String> },
+    Followed { replica: Option<Box<Replica>>, result: Result<Done, Undone> },
     /// A compaction of a copy that builds its own index ended.
     Built(Result<Box<CompactionDone>, Error>),
     /// A copy that nobody needs was destroyed.

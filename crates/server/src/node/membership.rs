@@ -3,7 +3,7 @@
 
 use super::presence::{self, Word};
 use super::serving::ReplyTo;
-use super::slot::{Holding, Slot};
+use super::slot::Slot;
 use super::{Context, Node, link};
 use leeward_cluster::{Absence, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
@@ -28,7 +28,7 @@ pub(super) enum Proposer {
 }
 
 impl Node {
-    /// A node whose volume failed, or that cannot open a region that it should serve, makes way for the others, unless
+    /// A node whose volume failed, or that cannot open a region that it should serve, or has long had no room for that, makes way for the others, unless
     /// no other that lives has one of its regions: then it goes on reading, and others can get the region from it. If those
     /// that it made way for die before they took over, it comes back.
     pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
@@ -36,8 +36,7 @@ impl Node {
         let is_mine = |slot: &&Slot| slot.config.as_ref().is_some_and(|config| config.primary == Some(me));
         // What is broken does not rest.
         let mut restless = self.rest.looked_at().iter().filter_map(|region| self.slots.get(region)).filter(is_mine);
-        let is_broken =
-            self.context.volume.is_failed() || restless.any(|slot| matches!(slot.holding, Holding::Broken(_)));
+        let is_broken = self.context.volume.is_failed() || restless.any(|slot| slot.is_out_of_order(now));
         let is_withdrawn = self.context.agent.is_withdrawn();
         if !is_broken && !is_withdrawn {
             return;

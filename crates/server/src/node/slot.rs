@@ -24,13 +24,13 @@ use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
-use leeward_replication::backup::{Backup, BackupAction, Office, Work};
+use leeward_replication::backup::{Backup, BackupAction, Office, Undone, Work};
 use leeward_replication::candidate::{self, Candidate, Verdict};
 use leeward_replication::peer::PeerAction;
 use leeward_replication::primary::{Primary, PrimaryAction};
 use std::sync::Arc;
 
-/// How long after there was no room for taking an office it is tried again; and for how long, before another backup in sync is to have it.
+/// How long after there was no room for taking an office it is tried again; and for how long before the node makes way for another.
 const CROWDED_PAUSE: Nanos = Nanos::from_millis(500);
 const CROWDED_PATIENCE: Nanos = Nanos::from_secs(3);
 
@@ -147,7 +147,6 @@ impl Slot {
             Holding::Serving(_) => self.lose_office(context, out),
             Holding::Copy(_) if mine && config.term > self.over => {
                 self.stand(now, &config, context);
-                self.make_way(now, &config, context);
             }
             _ => {}
         }
@@ -161,17 +160,18 @@ impl Slot {
         }
     }
 
-    /// Where the device has no room for taking the office, for long, another member in sync may have some.
-    fn make_way(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
-        if self.crowded.is_none_or(|(since, _)| now - since < CROWDED_PATIENCE) {
-            return;
+    /// There was no room for taking the office of `term`.
+    fn note_crowded(&mut self, now: Nanos, term: Epoch) {
+        if self.config.as_ref().is_some_and(|config| config.term == term) {
+            let since = self.crowded.map_or(now, |(since, _)| since);
+            self.crowded = Some((since, now + CROWDED_PAUSE));
         }
-        let heir = config.backups.iter().find(|backup| context.can_succeed(backup.server)).copied();
-        if let (Some(heir), Holding::Copy(_)) = (heir, &self.holding) {
-            tracing::warn!(region = %self.id, to = %heir.server, "has no room for the office, and hands it over");
-            self.crowded = Some((now, now + CROWDED_PAUSE));
-            context.propose(config, config.handed_to(heir));
-        }
+    }
+
+    /// It should serve, and cannot, or not soon.
+    pub(super) fn is_out_of_order(&self, now: Nanos) -> bool {
+        let is_crowded = self.crowded.is_some_and(|(since, _)| now - since >= CROWDED_PATIENCE);
+        is_crowded || matches!(self.holding, Holding::Broken(_))
     }
 
     /// Whether its copy is known to be the longest; asks the others, and hands the office over to one whose copy is longer.
@@ -251,8 +251,7 @@ impl Slot {
             }
             (Err(NotAssumed { error: error @ Error::NoSpace { .. }, copy, mounted }), _) => {
                 tracing::warn!(region = %self.id, %error, "cannot be opened for serving, and will be tried again");
-                let since = self.crowded.map_or(now, |(since, _)| since);
-                self.crowded = Some((since, now + CROWDED_PAUSE));
+                self.note_crowded(now, term);
                 self.backup.reinstate(mounted);
                 self.holding = Holding::Copy(copy);
             }
@@ -332,7 +331,7 @@ impl Slot {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
                 BackupAction::Send(office, body) if office.primary == context.me.server => {
-                    self.hear_itself(office.term, body, context);
+                    self.hear_itself(office.term, body);
                 }
                 BackupAction::Send(office, body) => {
                     let message =
@@ -412,12 +411,12 @@ impl Slot {
     }
 
     /// This one has, or cannot.
-    fn hear_itself(&mut self, term: Epoch, body: ToPrimary, context: &Context) {
+    fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
         self.hear_heir(term, &body);
         if let ToPrimary::Failed(reason) = body {
-            if context.volume.why_full().is_some() {
+            if self.crowded.is_some() {
                 // The candidate asks again.
-                return tracing::warn!(region = %self.id, reason, "cannot stand for the office yet");
+                return;
             }
             tracing::error!(region = %self.id, reason, "cannot stand for the office");
             self.holding = Holding::Broken(reason);
@@ -481,6 +480,10 @@ impl Slot {
                 self.reading = copy.and_then(Replica::reading);
                 let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
+                let own = self.backup.office().filter(|office| office.primary == context.me.server);
+                if let (Err(Undone { lacks_room: true, .. }), Some(office)) = (&result, own) {
+                    self.note_crowded(now, office.term);
+                }
                 self.backup.done(result);
                 self.backup.applied(applied);
                 self.build(context);

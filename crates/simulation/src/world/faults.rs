@@ -273,16 +273,19 @@ impl World {
             }
             FaultKind::DiskFull => {
                 let no_room_one_in = [0, 1, 3][self.rng.below(3) as usize];
-                let is_everywhere = self.rng.one_in(3);
-                for node in self.nodes().filter(|other| is_everywhere || *other == node) {
+                // Or those of all others, which take over what they have no room for when the process of this one dies.
+                let is_elsewhere = self.rng.one_in(2);
+                for node in self.nodes().filter(|other| (*other == node) != is_elsewhere) {
                     let disk = &self.machines[node].disk;
                     disk.set_capacity(disk.contents("volume").len() as u64);
                     disk.set_faults(FaultPlan { no_room_one_in, ..FaultPlan::default() });
                 }
-                if is_everywhere {
-                    // Others take over what they have no room for.
-                    let after = Nanos(self.rng.below(mend_at.0 - self.now.0 + 1));
-                    self.push(self.now + after, Event::Die { node });
+                if is_elsewhere {
+                    let dies_at = self.now + Nanos::from_millis(self.rng.below(400));
+                    self.push(dies_at, Event::Die { node });
+                    // Until they have taken over, or for so long that they make way.
+                    let mend_at = self.now + Nanos::from_millis(self.rng.between(1_500, 7_000));
+                    self.push_mend(mend_at);
                 }
                 self.push_mend(mend_at);
             }
@@ -295,13 +298,15 @@ impl World {
         true
     }
 
-    /// The disk works again. A process whose volume failed, or that could not open a region, says that an operator must
-    /// act: it is started anew.
+    /// The disk works again. A process whose volume failed, or that could not open a region, or made way for others, says that an
+    /// operator must act: it is started anew.
     pub(super) fn mend_disk(&mut self, node: NodeId) {
         let machine = &self.machines[node];
         machine.disk.set_faults(FaultPlan::default());
         let is_broken = |status: NodeStatus| {
-            status.volume_failure.is_some() || status.regions.iter().any(|region| region.state.starts_with("broken"))
+            status.volume_failure.is_some()
+                || status.absence.is_some_and(|why| why.contains("given up its offices"))
+                || status.regions.iter().any(|region| region.state.starts_with("broken"))
         };
         if machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
             self.crash(node, false);
@@ -369,7 +374,9 @@ impl World {
             assert_not_broken_for_room(machine.node.as_ref());
             machine.slow_disk = false;
             machine.disk.set_capacity(DISK_BYTES);
-            machine.disk.set_faults(FaultPlan::default());
+        }
+        for node in self.nodes() {
+            self.mend_disk(node);
         }
     }
 

@@ -35,8 +35,8 @@ impl Figures for FakeNode {
         NodeStatus { server: ServerId(1), coordinator_up: true, ..NodeStatus::default() }
     }
 
-    fn committed(&self, _: RegionId) -> Lsn {
-        Lsn(0)
+    fn committed(&self, _: RegionId) -> Option<Lsn> {
+        None
     }
 }
 
