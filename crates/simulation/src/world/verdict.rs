@@ -14,8 +14,9 @@ use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_server::node::{Input, Node, Token};
 use std::collections::BTreeMap;
 
-/// Time in which everything must be well again after the last fault.
-const HEALING: Nanos = Nanos::from_secs(40);
+/// Time in which everything must be well again after the last fault: most of it for copies that are built anew, at 512 KiB a second
+/// in every second life.
+const HEALING: Nanos = Nanos::from_secs(90);
 /// After so long without writes every answer has come, and everything is durable.
 const REST: Nanos = Nanos::from_secs(6);
 /// Operations of the verdict that are under way at a time.
