@@ -252,7 +252,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let primary = group.primary.map(|primary| primary.server);
         let state = match status {
             _ if !waits_for(map, group).is_empty() => "waiting".into(),
-            Some(status) if status.state == "serving" && !takes_writes(map, group) => "reads only".into(),
+            Some(status) if status.state == "serving" && reads_only(map, group) => "reads only".into(),
             Some(status) => status.state.clone(),
             None => "unknown".into(),
         };
@@ -292,9 +292,9 @@ pub(crate) fn bound_text(map: &RegionMap, group: &GroupConfig, bound: &[u8]) -> 
     partition.bound_text(bound, |key| key.escape_ascii().to_string())
 }
 
-/// Whether as many members are in sync as its table wants for a write.
-fn takes_writes(map: &RegionMap, group: &GroupConfig) -> bool {
-    map.table(&group.table).is_none_or(|table| group.in_sync().count() as u32 >= table.min_in_sync)
+/// Whether too few members are in sync for a write.
+fn reads_only(map: &RegionMap, group: &GroupConfig) -> bool {
+    map.table(&group.table).is_some_and(|table| !table.takes_writes(group))
 }
 
 /// What is wished of a region and not yet so.

@@ -110,8 +110,7 @@ fn wait_until_served(client: &Client, name: &str, regions: usize) -> Result<Regi
 
 fn is_served(client: &Client, map: &RegionMap, name: &str) -> Result<bool, ClientError> {
     let (regions, Some(options)) = (map.regions_of(name), map.table(name)) else { return Ok(false) };
-    let is_writable = |group: &GroupConfig| group.in_sync().count() >= options.min_in_sync as usize;
-    if regions.is_empty() || !regions.iter().all(is_writable) {
+    if regions.is_empty() || !regions.iter().all(|group| options.takes_writes(group)) {
         return Ok(false);
     }
     let counts = regions.iter().map(|group| Op::Count { region: group.region }).collect();

@@ -122,7 +122,7 @@ impl Group<'_> {
         }
         let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
         let primary = self.least_loaded(candidates)?;
-        let mut next = self.new_term(self.config, primary, Vec::new());
+        let mut next = self.new_term(primary, Vec::new());
         // With a quorum, who takes over asks the others how far their copies reach: an empty one would be no answer.
         if fresh && self.table.quorum.is_none() {
             next.backups = std::mem::take(&mut next.learners);
@@ -158,7 +158,7 @@ impl Group<'_> {
             None => self.longest_copy()?,
         };
         in_sync.retain(|member| *member != primary);
-        let mut next = self.new_term(self.config, primary, in_sync);
+        let mut next = self.new_term(primary, in_sync);
         // Also of a longest copy: a former member that lives may have it in its memory only.
         let is_in = |member: &Member| next.in_sync().any(|other| other == *member);
         let left = self.config.in_sync().map(|member| Former { member, term: self.config.term });
@@ -213,11 +213,11 @@ impl Group<'_> {
         Some(member).filter(|member| self.view.is_live(*member))
     }
 
-    /// `base` with a new primary, in an epoch above all that its copy has seen, in-sync backups, and every other place taken by a live
-    /// learner.
-    fn new_term(&self, base: &GroupConfig, primary: Member, backups: Vec<Member>) -> GroupConfig {
-        let epoch = base.epoch.max(self.copy_of(primary).0).next();
-        let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..base.clone() };
+    /// The next configuration with a new primary, in an epoch above all that its copy has seen, in-sync backups, and every other place
+    /// taken by a live learner.
+    fn new_term(&self, primary: Member, backups: Vec<Member>) -> GroupConfig {
+        let epoch = self.config.epoch.max(self.copy_of(primary).0).next();
+        let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..self.config.clone() };
         (next.former, next.must_hear, next.yielded) = (Vec::new(), 0, Epoch(0));
         next.wishes.primary.take_if(|wished| *wished == primary.server);
         let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();

@@ -93,9 +93,7 @@ impl Shared {
     /// A region has become part of another.
     pub(crate) fn taken(&mut self, now: Nanos, config: &GroupConfig) {
         for (number, history) in self.histories.iter_mut().enumerate() {
-            let key = key(number);
-            let place = self.partition.place(&key);
-            if config.start[..] <= place[..] && config.end.as_ref().is_none_or(|end| place[..] < end[..]) {
+            if config.contains(&self.partition.place(&key(number))) {
                 (history.taken, history.known) = (now, None);
             }
         }

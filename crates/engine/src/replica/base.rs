@@ -59,10 +59,10 @@ impl Replica {
     /// [`Error::Protocol`] if the base makes no sense; [`Error::StaleTerm`] if it is of a term before the copy's;
     /// [`Error::NoSpace`] if it has no room here.
     pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
-        let state = self.state()?;
-        if base.term < state.term {
+        let (term, shared) = self.volume.with_region(&self.owner, |state| (state.term, shared(state, base)))?;
+        if base.term < term {
             // Of a cluster whose coordinator lost its data, perhaps: what is here may be all there is.
-            return Err(Error::StaleTerm { region: self.region(), term: base.term, seen: state.term });
+            return Err(Error::StaleTerm { region: self.region(), term: base.term, seen: term });
         }
         if base.terms.last() > Some(base.term) {
             return Err(Error::protocol(self.region(), format!("a base of term {} from a later one", base.term)));
@@ -72,7 +72,7 @@ impl Replica {
         self.map = super::SegmentMap::default();
         self.parent = None;
         // If all lost their power there may be less left than was committed once.
-        self.committed = self.committed.min(shared(&state, base));
+        self.committed = self.committed.min(shared);
         let found = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();

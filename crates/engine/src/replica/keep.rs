@@ -2,10 +2,11 @@
 //! the base has.
 //!
 //! The levels of such a copy hold what was committed, and so what every later primary has, unless all of them lost their power with
-//! what was not durable everywhere: they are kept only if they hold nothing beyond what both have, as their terms tell. Its segments are no other replica's.
-//! What its logs hold may have been cut from the history since. Kept is only what the base has as well, as far as the base has it,
-//! and what is known to be committed; and only where both together leave no gap in front of the base's logs. A region that was just
-//! divided from another keeps that one's copy in the same way, if it has nothing beyond the division.
+//! what was not durable everywhere: they are kept only if they hold nothing beyond what both have, as their terms tell. Its
+//! segments are no other replica's. What its logs hold may have been cut from the history since. Kept is only what the base has
+//! as well, as far as the base has it, and what is known to be committed; and only where both together leave no gap in front of the
+//! base's logs. A region that was just divided from another keeps that one's copy in the same way, if it has nothing beyond the
+//! division.
 
 use super::Replica;
 use super::base::shared;

@@ -1,7 +1,7 @@
 //! The options of a table: where values are kept, how its regions are replicated, divided and read. Plain data, the same on every
 //! replica.
 
-use super::Reads;
+use super::{GroupConfig, Reads};
 use crate::packed::{Codec, Compression};
 use crate::partition::Partition;
 use crate::table::DEFAULT_TABLE;
@@ -255,6 +255,11 @@ impl Default for TableOptions {
 }
 
 impl TableOptions {
+    /// Whether as many members of `group` are in sync as a write wants.
+    pub fn takes_writes(&self, group: &GroupConfig) -> bool {
+        group.in_sync().count() >= self.min_in_sync as usize
+    }
+
     /// How many of `members` in sync must have a write before it is committed: of a group that has shrunk below the quorum, all.
     pub fn needed_of(&self, members: usize) -> usize {
         self.quorum.map_or(members, |quorum| members.min(quorum as usize))

@@ -149,8 +149,8 @@ impl Work {
         }
     }
 
-    /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the office that the work belongs to, or of the one before for
-    /// [`Work::Join`].
+    /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the office that the
+    /// work belongs to, or of the one before for [`Work::Join`].
     ///
     /// # Errors
     /// The volume or the memory failed, or the message cannot be followed: the session must end.

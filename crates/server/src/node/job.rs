@@ -8,7 +8,7 @@ use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::Piece;
 use leeward_engine::version::Lookup;
-use leeward_engine::{Error, Export, Region, Replica};
+use leeward_engine::{Error, Export, Region, Replica, Unopened};
 use leeward_format::op::{OpResult, ReadResult};
 use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, RegionId, ServerId};
@@ -83,8 +83,7 @@ impl Stepped {
 
 /// Why an office could not be taken, and what there is to try again: nothing has changed if that is all there was.
 pub(super) struct NotAssumed {
-    pub(super) error: Error,
-    pub(super) copy: Option<Box<Replica>>,
+    pub(super) unopened: Unopened,
     pub(super) mounted: Option<Arc<Mounted>>,
 }
 

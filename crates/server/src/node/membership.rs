@@ -28,9 +28,9 @@ pub(super) enum Proposer {
 }
 
 impl Node {
-    /// A node whose volume failed, or that cannot open a region that it should serve, or has long had no room for that, makes way for the others, unless
-    /// no other that lives has one of its regions: then it goes on reading, and others can get the region from it. If those
-    /// that it made way for die before they took over, it comes back.
+    /// A node whose volume failed, or that cannot open a region that it should serve, or has long had no room for that, makes way for
+    /// the others, unless no other that lives has one of its regions: then it goes on reading, and others can get the region from
+    /// it. If those that it made way for die before they took over, it comes back.
     pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
         let me = self.context.me;
         let is_mine = |slot: &&Slot| slot.config.as_ref().is_some_and(|config| config.primary == Some(me));

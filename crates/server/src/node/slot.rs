@@ -145,9 +145,7 @@ impl Slot {
                 self.act_as_primary(context);
             }
             Holding::Serving(_) => self.lose_office(context, out),
-            Holding::Copy(_) if mine && config.term > self.over => {
-                self.stand(now, &config, context);
-            }
+            Holding::Copy(_) if mine && config.term > self.over => self.stand(now, &config, context),
             _ => {}
         }
         self.finish_retiring(context);
@@ -228,7 +226,7 @@ impl Slot {
                     Err(error) => Err(Unopened { copy: Some(Box::new(copy)), error }),
                 }
             };
-            Outcome::Assumed(open().map_err(|Unopened { copy, error }| NotAssumed { error, copy, mounted }))
+            Outcome::Assumed(open().map_err(|unopened| NotAssumed { unopened, mounted }))
         });
     }
 
@@ -249,13 +247,13 @@ impl Slot {
                 self.holding = Holding::Serving(Box::new(Serving::new(since, context, region, primary)));
                 self.act_as_primary(context);
             }
-            (Err(NotAssumed { error: error @ Error::NoSpace { .. }, copy, mounted }), _) => {
+            (Err(NotAssumed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }), _) => {
                 tracing::warn!(region = %self.id, %error, "cannot be opened for serving, and will be tried again");
                 self.note_crowded(now, term);
                 self.backup.reinstate(mounted);
                 self.holding = Holding::Copy(copy);
             }
-            (Err(NotAssumed { error, .. }), _) => {
+            (Err(NotAssumed { unopened: Unopened { error, .. }, .. }), _) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 self.holding = Holding::Broken(error.to_string());
             }

@@ -103,7 +103,7 @@ pub(super) struct EventLoop {
     departs_by: Option<Nanos>,
     /// Since when they have taken over.
     departed_at: Option<Nanos>,
-    /// Since when Redis clients are asked to go: what they have sent is answered, and no more is read.
+    /// Since when Redis clients are asked to go: what was begun for them is answered, and no more is read.
     farewell_at: Option<Nanos>,
     is_stopping: bool,
 }

@@ -196,8 +196,8 @@ impl Server {
         self.shut_down();
     }
 
-    /// Has the others take over what the node has, and then ends it: at the latest two seconds after `patience`. Clients see offices change hands,
-    /// and no errors, where enough other members are in sync. [`Server::stop`] is to follow.
+    /// Has the others take over what the node has, and then ends it: at the latest two seconds after `patience`. Clients see
+    /// offices change hands, and no errors, where enough other members are in sync. [`Server::stop`] is to follow.
     pub fn begin_to_depart(&self, patience: std::time::Duration) {
         self.doorbell.send(Event::Depart(Nanos(patience.as_nanos() as u64)));
     }

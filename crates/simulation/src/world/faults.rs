@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    fn strike_disk(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+    fn strike_disk(&mut self, kind: FaultKind, node: NodeId, mut mend_at: Nanos) -> bool {
         match kind {
             FaultKind::DiskError => {
                 let at = vec![(self.rng.between(1, 300), Fault::Fail)];
@@ -284,8 +284,7 @@ impl World {
                     let dies_at = self.now + Nanos::from_millis(self.rng.below(400));
                     self.push(dies_at, Event::Die { node });
                     // Until they have taken over, or for so long that they make way.
-                    let mend_at = self.now + Nanos::from_millis(self.rng.between(1_500, 7_000));
-                    self.push_mend(mend_at);
+                    mend_at = mend_at.max(self.now + Nanos::from_millis(self.rng.between(1_500, 7_000)));
                 }
                 self.push_mend(mend_at);
             }
@@ -370,12 +369,11 @@ impl World {
         self.set_distances();
         self.host.reachable.fill(true);
         self.host.down = false;
-        for machine in &mut self.machines {
+        for node in self.nodes() {
+            let machine = &mut self.machines[node];
             assert_not_broken_for_room(machine.node.as_ref());
             machine.slow_disk = false;
             machine.disk.set_capacity(DISK_BYTES);
-        }
-        for node in self.nodes() {
             self.mend_disk(node);
         }
     }
