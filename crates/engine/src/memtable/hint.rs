@@ -1,8 +1,8 @@
 //! Hints: 16 bits of a key, in the same order as the keys, or equal.
 //!
 //! Those of a node are by one scale, made of what its keys had in common and how far they reached when it was made. A key that does
-//! not begin as they do has the least hint or the greatest. Decimal digits, of which many keys are made, differ in four bits of eight:
-//! where they stand, only those four count, so that hints tell four digits apart and not two.
+//! not begin as they do has the least hint or the greatest. Digits, of which many keys are made, decimal or hexadecimal in lower case,
+//! say four bits in eight: where they stand, only those four count, so that hints tell four digits apart and not two.
 
 use super::entry::compare;
 use std::cmp::Ordering;
@@ -18,8 +18,8 @@ pub(super) struct Scale {
     common: u128,
     skip: u16,
     shift: u8,
-    /// Only four bits of each of the eight bytes count.
-    is_decimal: bool,
+    /// Only the four bits count that each of the eight bytes says as a digit.
+    has_digits: bool,
 }
 
 /// The bytes of a short key, and then zeroes.
@@ -42,18 +42,51 @@ fn window(key: &[u8], from: usize) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// What the digits are from which many keys are made.
-const ZEROS: u64 = 0x3030_3030_3030_3030;
-const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+/// The same in each byte of a window.
+const fn each(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
 
-/// Four bits of each byte, in the same order as long as all are digits; what follows another byte is all low or all high, as it is.
+/// Four bits for each byte of a window: what it says if all are digits, and else a number in the same order. And in which bytes
+/// something is set: those that are none.
+#[inline]
+fn nibbles(window: u64) -> (u64, u64) {
+    let is_letter = (window >> 6) & each(1);
+    // At most 24, so that no byte changes another, here and below.
+    let value = (window & each(0x0f)) + 9 * is_letter;
+    let as_digit = value + each(b'0') + (b'a' - b'9' - 1) as u64 * is_letter;
+    // Ten and more are letters, and nothing else is.
+    let others = (window ^ as_digit) | ((value + each(6)) ^ (is_letter << 4)) & each(0x10) | value & each(0x10);
+    (value & each(0x0f), others)
+}
+
+/// [`nibbles`] of a window with a letter, or with something else: what follows that is all low or all high, as it is lower than the
+/// digits next to it or higher.
+fn mixed_digits(window: u64) -> u64 {
+    let (digits, others) = nibbles(window);
+    if others == 0 {
+        return digits;
+    }
+    let from = others.leading_zeros() / 8 * 8;
+    let rest = u64::MAX >> from;
+    let other = window << from >> (u64::BITS - 8);
+    let highest = each(0x0f) & rest;
+    let instead = match other as u8 {
+        ..b'0' => 0,
+        // As high as what begins with a nine can be.
+        b'0'..b'a' => highest & !(6 << (u64::BITS - 8) >> from),
+        _ => highest,
+    };
+    digits & !rest | instead
+}
+
+/// Four bits of each byte.
 #[inline]
 fn digits(window: u64) -> u64 {
-    let mut digits = window ^ ZEROS;
-    if digits & !NIBBLES != 0 {
-        let from = (digits & !NIBBLES).leading_zeros() / 8 * 8;
-        let rest = u64::MAX >> from;
-        digits = if window & rest < ZEROS & rest { digits & !rest } else { digits | rest } & NIBBLES;
+    let mut digits = window ^ each(b'0');
+    // Not only decimal ones.
+    if (digits | digits.wrapping_add(each(6))) & !each(0x0f) != 0 {
+        digits = mixed_digits(window);
     }
     digits = (digits | digits >> 4) & 0x00ff_00ff_00ff_00ff;
     digits = (digits | digits >> 8) & 0x0000_ffff_0000_ffff;
@@ -69,8 +102,8 @@ impl Scale {
     /// For keys from `first` to `last`, or as many that follow `from`.
     pub(super) fn new(first: &[u8], last: &[u8], from: &[u8]) -> Scale {
         let skip = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-        let is_decimal = [first, last].iter().all(|key| (window(key, skip) ^ ZEROS) & !NIBBLES == 0);
-        let mut scale = Scale { skip: skip as u16, is_decimal, ..Scale::default() };
+        let has_digits = [first, last].iter().all(|key| nibbles(window(key, skip)).1 == 0);
+        let mut scale = Scale { skip: skip as u16, has_digits, ..Scale::default() };
         scale.common = scale.beginning(from);
         let span = scale.value(last).saturating_sub(scale.value(first));
         scale.shift = (u64::BITS - span.leading_zeros()).saturating_sub(u16::BITS) as u8;
@@ -89,7 +122,7 @@ impl Scale {
     #[inline]
     fn value(&self, key: &[u8]) -> u64 {
         let window = window(key, usize::from(self.skip));
-        if self.is_decimal { digits(window) } else { window }
+        if self.has_digits { digits(window) } else { window }
     }
 
     /// The hint of a key; `low` is any key from which the scale was made.
@@ -108,5 +141,32 @@ impl Scale {
             }
             Ordering::Greater => u16::MAX,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_in_the_order_of_windows() {
+        let starts = [b"".as_slice(), b"0", b"9", b"a", b"f", b"03af"];
+        let rests = [&[0; 8], b"00000000", b"9a0f9a0f", b"ffffffff", &[u8::MAX; 8]];
+        for start in starts {
+            let with = |byte: u8| rests.map(|rest| [start, &[byte], rest].concat());
+            let windows: Vec<u64> = (0..=u8::MAX).flat_map(with).map(|key| window(&key, 0)).collect();
+            assert!(windows.is_sorted());
+            assert!(windows.is_sorted_by_key(|window| digits(*window)), "behind {start:?}");
+        }
+    }
+
+    #[test]
+    fn digits_say_what_hexadecimal_numbers_do() {
+        for number in [0, 1, 0x9a, 0x0123_4567, 0x89ab_cdef, 0xffff_ffff] {
+            assert_eq!(digits(window(format!("{number:08x}").as_bytes(), 0)), number);
+        }
+        let is_digit = |byte: u8| nibbles(each(byte)).1 == 0;
+        let found: Vec<u8> = (0..=u8::MAX).filter(|byte| is_digit(*byte)).collect();
+        assert_eq!(found, b"0123456789abcdef");
     }
 }

@@ -53,7 +53,7 @@ fn fill(writes: &[(Vec<u8>, Option<Vec<u8>>)]) -> (MemTable, Model) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn hints_are_in_the_order_of_keys(shape in 0usize..5, scaled in proptest::array::uniform2(0u64..400), keys in any_writes()) {
+    fn hints_are_in_the_order_of_keys(shape in 0usize..SHAPES, scaled in proptest::array::uniform2(0u64..400), keys in any_writes()) {
         let mut scaled = scaled.map(|n| shaped_key(shape, n));
         scaled.sort_unstable();
         let scale = hint::Scale::new(&scaled[0], &scaled[1], &scaled[0]);
@@ -144,6 +144,8 @@ fn readers_beside_a_writer_see_a_prefix_of_its_writes() {
 }
 
 /// Keys of several shapes: what they have in common, and how far they are from each other, differs from place to place.
+const SHAPES: usize = 6;
+
 fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
     let mixed = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0x2545_f491_4f6c_dd1d);
     match shape {
@@ -151,6 +153,7 @@ fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
         1 => format!("{n:08}").into_bytes(),
         2 => (u64::MAX - n).to_be_bytes().to_vec(),
         3 => [&b"a common beginning that is long/"[..], &mixed.to_be_bytes()[..3]].concat(),
+        4 => format!("{mixed:016x}").into_bytes(),
         _ => mixed.to_be_bytes()[..(mixed % 8) as usize + 1].to_vec(),
     }
 }
@@ -158,7 +161,7 @@ fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
 #[test]
 fn tables_of_several_levels_are_in_order() {
     let entries = if cfg!(miri) { 60 } else { 9000 };
-    for shape in 0..5 {
+    for shape in 0..SHAPES {
         let (table, mut model) = (MemTable::new(), Model::new());
         for lsn in 1..=entries {
             // Every ninth overwrites what was written long before.
