@@ -2,8 +2,9 @@
 //! time in their order.
 //!
 //! It follows the primary of the highest term that it has heard of, and joins a newer term only after its last promise
-//! to an older one has run out ([`crate::lease::Grants`]). Joining gives up the buffers that the old primary wrote into,
-//! then persists the valid prefix of what is in them. It has no L0, merges nothing and reads nothing from its device, unless its
+//! to an older one has run out ([`crate::lease::Grants`]). As soon as it may, it gives up the buffers that the old primary wrote into,
+//! and persists the valid prefix of what is in them: while the new one still opens its own copy, if it is known that there is one.
+//! It has no L0, merges nothing and reads nothing from its device, unless its
 //! table has it build its own index: then it tells its primary how far that has come. Where its table has it answer reads, it has L0s.
 
 mod mounted;
@@ -59,6 +60,8 @@ pub struct Backup {
     joined: Option<Office>,
     /// A newer office whose `Open` waits for a promise to run out.
     waiting: Option<(Office, TableOptions)>,
+    /// A newer term has begun, and the buffers of the office before it are to be given up when that promise has run out.
+    begun: Option<Epoch>,
     queue: VecDeque<Work>,
     busy: Option<Office>,
     mounted: Option<Arc<Mounted>>,
@@ -81,6 +84,7 @@ impl Backup {
             me,
             joined: None,
             waiting: None,
+            begun: None,
             queue: VecDeque::new(),
             busy: None,
             mounted: None,
@@ -153,17 +157,28 @@ impl Backup {
         self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
     }
 
-    /// Time passed: joins an office that was waiting for a promise to run out.
-    pub fn join_when_allowed(&mut self, now: Nanos, grants: &Grants) {
-        let Some((office, _)) = &self.waiting else { return };
-        if grants.blocked_until(now, self.region, office.term).is_some() {
-            return;
+    /// A configuration says that there is `term`, which another is the primary of: who is followed in an older one has nothing more to say.
+    pub fn term_began(&mut self, now: Nanos, term: Epoch, grants: &Grants) {
+        if self.mounted.is_some() && self.joined.is_some_and(|office| office.term < term) {
+            self.begun = Some(term);
+            self.join_when_allowed(now, grants);
         }
-        let (office, options) = self.waiting.take().expect("just seen");
-        self.joined = Some(office);
-        (self.in_sync, self.failed, self.told) = (false, false, Lsn(0));
-        self.queue.clear();
-        self.enqueue(ToBackup::Open { options });
+    }
+
+    /// Time passed: joins an office that was waiting for a promise to run out, or leaves the one that is over.
+    pub fn join_when_allowed(&mut self, now: Nanos, grants: &Grants) {
+        let is_allowed = |term: Epoch| grants.blocked_until(now, self.region, term).is_none();
+        if let Some((office, options)) = self.waiting.take_if(|(office, _)| is_allowed(office.term)) {
+            self.joined = Some(office);
+            (self.in_sync, self.failed, self.told, self.begun) = (false, false, Lsn(0), None);
+            self.queue.clear();
+            self.enqueue(ToBackup::Open { options });
+        } else if self.begun.take_if(|term| is_allowed(*term)).is_some() {
+            (self.in_sync, self.failed) = (false, true);
+            self.queue.clear();
+            self.queue.push_back(Work::Leave);
+            self.start_next();
+        }
     }
 
     /// Persists what the mirror buffers hold, if nothing else is going on: so that tails do not stay in memory.
@@ -228,6 +243,10 @@ impl Backup {
 
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
         Some(match done {
+            Done::Left => {
+                self.mounted = None;
+                return None;
+            }
             Done::Joined(mounted, reach) => {
                 let answer = mounted.opened(self.me, reach);
                 self.mounted = Some(Arc::new(mounted));
@@ -260,7 +279,7 @@ impl Backup {
     /// Follows nobody any more: what was queued is void. Hands the buffers over; no work may be running.
     pub fn retire(&mut self) -> Option<Arc<Mounted>> {
         self.queue.clear();
-        self.waiting = None;
+        (self.waiting, self.begun) = (None, None);
         self.joined = None;
         self.in_sync = false;
         self.mounted.take()
@@ -278,7 +297,7 @@ impl Backup {
     }
     /// Nothing waits to be done, and no office waits for a promise to run out.
     pub fn is_at_rest(&self) -> bool {
-        self.busy.is_none() && self.queue.is_empty() && self.waiting.is_none()
+        self.busy.is_none() && self.queue.is_empty() && self.waiting.is_none() && self.begun.is_none()
     }
     /// The buffers that the primary writes into, for the work to be done.
     pub fn mounted(&self) -> Option<&Arc<Mounted>> {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Timing;
+use leeward_engine::Memory as Budget;
+use leeward_fabric::{PeerId, SimNetwork, SimOptions};
 use leeward_format::{Incarnation, VolumeId};
 
 const REGION: RegionId = RegionId(3);
@@ -119,4 +121,57 @@ fn a_session_ends_with_the_link_that_its_answers_took() {
     assert!(!matches!(backup.take_actions()[..], [.., BackupAction::Send(_, ToPrimary::Failed(_))]), "told once");
     backup.message(now, office(1, 5, 2), open(), &grants);
     assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]));
+}
+
+#[test]
+fn what_was_mirrored_is_given_up_when_a_newer_term_has_begun_and_no_promise_holds() {
+    let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
+    let mounted = || Mounted::allocate(&*fabric, 32 << 10, &Budget::new(64 << 20)).expect("there is memory");
+    let (mut backup, mut grants, timing) = (Backup::new(REGION, ME), Grants::default(), Timing::default());
+    let now = Nanos::from_secs(1);
+    backup.term_began(now, Epoch(5), &grants);
+    assert!(started(&mut backup).is_empty(), "nobody was followed");
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    backup.term_began(now, Epoch(6), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]), "there is nothing to give up yet");
+    backup.done(Ok(Done::Joined(mounted(), None)));
+    backup.message(now, office(1, 5, 1), ToBackup::InstallBase, &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::InstallBase { .. }]));
+    backup.done(Ok(Done::BaseInstalled));
+    grants.grant(now, REGION, Epoch(5), &timing);
+
+    backup.term_began(now, Epoch(5), &grants);
+    backup.term_began(now, Epoch(6), &grants);
+    assert!(started(&mut backup).is_empty() && backup.is_in_sync(), "it has promised to stay");
+    assert!(!backup.is_at_rest(), "and looks for the end of that");
+    let later = now + timing.lease + Nanos(1);
+    backup.join_when_allowed(later, &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Leave]) && !backup.is_in_sync());
+    backup.message(later, office(1, 5, 1), ToBackup::Committed(Lsn(1)), &grants);
+    backup.message(later, office(2, 6, 1), open(), &grants);
+    backup.done(Ok(Done::Left));
+    assert!(backup.mounted().is_none());
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]), "and then what the new primary says");
+    backup.done(Ok(Done::Joined(mounted(), None)));
+    assert!(backup.is_at_rest() && backup.office() == Some(office(2, 6, 1)));
+    backup.term_began(later, Epoch(6), &grants);
+    assert!(backup.is_at_rest(), "that one is followed");
+}
+
+#[test]
+fn buffers_that_cannot_be_given_up_are_kept_for_who_comes() {
+    let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
+    let mounted = Mounted::allocate(&*fabric, 32 << 10, &Budget::new(64 << 20)).expect("there is memory");
+    let (mut backup, grants, now) = (Backup::new(REGION, ME), Grants::default(), Nanos::from_secs(1));
+    backup.message(now, office(1, 5, 1), open(), &grants);
+    backup.done(Ok(Done::Joined(mounted, None)));
+    started(&mut backup);
+    backup.term_began(now, Epoch(6), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Leave]));
+    backup.done(Err("the disk is full".to_owned().into()));
+    assert!(started(&mut backup).is_empty(), "it is not tried again at once");
+    assert!(backup.mounted().is_some());
+    backup.message(now, office(2, 6, 1), open(), &grants);
+    assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]));
+    assert!(backup.mounted().is_some(), "it gives them up itself");
 }

@@ -10,9 +10,11 @@ use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
-/// A piece of work; each variant but `Follow`, `Unfollow` and `SaveTails` is a message of [`leeward_format::control::ToBackup`].
+/// A piece of work; each variant but `Leave`, `Follow`, `Unfollow` and `SaveTails` is a message of [`leeward_format::control::ToBackup`].
 #[derive(Debug)]
 pub enum Work {
+    /// Persist what the buffers hold, which nobody is to write into any more.
+    Leave,
     /// Persist what the old buffers hold, offer new ones; make a copy if there is none.
     Join {
         /// Options of the region's table.
@@ -102,6 +104,8 @@ impl From<String> for Undone {
 /// What came of it.
 #[derive(Debug)]
 pub enum Done {
+    /// What was in the buffers is part of the copy.
+    Left,
     /// New memory is mounted; how far the copy reaches without it.
     Joined(Mounted, Option<(Epoch, Lsn)>),
     /// Segments of the base that are missing here.
@@ -134,7 +138,8 @@ impl Work {
     /// What the CPU time of this piece is spent on.
     pub fn account(&self) -> Account {
         match self {
-            Work::Join { .. }
+            Work::Leave
+            | Work::Join { .. }
             | Work::OpenTail { .. }
             | Work::Flush { .. }
             | Work::Commit(_)
@@ -171,10 +176,9 @@ impl Work {
         }
         let replica = copy.as_deref_mut().ok_or_else(|| "a message before there was a copy".to_owned())?;
         match self {
+            Work::Leave => leave(replica, mounted).map(|()| Done::Left).map_err(failed),
             Work::Join { .. } => {
-                if let Some(old) = mounted {
-                    replica.adopt_tails(old.give_up(replica).map_err(failed)?).map_err(failed)?;
-                }
+                leave(replica, mounted).map_err(failed)?;
                 replica.abandon();
                 let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
                 Ok(Done::Joined(mounted?, replica.reach()))
@@ -223,6 +227,11 @@ impl Work {
             }
         }
     }
+}
+
+/// Makes what `mounted` holds part of the copy.
+fn leave(replica: &mut Replica, mounted: Option<&Mounted>) -> Result<(), Error> {
+    mounted.map_or(Ok(()), |old| replica.adopt_tails(old.give_up(replica)?))
 }
 
 /// Installs a compaction, once what its leaves point to is here.

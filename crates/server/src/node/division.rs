@@ -16,7 +16,7 @@
 //! - An unborn child lives as long as its parent stands still for it, or as the proposal is under way.
 //! - Of a node's regions one comes to rest for it at a time, and only if nothing is known that would be in the way then.
 
-use super::job::Outcome;
+use super::job::{Opened, Outcome};
 use super::membership::Proposer;
 use super::samples::Samples;
 use super::serving::Serving;
@@ -95,7 +95,7 @@ pub(super) struct Unborn {
 }
 
 /// A region that was divided off, and an id above those of all segments that it shares.
-type Child = (Arc<Region>, SegmentId);
+type Child = (Opened, SegmentId);
 /// Why there is none, and the copy that there is of it.
 type Undivided = (Error, Option<Box<Replica>>);
 
@@ -224,10 +224,12 @@ impl Slot {
         let before = std::mem::replace(&mut self.holding, Holding::Working);
         drop((before, self.backup.retire()));
         (self.work, self.building, self.candidate) = (None, None, None);
-        let (parent, volume, id) = (parent.clone(), context.volume.clone(), self.id);
+        let (parent, volume, id, requests) =
+            (parent.clone(), context.volume.clone(), self.id, context.requests.clone());
         tracing::info!(region = %parent.id(), into = %id, at = ?config.start, "is being divided");
         context.spawn(id, Activity::Engine.of_primary(), move || {
-            let result = divide(&parent, &volume, id, config.term);
+            let made = divide(&parent, &volume, id, config.term);
+            let result = made.map(|(region, below)| (Opened::new(region, requests), below));
             Outcome::Divided(Box::new(Divided { parent: parent.id(), config, result }))
         });
     }
@@ -235,16 +237,16 @@ impl Slot {
     /// It was made, or not.
     fn begotten(&mut self, now: Nanos, term: Epoch, divided: Divided, context: &mut Context) -> Result<(), String> {
         let Divided { parent, config, result } = divided;
-        let (region, below) = match result {
+        let (opened, below) = match result {
             Ok(made) => made,
             Err((error, copy)) => {
                 self.holding = Holding::Copy(copy);
                 return Err(error.to_string());
             }
         };
-        let options = context.table_options(&config.table).unwrap_or_else(|| region.options().clone());
+        let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
         let primary = Primary::unborn(now, config, options, context.timing, &context.links_up());
-        let mut serving = Serving::new(now, context, region, primary);
+        let mut serving = Serving::new(now, context, opened, primary);
         serving.unborn = Some(Unborn { parent, term, below });
         self.holding = Holding::Serving(Box::new(serving));
         self.act_as_primary(context);
@@ -288,7 +290,12 @@ impl Slot {
     }
 }
 
-fn divide(parent: &Region, volume: &Arc<Volume>, child: RegionId, term: Epoch) -> Result<Child, Undivided> {
+fn divide(
+    parent: &Region,
+    volume: &Arc<Volume>,
+    child: RegionId,
+    term: Epoch,
+) -> Result<(Arc<Region>, SegmentId), Undivided> {
     let divided = parent.divide(child).and_then(|(copy, below)| Ok((copy.serve(term)?, below)));
     // There may be a copy by now, or still be one.
     divided.map_err(|error| (error, Replica::open(volume, child).ok().flatten().map(Box::new)))

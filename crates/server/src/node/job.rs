@@ -3,6 +3,7 @@
 
 use super::division::Divided;
 use super::merging::Gathered;
+use super::requests::{OfNode, Requests};
 use super::serving::ReplyTo;
 use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
@@ -81,6 +82,20 @@ impl Stepped {
     }
 }
 
+/// A region that was opened for serving.
+pub(super) struct Opened {
+    pub(super) region: Arc<Region>,
+    /// Those that its replay has found: there may be many, so that the job makes them.
+    pub(super) requests: Requests,
+}
+
+impl Opened {
+    pub(super) fn new(region: Arc<Region>, of_node: Arc<OfNode>) -> Opened {
+        let requests = Requests::new(region.id(), region.take_requests(), of_node);
+        Opened { region, requests }
+    }
+}
+
 /// Why an office could not be taken, and what there is to try again: nothing has changed if that is all there was.
 pub(super) struct NotAssumed {
     pub(super) unopened: Unopened,
@@ -90,7 +105,7 @@ pub(super) struct NotAssumed {
 /// What came of a job.
 pub(super) enum Outcome {
     /// A copy was opened for serving.
-    Assumed(Result<Arc<Region>, NotAssumed>),
+    Assumed(Result<Opened, NotAssumed>),
     /// A region that lost its office is a copy again.
     Retired(Result<Box<Replica>, Error>),
     /// A piece of a backup's work.

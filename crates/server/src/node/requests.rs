@@ -64,7 +64,9 @@ impl Requests {
     /// Those that a replay of a region has found.
     pub(super) fn new(region: RegionId, found: Found, of_node: Arc<OfNode>) -> Requests {
         let found = if planted(Bug::ForgetAtTakeover) { Found::since(Lsn(0)) } else { found };
-        let (by_id, order, forgotten) = (HashMap::new(), VecDeque::new(), found.forgotten);
+        let count = found.found.len();
+        let (by_id, order, forgotten) =
+            (HashMap::with_capacity(count), VecDeque::with_capacity(count), found.forgotten);
         let mut requests = Requests { region, by_id, order, forgotten, of_node, is_counted: false };
         for (request, lsn, effect) in found.found {
             requests.remember(request, lsn, effect);

@@ -13,7 +13,7 @@ use super::Context;
 use super::division::{Division, Unborn};
 use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
-use super::job::{Job, JobClass, Outcome, Stepped};
+use super::job::{Job, JobClass, Opened, Outcome, Stepped};
 use super::joining::Session;
 use super::merging::Joint;
 use super::requests::Requests;
@@ -156,10 +156,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    pub(super) fn new(now: Nanos, context: &Context, region: Arc<Region>, primary: Primary) -> Serving {
+    pub(super) fn new(now: Nanos, context: &Context, opened: Opened, primary: Primary) -> Serving {
+        let Opened { region, requests } = opened;
         region.set_inherited_below(primary.config().inherited_below);
         Serving {
-            requests: Requests::new(primary.config().region, region.take_requests(), context.requests.clone()),
+            requests,
             samples: Samples::new(primary.config().region),
             id: primary.config().region,
             term: primary.config().term,

@@ -10,7 +10,7 @@
 //! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
 
 use super::catch_up::Wanted;
-use super::job::{Job, JobClass, NotAssumed, Outcome};
+use super::job::{Job, JobClass, NotAssumed, Opened, Outcome};
 use super::joining::Session;
 use super::serving::{Answer, Serving};
 use super::stale::Attestations;
@@ -121,6 +121,10 @@ impl Slot {
             self.backup.join_when_allowed(now, &context.grants);
             self.act_as_backup(context);
         }
+        if config.has(context.me) && config.primary != Some(context.me) {
+            self.backup.term_began(now, config.term, &context.grants);
+            self.act_as_backup(context);
+        }
         self.reconcile(now, context, out);
     }
 
@@ -214,7 +218,7 @@ impl Slot {
         };
         let mounted = self.backup.retire();
         (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
-        let (id, term, volume) = (self.id, config.term, context.volume.clone());
+        let (id, term, volume, requests) = (self.id, config.term, context.volume.clone(), context.requests.clone());
         context.spawn(self.id, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Unopened> {
                 let copy = match copy {
@@ -226,25 +230,26 @@ impl Slot {
                     Err(error) => Err(Unopened { copy: Some(Box::new(copy)), error }),
                 }
             };
-            Outcome::Assumed(open().map_err(|unopened| NotAssumed { unopened, mounted }))
+            let opened = open().map(|region| Opened::new(region, requests));
+            Outcome::Assumed(opened.map_err(|unopened| NotAssumed { unopened, mounted }))
         });
     }
 
-    fn assumed(&mut self, now: Nanos, result: Result<Arc<Region>, NotAssumed>, context: &mut Context) {
+    fn assumed(&mut self, now: Nanos, result: Result<Opened, NotAssumed>, context: &mut Context) {
         let Holding::Assuming { term, since } = self.holding else {
             unreachable!("only one job assumes an office");
         };
         let result = result.inspect(|_| self.crowded = None);
         match (result, &self.config) {
-            (Ok(region), Some(config)) => {
-                let options = context.table_options(&config.table).unwrap_or_else(|| region.options().clone());
+            (Ok(opened), Some(config)) => {
+                let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
                 let mut config = config.clone();
                 if config.term != term {
                     // Another term began meanwhile; the region retires at once.
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
                 let primary = Primary::new(now, config, options, context.timing, &context.links_up());
-                self.holding = Holding::Serving(Box::new(Serving::new(since, context, region, primary)));
+                self.holding = Holding::Serving(Box::new(Serving::new(since, context, opened, primary)));
                 self.act_as_primary(context);
             }
             (Err(NotAssumed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }), _) => {
@@ -258,7 +263,7 @@ impl Slot {
                 self.holding = Holding::Broken(error.to_string());
             }
             // The region is no more.
-            (Ok(region), None) => self.reopen(region, context),
+            (Ok(opened), None) => self.reopen(opened.region, context),
         }
     }
 
