@@ -417,8 +417,9 @@ impl Slot {
     fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
         self.hear_heir(term, &body);
         if let ToPrimary::Failed(reason) = body {
-            if self.crowded.is_some() {
-                // The candidate asks again.
+            let is_over = self.config.as_ref().is_none_or(|config| config.term != term);
+            if is_over || self.crowded.is_some() {
+                // Another is heard by now, or the candidate asks again.
                 return;
             }
             tracing::error!(region = %self.id, reason, "cannot stand for the office");
