@@ -2,6 +2,9 @@
 //!
 //! For every 512-byte sector that was written since the last sync it remembers what stood there before; a power loss
 //! then chooses, sector by sector, which version the platters got. A sector is never torn inside, as on real devices.
+//!
+//! A sync that fails behaves as on Linux: it tells of the error once, what it should have made durable counts as written
+//! from then on, and no later sync makes it durable or fails because of it.
 
 use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
@@ -25,6 +28,8 @@ const RELEASED: u8 = 0xdd;
 pub enum Fault {
     /// It fails, the process goes on.
     Fail,
+    /// Of a write: it succeeds, and the device takes none of it. The next sync fails, and only that. A sync itself fails.
+    Writeback,
     /// The process dies in it: of a write, the first sectors may be written; it and every later operation by handles
     /// opened before fail.
     Kill,
@@ -72,6 +77,10 @@ struct Contents {
     durable_len: usize,
     /// Older versions of the sectors written since the last sync, the durable one first.
     unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
+    /// The device has refused a write, and no sync has told of it yet.
+    refused: bool,
+    /// What the device has of sectors that a failed sync gave up, and that were not written again.
+    given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
     counters: DeviceCounters,
 }
 
@@ -148,6 +157,9 @@ impl SimDisk {
         let mut state = self.state.lock();
         state.kill();
         for contents in state.files.values_mut() {
+            for (sector, durable) in std::mem::take(&mut contents.given_up) {
+                contents.put_back(sector, &durable);
+            }
             let mode = rng.below(8);
             let mut block = (usize::MAX, false);
             for (sector, versions) in std::mem::take(&mut contents.unsynced) {
@@ -163,11 +175,10 @@ impl SimDisk {
                     _ => rng.index(versions.len() + 1),
                 };
                 if let Some(version) = versions.get(choice) {
-                    let start = sector * SECTOR_BYTES;
-                    let end = contents.bytes.len().min(start + SECTOR_BYTES);
-                    contents.bytes[start..end].copy_from_slice(&version[..end - start]);
+                    contents.put_back(sector, version);
                 }
             }
+            contents.refused = false;
             if mode == 0 || (mode > 1 && rng.one_in(2)) {
                 contents.bytes.truncate(contents.durable_len);
             }
@@ -214,7 +225,9 @@ impl State {
         match planned.or(random) {
             // A store to memory has no error that anybody could see.
             Some(Fault::Fail) if kind == OpKind::Store => Ok(None),
-            Some(Fault::Fail) => Err(io::Error::other("a simulated error")),
+            Some(Fault::Writeback) if matches!(kind, OpKind::Write | OpKind::Store) => Ok(Some(Fault::Writeback)),
+            Some(Fault::Writeback) if kind != OpKind::Sync => Ok(None),
+            Some(Fault::Fail | Fault::Writeback) => Err(io::Error::other("a simulated error")),
             Some(Fault::Kill) if matches!(kind, OpKind::Write | OpKind::Store) => Ok(Some(Fault::Kill)),
             Some(Fault::Kill) => {
                 self.kill();
@@ -250,12 +263,32 @@ impl Contents {
             let end = self.bytes.len().min(start + SECTOR_BYTES);
             version[..end - start].copy_from_slice(&self.bytes[start..end]);
             let versions = self.unsynced.entry(sector).or_default();
+            versions.extend(self.given_up.remove(&sector));
             if versions.len() < MAX_VERSIONS {
                 versions.push(version);
             }
         }
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
         self.counters.bytes_written += bytes.len() as u64;
+    }
+
+    fn sync(&mut self, is_refused: bool) -> io::Result<()> {
+        if std::mem::take(&mut self.refused) || is_refused {
+            for (sector, versions) in std::mem::take(&mut self.unsynced) {
+                self.given_up.entry(sector).or_insert(versions[0]);
+            }
+            return Err(io::Error::other("a simulated error"));
+        }
+        self.unsynced.clear();
+        self.durable_len = self.bytes.len();
+        Ok(())
+    }
+
+    /// A sector is as it was.
+    fn put_back(&mut self, sector: usize, version: &[u8; SECTOR_BYTES]) {
+        let start = sector * SECTOR_BYTES;
+        let end = self.bytes.len().min(start + SECTOR_BYTES);
+        self.bytes[start..end].copy_from_slice(&version[..end - start]);
     }
 }
 
@@ -359,12 +392,13 @@ impl SimFile {
         }
         let sectors = bytes.len() / SECTOR_BYTES;
         let written = match fault {
-            None => bytes.len(),
-            Some(_) => state.rng.index(sectors + 1) * SECTOR_BYTES,
+            None | Some(Fault::Writeback) => bytes.len(),
+            Some(Fault::Fail | Fault::Kill) => state.rng.index(sectors + 1) * SECTOR_BYTES,
         };
         let contents = state.files.get_mut(&self.name).expect("looked up above");
         contents.write(&bytes[..written], offset as usize);
-        if fault.is_some() {
+        contents.refused |= fault == Some(Fault::Writeback);
+        if fault == Some(Fault::Kill) {
             state.kill();
             return Err(io::Error::other("the simulated process died"));
         }
@@ -409,10 +443,13 @@ impl File for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.operate(OpKind::Sync, |contents| {
-            contents.unsynced.clear();
-            contents.durable_len = contents.bytes.len();
-        })
+        let mut state = self.state.lock();
+        let begun = state.begin(self.life, OpKind::Sync);
+        if state.life != self.life {
+            return begun.map(drop);
+        }
+        let contents = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
+        contents.sync(begun.is_err())
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {

@@ -61,6 +61,26 @@ fn faults_strike_the_planned_operation() {
     assert!(bytes.chunks(512).skip(4).all(|sector| sector[0] == 2));
 }
 
+/// As on Linux, where each open file is told once.
+#[test]
+fn a_sync_that_failed_is_told_once_and_makes_nothing_durable() {
+    for fault in [Fault::Fail, Fault::Writeback] {
+        let (disk, file) = written(5);
+        // The write, or the sync that follows it.
+        let at = if fault == Fault::Writeback { 1 } else { 2 };
+        disk.set_faults(FaultPlan { at: vec![(at, fault)], ..FaultPlan::default() });
+        file.write_buffered_at(&[3; 512], 512).unwrap();
+        assert!(file.sync().is_err());
+        file.sync().unwrap();
+        file.write_buffered_at(&[4; 512], 1024).unwrap();
+        file.sync().unwrap();
+        let firsts = || disk.contents("f").chunks(SECTOR_BYTES).map(|sector| sector[0]).collect::<Vec<_>>();
+        assert_eq!(firsts(), [2, 3, 4, 2, 2, 2, 2, 2], "a process reads what it wrote");
+        disk.lose_power(&mut Rng::new(5));
+        assert_eq!(firsts(), [1, 1, 4, 1, 1, 1, 1, 1], "what was written again is durable");
+    }
+}
+
 #[test]
 fn a_process_dies_in_a_sync() {
     let (disk, file) = written(0);
