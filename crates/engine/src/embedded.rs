@@ -23,6 +23,8 @@
 mod bulk;
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod install_fault_tests;
 mod stats;
 mod worker;
 
@@ -135,8 +137,6 @@ pub struct Db {
     sync: SyncMode,
     /// Decides what has expired.
     clock: Arc<dyn Clock>,
-    /// Held by the writer that syncs for all who wait.
-    syncing: Mutex<()>,
     /// Held by an ingest from its first step to its last: they are installed in the order of their LSNs.
     ingesting: Mutex<()>,
     stalls: StallClocks,
@@ -189,7 +189,6 @@ impl Db {
             region,
             sync: options.sync,
             clock,
-            syncing: Mutex::new(()),
             ingesting: Mutex::new(()),
             stalls: StallClocks::default(),
         })
@@ -326,8 +325,7 @@ impl Db {
             return Ok(());
         }
         if self.sync == SyncMode::Always {
-            let _syncing = self.syncing.lock();
-            // Whoever synced while this writer waited may have synced this as well.
+            // Writers that wait for a sync share it. Another may have synced this as well.
             if self.region.synced_lsn() < lsn {
                 self.region.sync_tails()?;
             }

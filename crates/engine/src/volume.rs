@@ -4,6 +4,7 @@
 //!   live segments are held by the volume itself, once for each region that names them, so readers and shipments can pin a
 //!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
 //! - A segment that regions share is complete, and nobody writes to it any more.
+//! - What the manifest names is in use until the edit that removes the name is durable, whatever fails.
 //! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
 //!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
@@ -247,7 +248,7 @@ impl Volume {
     /// # Errors
     /// A failed sync makes the volume refuse all later writes.
     pub fn sync(&self) -> Result<()> {
-        self.device.sync()
+        self.device.sync().map(drop)
     }
 
     /// Segment size in bytes.
@@ -473,7 +474,7 @@ impl Volume {
     }
 
     /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
-    /// names no more are let go once it is durable.
+    /// names no more are let go once it is durable, and never if that cannot be said: then nothing is written any more.
     pub(crate) fn commit(
         &self,
         owner: &Owner,
@@ -483,21 +484,25 @@ impl Volume {
     ) -> Result<()> {
         let mut manifest = self.manifest.lock();
         self.device.check()?;
-        let dropped = self.in_doubt(|| {
+        let (dropped, durable) = self.in_doubt(|| {
             let dropped = {
                 let mut registry = self.registry.lock();
                 registry.check(owner)?;
-                registry.apply(owner.region, &changes, added)?
+                registry.apply(&self.device, (owner.region, &changes), added)?
             };
             let durability = if dropped.is_empty() { durability } else { Durability::Synced };
-            manifest.append(changes, durability, || self.registry.lock().state.clone())?;
-            Ok(dropped)
+            let durable = manifest.append(changes, durability, || self.registry.lock().state.clone());
+            // What is in memory is not on the device, or nobody knows whether it is.
+            let durable = durable.inspect_err(|error| self.device.fail(&error.to_string()))?;
+            Ok((dropped, durable))
         })?;
         drop(manifest);
         if planted(Bug::ForgetSharer) {
             dropped.iter().for_each(|segment| segment.free());
         }
-        drop(dropped);
+        if let Some(durable) = durable {
+            dropped.free(&durable);
+        }
         Ok(())
     }
 

@@ -264,6 +264,48 @@ fn a_segment_that_is_replaced_is_given_back() {
     assert_ne!(volume.segment(REGION, id).unwrap().no(), before);
 }
 
+/// Whichever operation of the edit fails, that of a full zone included.
+#[test]
+fn what_an_edit_that_failed_let_go_of_is_never_used_again() {
+    let mut failed = 0;
+    for (filled, op) in [1, 3, 900].into_iter().flat_map(|filled| (1..8).map(move |op| (filled, op))) {
+        for fault in [Fault::Fail, Fault::Writeback] {
+            let disk = SimDisk::new(op, 1 << 30);
+            let (volume, owner) = open_owned(&disk).unwrap();
+            (1..=12).for_each(|id| add(&volume, &owner, id, Durability::Synced).unwrap());
+            let (state, segments) = volume.state_and_segments(REGION).unwrap();
+            drop(segments);
+            let before = volume.manifest.lock().current();
+            // Until the zone is full, or only a little.
+            for id in (100..100 + filled).take_while(|_| volume.manifest.lock().room() > 200) {
+                add(&volume, &owner, id, Durability::Synced).unwrap();
+                forget(&volume, &owner, id).unwrap();
+            }
+            assert_eq!(volume.manifest.lock().current(), before);
+            disk.set_faults(FaultPlan { at: vec![(op, fault)], ..FaultPlan::default() });
+            let ids = (1..=10).map(SegmentId).collect();
+            let gone = vec![Change::Forget { region: REGION, ids }];
+            let answer = volume.commit(&owner, gone, &[], Durability::Lazy);
+            let (used, released) = (volume.usage(), disk.contents("volume"));
+            volume.release_space();
+            if answer.is_ok() {
+                assert!(used.0 < 22 * SEGMENT_BYTES as u64 && !volume.is_failed());
+                continue;
+            }
+            failed += 1;
+            assert!(volume.is_failed());
+            assert!(matches!(volume.allocate(REGION), Err(Error::VolumeFailed { .. })));
+            assert_eq!((volume.usage(), disk.contents("volume")), (used, released), "nothing is given back");
+            disk.set_faults(FaultPlan::default());
+            disk.lose_power(&mut Rng::new(op));
+            let (volume, owner) = open_owned(&disk).unwrap();
+            let found = volume.with_region(&owner, RegionState::clone).unwrap().segments;
+            assert!(found == state.segments || found.len() == 2, "all of it or nothing: {found:?}");
+        }
+    }
+    assert!(failed >= 12, "{failed} edits failed");
+}
+
 #[test]
 fn the_capacity_is_kept_and_said() {
     let disk = SimDisk::new(6, 1 << 30);

@@ -369,6 +369,9 @@ impl RegionState {
         if self.checkpoints.contains_key(name) {
             return Err(invalid(format!("checkpoint {name:?} is made twice")));
         }
+        if !base.segments.is_sorted_by(|one, next| one.id < next.id) {
+            return Err(invalid(format!("the segments of checkpoint {name:?} are not in order")));
+        }
         self.checkpoints.insert(name.to_owned(), base.clone());
         Ok(())
     }
@@ -383,6 +386,11 @@ impl RegionState {
             .map(|segment| (segment.id, segment.state()))
             .collect();
         self.segments.values().copied().chain(kept.into_values())
+    }
+
+    /// Whether a segment is one of those.
+    pub fn needs(&self, id: SegmentId) -> bool {
+        self.segments.contains_key(&id) || self.checkpoints.values().any(|base| base.segment(id).is_some())
     }
 
     /// Its log segments of `log`, oldest first.

@@ -6,9 +6,9 @@ use leeward_platform::SimDisk;
 use leeward_platform::disk::{Fault, FaultPlan};
 use std::collections::BTreeMap;
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn options() -> DbOptions {
+pub(super) fn options() -> DbOptions {
     DbOptions {
         volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, memory_budget: 1 << 20 },
         placement: Placement { medium_from: 60, large_from: 200 },
@@ -23,7 +23,7 @@ fn open(disk: &SimDisk) -> Result<Db> {
     Db::open_on(disk, "sim", options(), Arc::new(BootClock))
 }
 
-fn everything(db: &Db) -> Result<Model> {
+pub(super) fn everything(db: &Db) -> Result<Model> {
     let mut cursor = db.scan(ScanBounds::default());
     let mut all = Model::new();
     while let Some(entry) = cursor.next()? {

@@ -56,10 +56,7 @@ impl PinnedBase {
     /// # Errors
     /// [`Error::Invalid`] for a segment that is not part of it.
     pub fn segment(&self, id: SegmentId) -> Result<&BaseSegment> {
-        let segments = &self.base.segments;
-        let found = segments.binary_search_by_key(&id, |segment| segment.id);
-        let missing = |_| Error::Invalid(format!("segment {id} is not part of the base"));
-        found.map(|at| &segments[at]).map_err(missing)
+        self.base.segment(id).ok_or_else(|| Error::Invalid(format!("segment {id} is not part of the base")))
     }
 
     /// Bytes of one of its segments that count, for shipping.

@@ -88,7 +88,7 @@ impl Region {
         let (base, mut segments) =
             self.volume.pin_region(&self.owner, |state: &RegionState| state.checkpoints.get(name).cloned());
         let base = base.ok_or_else(|| unknown(name))?;
-        segments.retain(|id, _| base.segments.binary_search_by_key(id, |segment| segment.id).is_ok());
+        segments.retain(|id, _| base.segment(*id).is_some());
         Checkpoint::open(self.id(), PinnedBase::of_checkpoint(base, Arc::clone(&self.volume), segments), now)
     }
 

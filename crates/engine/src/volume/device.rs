@@ -1,11 +1,20 @@
 //! The volume's file, with the rule that a failed write ends all writing.
+//!
+//! **One sync at a time.** An operating system tells of a write that failed in the background once: the first sync that ends after it
+//! fails, and the next one succeeds, although what was lost is still lost. So no two syncs run beside each other, and before the next
+//! begins the failure of the one before is known to all. Whoever comes while one is under way waits for the next, which
+//! all who wait share (group commit): the one under way may have begun before the caller's last write.
+//!
+//! Any thread may call anything.
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use leeward_platform::disk::{Pending, Read};
 use leeward_platform::{Appender, Block, File};
+use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -14,11 +23,30 @@ use std::thread;
 pub(crate) struct Device {
     file: Arc<dyn File>,
     failed: OnceLock<Error>,
+    syncs: Mutex<Syncs>,
+    /// A sync is over.
+    synced: Condvar,
 }
+
+/// The syncs so far, numbered from 1.
+#[derive(Debug, Default)]
+struct Syncs {
+    is_running: bool,
+    /// The last that was begun.
+    begun: u64,
+    /// The last that succeeded.
+    done: u64,
+    /// Callers that wait for one.
+    waiting: usize,
+}
+
+/// Proof that everything is durable that was written before: a sync that succeeded gives it, and nothing else.
+#[derive(Debug)]
+pub(crate) struct Durable(());
 
 impl Device {
     pub(crate) fn new(file: Arc<dyn File>) -> Device {
-        Device { file, failed: OnceLock::new() }
+        Device { file, failed: OnceLock::new(), syncs: Mutex::default(), synced: Condvar::new() }
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn File> {
@@ -96,23 +124,69 @@ impl Device {
         self.file.map(offset, bytes).map_err(|error| self.no_space("map", offset, error))
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.check()?;
-        self.file.sync().map_err(|error| self.failed("sync", 0, error))
+    /// Makes everything written before durable. Never succeeds after a sync that has failed.
+    pub(crate) fn sync(&self) -> Result<Durable> {
+        let mut syncs = self.syncs.lock();
+        let wanted = syncs.begun + 1;
+        loop {
+            self.check()?;
+            if syncs.done >= wanted {
+                return Ok(Durable(()));
+            }
+            if !syncs.is_running {
+                break;
+            }
+            syncs.waiting += 1;
+            self.synced.wait(&mut syncs);
+            syncs.waiting -= 1;
+        }
+        let number = syncs.begun + 1;
+        (syncs.is_running, syncs.begun) = (true, number);
+        drop(syncs);
+        let result = self.sync_file();
+        let mut syncs = self.syncs.lock();
+        syncs.is_running = false;
+        if matches!(result, Ok(Ok(()))) {
+            syncs.done = number;
+        }
+        if syncs.waiting > 0 {
+            self.synced.notify_all();
+        }
+        drop(syncs);
+        match result {
+            Ok(synced) => synced.map(|()| Durable(())),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Syncs the file. When it answers, a failure is known to all.
+    fn sync_file(&self) -> thread::Result<Result<()>> {
+        let synced = catch_unwind(AssertUnwindSafe(|| self.file.sync()));
+        let synced = synced.inspect_err(|panic| drop(self.panicked(&**panic)))?;
+        Ok(synced.map_err(|error| self.failed("sync", 0, error)))
+    }
+
+    /// Callers that wait for a sync.
+    #[cfg(test)]
+    fn waiting(&self) -> usize {
+        self.syncs.lock().waiting
     }
 
     /// Grows the file to `len` bytes. A failure says nothing about what is written: writing goes on.
     pub(crate) fn allocate(&self, len: u64) -> Result<()> {
+        self.check()?;
         self.file.allocate(len).map_err(|error| self.no_space("grow", len, error))
     }
 
     /// Takes the space of a range once more. As [`Device::allocate`].
     pub(crate) fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check()?;
         self.file.reserve(offset, bytes).map_err(|error| self.no_space("reserve", offset, error))
     }
 
     /// See [`File::release`].
     pub(crate) fn release(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.check()?;
         self.file.release(offset, bytes).map_err(|error| self.error("release", offset, error))
     }
 
@@ -136,3 +210,7 @@ impl Device {
         error
     }
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

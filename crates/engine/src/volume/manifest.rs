@@ -5,7 +5,7 @@
 //! one, unless the other zone ends with `Moved`: then it was the current one and is damaged. Called under the volume's
 //! manifest lock.
 
-use super::device::Device;
+use super::device::{Device, Durable};
 use crate::error::{Error, RESTORE, Result};
 use leeward_format::DecodeError;
 use leeward_format::Incarnation;
@@ -54,7 +54,7 @@ impl Manifest {
         let mut manifest = Manifest::new(device, start, zone_bytes);
         // The checkpoint goes to the zone that is not current: make that the first.
         manifest.current = 1;
-        manifest.checkpoint(&VolumeState::default())
+        manifest.checkpoint(&VolumeState::default()).map(drop)
     }
 
     /// Reads what the device holds and begins a life after the last one, durably.
@@ -114,25 +114,33 @@ impl Manifest {
         self.current
     }
 
-    /// Appends one edit. `state` answers the state after it, for a checkpoint.
+    /// Bytes that edits may still take in the zone that is written.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.zone_bytes - MOVED_BYTES - self.position
+    }
+
+    /// Appends one edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all before,
+    /// is durable, if it is.
     pub(super) fn append(
         &mut self,
         changes: Vec<Change>,
         durability: Durability,
         state: impl FnOnce() -> VolumeState,
-    ) -> Result<()> {
+    ) -> Result<Option<Durable>> {
         let frame = self.encode(EntryBody::Edit(changes));
         if self.position + frame.len() + MOVED_BYTES > self.zone_bytes {
-            return self.checkpoint(&state());
+            return self.checkpoint(&state()).map(Some);
         }
         self.device.write_buffered(self.starts[self.current] + self.position as u64, &frame)?;
         self.position += frame.len();
         self.sequence += 1;
-        if durability == Durability::Synced {
-            self.device.sync()?;
-            self.durable = self.sequence - 1;
+        if durability == Durability::Lazy {
+            return Ok(None);
         }
-        Ok(())
+        let durable = self.device.sync()?;
+        self.durable = self.sequence - 1;
+        Ok(Some(durable))
     }
 
     /// An error if a checkpoint of `state` would take more than half of a zone.
@@ -146,7 +154,7 @@ impl Manifest {
     }
 
     /// Begins the other zone with everything, durably.
-    fn checkpoint(&mut self, state: &VolumeState) -> Result<()> {
+    fn checkpoint(&mut self, state: &VolumeState) -> Result<Durable> {
         let frame = self.encode(EntryBody::Checkpoint(state.clone()));
         if frame.len() + MOVED_BYTES > self.zone_bytes {
             let detail = format!("a manifest of {} bytes in a zone of {} bytes", frame.len(), self.zone_bytes);
@@ -158,11 +166,11 @@ impl Manifest {
         self.device.sync()?;
         let moved = self.encode(EntryBody::Moved);
         self.device.write_buffered(self.starts[self.current] + self.position as u64, &moved)?;
-        self.device.sync()?;
+        let durable = self.device.sync()?;
         (self.current, self.position) = (other, frame.len());
         self.durable = self.sequence;
         self.sequence += 1;
-        Ok(())
+        Ok(durable)
     }
 
     /// The entry's frame, padded to the next place where a frame may start.

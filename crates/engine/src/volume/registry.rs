@@ -1,14 +1,17 @@
 //! What is live on the volume: the manifest's state in memory, the segments it names, and who owns each region.
 //!
 //! Regions that were divided from one another share segments: each holds an [`Arc`] of its own, and the number is free when the last
-//! one is dropped.
+//! one is dropped. What an edit takes from a region is [`Dropped`]: free only once the edit is durable.
+//!
+//! The cost of an edit is that of what it changes: nothing here walks all segments of a region, unless the edit replaces or drops it.
 
+use super::device::{Device, Durable};
 use super::space::Segment;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId, SegmentNo};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The right to change a region: whoever opened it last has it.
@@ -34,6 +37,27 @@ pub(crate) struct Sharing {
     pub(crate) others: u64,
     /// Bytes of it that are live for those, together.
     pub(crate) live_bytes: u64,
+}
+
+/// Segments that a region names no more since an edit. The manifest on the device may still name them: without the proof that it does
+/// not they stay in use, whoever drops this.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Dropped(Vec<Arc<Segment>>);
+
+impl Dropped {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.0.iter().map(|segment| &**segment)
+    }
+
+    /// The edit is durable: each is free when nobody reads it any more.
+    pub(super) fn free(self, durable: &Durable) {
+        self.iter().for_each(|segment| segment.unname(durable));
+    }
 }
 
 /// Guarded by the volume's lock, which is never held across I/O.
@@ -71,11 +95,14 @@ impl Registry {
     /// Holds a segment for `region`; answers the other one that stood for `id` before, if one did.
     pub(super) fn hold(&mut self, region: RegionId, id: SegmentId, segment: Arc<Segment>) -> Option<Arc<Segment>> {
         let no = segment.no();
-        let before = self.segments.entry(region).or_default().insert(id, segment).filter(|before| before.no() != no);
+        let before = self.segments.entry(region).or_default().insert(id, Arc::clone(&segment));
+        let before = before.filter(|before| before.no() != no);
         if let Some(before) = &before {
             self.holders.remove(&(before.no(), region));
         }
-        self.holders.insert((no, region));
+        if self.holders.insert((no, region)) {
+            segment.name();
+        }
         before
     }
 
@@ -114,39 +141,57 @@ impl Registry {
         self.sharing
     }
 
-    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more, to be dropped once
-    /// the edit is durable.
+    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more. Of `changes` that do not
+    /// fit it carries out none; if only the first ones fit, the device takes no more writes.
     pub(super) fn apply(
         &mut self,
-        region: RegionId,
-        changes: &[Change],
+        device: &Device,
+        (region, changes): (RegionId, &[Change]),
         added: &[(SegmentId, Arc<Segment>)],
-    ) -> Result<Vec<Arc<Segment>>> {
-        for change in changes {
-            self.state.apply(change).map_err(|error| Error::protocol(region, error.to_string()))?;
+    ) -> Result<Dropped> {
+        let mut candidates = Vec::new();
+        for (at, change) in changes.iter().enumerate() {
+            self.find_candidates(region, change, &mut candidates);
+            if let Err(error) = self.state.apply(change) {
+                if at > 0 {
+                    device.fail(&format!("a part of an edit of region {region} does not fit the manifest: {error}"));
+                }
+                return Err(Error::protocol(region, error.to_string()));
+            }
         }
         let moved = added.iter().filter_map(|(id, segment)| self.hold(region, *id, segment.clone()));
         let mut dropped: Vec<Arc<Segment>> = moved.collect();
         let held = self.segments.entry(region).or_default();
         let state = self.state.regions.get(&region);
-        let kept: HashSet<SegmentId> = state
-            .into_iter()
-            .flat_map(|state| state.checkpoints.values())
-            .flat_map(|base| base.segments.iter().map(|segment| segment.id))
-            .collect();
-        let is_live = |id: &SegmentId| state.is_some_and(|state| state.segments.contains_key(id)) || kept.contains(id);
-        let dead: Vec<SegmentId> = held.keys().filter(|id| !is_live(id)).copied().collect();
-        let is_held = |segment: SegmentState| held.contains_key(&segment.id);
-        debug_assert!(state.is_none_or(|state| state.needed_segments().all(is_held)), "live segments are held");
-        for segment in dead.into_iter().filter_map(|id| held.remove(&id)) {
-            self.holders.remove(&(segment.no(), region));
-            dropped.push(segment);
+        let is_held = |id: &SegmentId| held.contains_key(id);
+        debug_assert!(changes.iter().flat_map(named).all(|id| is_held(&id)), "segments that are named are held");
+        for id in candidates.into_iter().filter(|id| state.is_none_or(|state| !state.needs(*id))) {
+            if let Some(segment) = held.remove(&id) {
+                self.holders.remove(&(segment.no(), region));
+                dropped.push(segment);
+            }
         }
         if held.is_empty() {
             self.segments.remove(&region);
         }
         self.note_sharing(region, changes, added, &dropped);
-        Ok(dropped)
+        Ok(Dropped(dropped))
+    }
+
+    /// Appends what `region` may need no more after `change`: no other segment can be.
+    fn find_candidates(&self, region: RegionId, change: &Change, candidates: &mut Vec<SegmentId>) {
+        match change {
+            Change::Forget { ids, .. } => candidates.extend(ids),
+            Change::Install { edit, .. } => candidates.extend(&edit.removed),
+            Change::DropCheckpoint { name, .. } => {
+                let base = self.region(region).and_then(|state| state.checkpoints.get(name));
+                candidates.extend(base.iter().flat_map(|base| &base.segments).map(|segment| segment.id));
+            }
+            Change::Region(_) | Change::Drop(_) => {
+                candidates.extend(self.segments.get(&region).iter().flat_map(|held| held.keys()));
+            }
+            Change::Opened(_) | Change::OpenLog { .. } | Change::SealLog { .. } | Change::Checkpoint { .. } => {}
+        }
     }
 
     /// Notes whether what was changed is another region's as well.
@@ -169,3 +214,22 @@ impl Registry {
         }
     }
 }
+
+/// The segments that a region may name since `change`.
+fn named(change: &Change) -> Vec<SegmentId> {
+    match change {
+        Change::OpenLog { id, .. } => vec![*id],
+        Change::Install { edit, .. } => edit.added.iter().map(|(id, _)| *id).collect(),
+        Change::Checkpoint { base, .. } => base.segments.iter().map(|segment| segment.id).collect(),
+        Change::Region(state) => state.needed_segments().map(|segment| segment.id).collect(),
+        Change::Opened(_)
+        | Change::Drop(_)
+        | Change::SealLog { .. }
+        | Change::Forget { .. }
+        | Change::DropCheckpoint { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

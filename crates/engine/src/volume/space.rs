@@ -1,11 +1,16 @@
 //! Which segments are in use, and the space that the file takes. The free list lives in memory only.
 //!
+//! A segment that the manifest names is never free, also when nobody has it in memory any more: only the proof that the manifest
+//! without the name is durable takes a name back ([`Segment::unname`]). Where that proof never comes, because the manifest could
+//! not be written, the segment stays in use until the volume is opened again, and its bytes stay as they are. A volume that has failed
+//! hands out no segments and gives no space back.
+//!
 //! ```text
 //!   in use --dropped--> free --more are than may be--> hollow, its space given back to the device
 //!     ^-------taken------|  ^-------space taken again-----|
 //! ```
 
-use super::device::Device;
+use super::device::{Device, Durable};
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use parking_lot::Mutex;
@@ -24,13 +29,15 @@ const MOST_KEPT: u32 = 32;
 /// So many may always be free.
 const LEAST_SPARE: u32 = 2;
 
-/// A segment in use. Dropping the last [`Arc`] of it frees the segment.
+/// A segment in use. Dropping the last [`Arc`] of it frees the segment, unless the manifest may name it.
 #[derive(Debug)]
 pub struct Segment {
     no: SegmentNo,
     origin: RegionId,
     /// Leaf segments of levels in memory that it is: of several regions, where those share it.
     readers: AtomicU32,
+    /// Regions of which the manifest, in memory or on the device, names it as theirs.
+    names: AtomicU32,
     serial: u64,
     space: Arc<Space>,
 }
@@ -60,6 +67,17 @@ impl Segment {
 }
 
 impl Segment {
+    /// The manifest is about to name it, for one more region.
+    pub(super) fn name(&self) {
+        self.names.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The manifest that does not name it any more, for one of its regions, is durable.
+    pub(super) fn unname(&self, _proof: &Durable) {
+        let before = self.names.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "segment {} had a name", self.no);
+    }
+
     pub(super) fn free(&self) {
         self.space.state.lock().free.insert(self.no);
     }
@@ -67,7 +85,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        self.free();
+        if *self.names.get_mut() == 0 {
+            self.free();
+        }
     }
 }
 
@@ -119,6 +139,7 @@ impl Space {
 
     /// Takes a free segment for `origin`; grows the file if there is none.
     pub(super) fn allocate(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
+        self.device.check()?;
         if let Some(segment) = self.pop(origin) {
             return Ok(segment);
         }
@@ -180,7 +201,7 @@ impl Space {
     }
 
     /// Gives space back to the device if more segments are free than should be.
-    /// One after the other: what is on its way is in no list, and looks as if it were in use.
+    /// Nothing after a failure. One after the other: what is on its way is in no list, and looks as if it were in use.
     pub(super) fn release(&self) {
         let surplus = {
             let state = self.state.lock();
@@ -188,6 +209,9 @@ impl Space {
             if state.keeps_all || free <= 2 * spare { 0 } else { free - spare }
         };
         for _ in 0..surplus {
+            if self.device.check().is_err() {
+                return;
+            }
             let Some(no) = self.state.lock().free.pop_last() else { return };
             let released = self.device.release(self.offset(no), self.segment_bytes);
             let mut state = self.state.lock();
@@ -225,7 +249,14 @@ impl Space {
 
     fn take(self: &Arc<Self>, state: &mut State, no: SegmentNo, origin: RegionId) -> Arc<Segment> {
         state.serial += 1;
-        Arc::new(Segment { no, origin, readers: AtomicU32::new(0), serial: state.serial, space: self.clone() })
+        Arc::new(Segment {
+            no,
+            origin,
+            readers: AtomicU32::new(0),
+            names: AtomicU32::new(0),
+            serial: state.serial,
+            space: self.clone(),
+        })
     }
 
     fn fill_or_grow(&self) -> Result<()> {

@@ -63,6 +63,12 @@ pub struct Parent {
 }
 
 impl Base {
+    /// One of its segments.
+    pub fn segment(&self, id: SegmentId) -> Option<&BaseSegment> {
+        let found = self.segments.binary_search_by_key(&id, |segment| segment.id);
+        found.ok().map(|at| &self.segments[at])
+    }
+
     /// A region that consists of it, on the volume where it lies.
     pub fn region_state(&self, region: RegionId) -> RegionState {
         RegionState {

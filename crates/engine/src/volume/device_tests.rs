@@ -1,0 +1,149 @@
+//! Tests of the device's syncs: an error that the operating system tells once reaches everyone, and those who wait share a sync.
+
+use super::*;
+use leeward_platform::disk::{Fault, FaultPlan};
+use leeward_platform::{DeviceCounters, Disk, Rng, SimDisk};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// A file whose syncs go on until they may end, and that tells of a lost write as Linux does: to the sync that ends first, once.
+#[derive(Debug, Default)]
+struct Slow {
+    begun: AtomicU64,
+    may_end: AtomicU64,
+    has_lost: Mutex<bool>,
+    panics: bool,
+}
+
+impl File for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn write_buffered_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn map(&self, _: u64, _: usize) -> io::Result<Option<Appender>> {
+        Ok(None)
+    }
+    fn sync(&self) -> io::Result<()> {
+        let has_lost = std::mem::take(&mut *self.has_lost.lock());
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        until(|| self.may_end.load(Ordering::SeqCst) >= number);
+        assert!(!self.panics, "the file panics");
+        if has_lost { Err(io::Error::other("a write was lost")) } else { Ok(()) }
+    }
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn reserve(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: u64, _: u64) -> io::Result<bool> {
+        Ok(true)
+    }
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::yield_now();
+    }
+}
+
+/// A sync is under way, and others, who wait for the next or have begun theirs; then all may end. Answers what each was told, the
+/// first one's answer first, and how many syncs the file has seen.
+fn sync_beside(file: Slow, others: usize) -> (Vec<thread::Result<Result<Durable>>>, u64, Device) {
+    let file = Arc::new(file);
+    let device = Device::new(file.clone());
+    let begun = || file.begun.load(Ordering::SeqCst);
+    let answers = thread::scope(|scope| {
+        let first = scope.spawn(|| device.sync());
+        until(|| begun() == 1);
+        let others: Vec<_> = (0..others).map(|_| scope.spawn(|| device.sync())).collect();
+        until(|| device.waiting() as u64 + begun() == 1 + others.len() as u64);
+        // The others first, if they have begun theirs; the first one is the last to know.
+        file.may_end.store(u64::MAX, Ordering::SeqCst);
+        let others: Vec<_> = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        [first.join()].into_iter().chain(others).collect()
+    });
+    (answers, begun(), device)
+}
+
+#[test]
+fn an_error_that_is_told_once_reaches_everyone_who_syncs() {
+    let (answers, syncs, device) = sync_beside(Slow { has_lost: Mutex::new(true), ..Slow::default() }, 3);
+    let mut answers = answers.into_iter().map(|answer| answer.expect("no panic").map(drop));
+    assert!(matches!(answers.next(), Some(Err(Error::Io { action: "sync", .. }))));
+    for answer in answers {
+        assert!(matches!(answer, Err(Error::VolumeFailed { .. })), "{answer:?}");
+    }
+    assert_eq!(syncs, 1, "nobody syncs after that");
+    assert!(device.sync().is_err() && device.why_failed().is_some());
+}
+
+#[test]
+fn those_who_wait_share_the_next_sync() {
+    let (answers, syncs, device) = sync_beside(Slow::default(), 5);
+    assert!(answers.into_iter().all(|answer| matches!(answer, Ok(Ok(_)))));
+    assert_eq!(syncs, 2, "the one under way may have begun too early");
+    device.sync().unwrap();
+}
+
+#[test]
+fn a_sync_that_panics_keeps_nobody_waiting() {
+    let (answers, syncs, device) = sync_beside(Slow { panics: true, ..Slow::default() }, 2);
+    let mut answers = answers.into_iter();
+    assert!(answers.next().is_some_and(|first| first.is_err()), "the panic goes on");
+    assert!(answers.all(|answer| matches!(answer, Ok(Err(Error::Panicked { .. })))));
+    assert_eq!(syncs, 1);
+    assert!(matches!(device.sync(), Err(Error::Panicked { .. })));
+}
+
+/// Each writes and syncs; what was answered is there after a power loss, whichever write the device refused.
+#[test]
+fn nothing_is_answered_that_the_device_has_lost() {
+    const WRITERS: usize = 4;
+    for op in 1..120 {
+        let disk = SimDisk::new(op, 1 << 20);
+        let file = disk.open("f").unwrap();
+        file.allocate((WRITERS * 4096) as u64).unwrap();
+        file.sync().unwrap();
+        let (device, start) = (Device::new(file), Barrier::new(WRITERS));
+        disk.set_faults(FaultPlan { at: vec![(op, Fault::Writeback)], ..FaultPlan::default() });
+        let write = |writer: usize| -> Option<usize> {
+            start.wait();
+            let mut pages = (0..8).map(|page| writer * 8 + page);
+            pages.find(|page| {
+                let done = device.write_buffered(*page as u64 * 512, &[1; 512]).and_then(|()| device.sync());
+                done.is_err()
+            })
+        };
+        let stopped: Vec<_> = thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let write = &write;
+                    scope.spawn(move || write(writer))
+                })
+                .collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        disk.lose_power(&mut Rng::new(op));
+        let contents = disk.contents("f");
+        for (writer, stopped) in stopped.into_iter().enumerate() {
+            let answered = writer * 8..stopped.unwrap_or(writer * 8 + 8);
+            assert!(answered.into_iter().all(|page| contents[page * 512] == 1), "operation {op}, writer {writer}");
+        }
+    }
+}

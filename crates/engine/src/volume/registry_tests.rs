@@ -1,0 +1,150 @@
+//! Tests of the registry: an edit costs what it changes, and lets go of what it should.
+
+use super::*;
+use crate::volume::space::Space;
+use leeward_format::cluster::TableOptions;
+use leeward_format::manifest::{Base, InstallEdit, SegmentKind};
+use leeward_format::{Epoch, LogKind, Lsn};
+use leeward_platform::{Disk, SimDisk};
+
+const REGION: RegionId = RegionId(1);
+/// Segments of the region.
+const SEGMENTS: u64 = 2000;
+
+struct Fixture {
+    device: Arc<Device>,
+    space: Arc<Space>,
+    registry: Registry,
+}
+
+impl Fixture {
+    /// A region with [`SEGMENTS`] leaf segments.
+    fn new() -> Fixture {
+        let device = Arc::new(Device::new(SimDisk::new(1, 1 << 30).open("volume").unwrap()));
+        let space = Space::new(Arc::clone(&device), 4096, 0, 0, u32::MAX);
+        let state = RegionState::new(REGION, TableOptions::default());
+        let mut fixture = Fixture { device, space, registry: Registry::default() };
+        fixture.apply(&[Change::Region(Box::new(state))], &[]);
+        let (changes, added) = fixture.install(1..=SEGMENTS, vec![]);
+        assert_eq!(fixture.apply(&changes, &added), 0);
+        fixture
+    }
+
+    /// The edit that adds and removes segments.
+    fn install(
+        &self,
+        added: impl Iterator<Item = u64>,
+        removed: Vec<SegmentId>,
+    ) -> (Vec<Change>, Vec<(SegmentId, Arc<Segment>)>) {
+        let held: Vec<_> = added.map(|id| (SegmentId(id), self.space.allocate(REGION).unwrap())).collect();
+        let places = held.iter().map(|(_, segment)| (segment.no(), 100)).collect();
+        let added = held.iter().map(|(id, _)| (*id, SegmentKind::Leaf)).collect();
+        let edit = InstallEdit { added, removed, ..InstallEdit::default() };
+        (vec![Change::Install { region: REGION, edit, places, commit: Lsn(0) }], held)
+    }
+
+    /// Answers how many segments were let go of.
+    fn apply(&mut self, changes: &[Change], added: &[(SegmentId, Arc<Segment>)]) -> usize {
+        let dropped = self.registry.apply(&self.device, (REGION, changes), added).unwrap();
+        let count = dropped.iter().count();
+        dropped.free(&self.device.sync().unwrap());
+        count
+    }
+
+    /// How many segments are looked at for `change`.
+    fn looked_at(&self, change: &Change) -> usize {
+        let mut candidates = Vec::new();
+        self.registry.find_candidates(REGION, change, &mut candidates);
+        candidates.len()
+    }
+
+    fn checkpoint(&self, name: &str) -> Change {
+        let state = self.registry.region(REGION).unwrap();
+        let segments = state.segments.values().map(|segment| leeward_format::manifest::BaseSegment {
+            id: segment.id,
+            origin: segment.origin,
+            kind: segment.kind,
+            primary: segment.no,
+            bytes: 100,
+            last_lsn: Lsn(0),
+            dead_bytes: 0,
+        });
+        let base = Base {
+            options: state.options.clone(),
+            term: Epoch(1),
+            terms: state.terms.clone(),
+            replay_from: Lsn(1),
+            last_lsn: Lsn(0),
+            commit: Lsn(0),
+            levels: Vec::new(),
+            segments: segments.collect(),
+            parent: None,
+        };
+        Change::Checkpoint { region: REGION, name: name.to_owned(), base: Box::new(base) }
+    }
+}
+
+#[test]
+fn an_edit_looks_at_what_it_changes_and_not_at_the_region() {
+    let mut fixture = Fixture::new();
+    let mut next = SEGMENTS;
+    for _ in 0..200 {
+        next += 1;
+        let (changes, added) = fixture.install(next..=next, vec![SegmentId(next - SEGMENTS)]);
+        assert_eq!(fixture.looked_at(&changes[0]), 1);
+        assert_eq!(fixture.apply(&changes, &added), 1);
+        let (id, segment) = (SegmentId(1_000_000 + next), fixture.space.allocate(REGION).unwrap());
+        let opened = Change::OpenLog { region: REGION, log: LogKind::Recovery, id, no: segment.no() };
+        let sealed = Change::SealLog { region: REGION, id, bytes: 64, last_lsn: Lsn(1) };
+        assert_eq!((fixture.looked_at(&opened), fixture.looked_at(&sealed)), (0, 0));
+        assert_eq!(fixture.apply(&[opened, sealed], &[(id, segment)]), 0);
+        let forgotten = Change::Forget { region: REGION, ids: vec![id] };
+        assert_eq!(fixture.looked_at(&forgotten), 1);
+        assert_eq!(fixture.apply(&[forgotten], &[]), 1);
+    }
+    assert_eq!(fixture.registry.segments(REGION).len() as u64, SEGMENTS);
+}
+
+#[test]
+fn what_a_checkpoint_needs_stays_until_the_last_one_is_gone() {
+    let mut fixture = Fixture::new();
+    for name in ["monday", "tuesday"] {
+        let made = fixture.checkpoint(name);
+        assert_eq!(fixture.apply(&[made], &[]), 0);
+    }
+    let (changes, added) = fixture.install(5001..=5001, (1..=10).map(SegmentId).collect());
+    assert_eq!(fixture.apply(&changes, &added), 0, "both checkpoints need them");
+    let gone = |name: &str| Change::DropCheckpoint { region: REGION, name: name.to_owned() };
+    assert_eq!(fixture.apply(&[gone("monday")], &[]), 0, "the other needs them");
+    assert_eq!(fixture.apply(&[gone("tuesday")], &[]), 10);
+    assert_eq!(fixture.apply(&[Change::Drop(REGION)], &[]) as u64, SEGMENTS - 10 + 1);
+    assert!(fixture.registry.segments(REGION).is_empty() && fixture.registry.holders.is_empty());
+}
+
+#[test]
+fn what_was_let_go_of_is_in_use_until_that_is_durable() {
+    let mut fixture = Fixture::new();
+    let used = |fixture: &Fixture| u64::from(fixture.space.usage().0);
+    assert_eq!(used(&fixture), SEGMENTS);
+    let forget = |id: u64| [fixture.install(0..0, vec![SegmentId(id)]).0.remove(0)];
+    let (first, second) = (forget(1), forget(2));
+    let dropped = fixture.registry.apply(&fixture.device, (REGION, &first), &[]).unwrap();
+    drop(dropped);
+    assert_eq!(used(&fixture), SEGMENTS, "nobody said that the edit is durable");
+    assert_eq!(fixture.apply(&second, &[]), 1);
+    assert_eq!(used(&fixture), SEGMENTS - 1);
+}
+
+#[test]
+fn half_an_edit_ends_all_writing() {
+    let mut fixture = Fixture::new();
+    let (unknown, known) = (SegmentId(77_777), SegmentId(1));
+    let forget = |id| Change::Forget { region: REGION, ids: vec![id] };
+    let apply = |fixture: &mut Fixture, changes: &[Change]| {
+        fixture.registry.apply(&fixture.device, (REGION, changes), &[]).map(drop).unwrap_err()
+    };
+    assert!(matches!(apply(&mut fixture, &[forget(unknown), forget(known)]), Error::Protocol { .. }));
+    fixture.device.check().expect("nothing of it was done");
+    assert!(matches!(apply(&mut fixture, &[forget(known), forget(unknown)]), Error::Protocol { .. }));
+    assert!(fixture.device.why_failed().is_some_and(|why| why.contains("a part of an edit")));
+}
