@@ -77,7 +77,7 @@ fn check(db: &Db, model: &Model, refused: &Model, what: &str) {
 fn fail_at(image: &(Vec<u8>, Model), op: u64, fault: Fault, power: bool) -> (u64, usize) {
     let what = format!("{fault:?} of operation {op}, power loss {power}");
     let disk = disk_with(&image.0, op);
-    disk.set_maps(op % 2 == 0);
+    disk.set_maps(op.is_multiple_of(2));
     let mut model = image.1.clone();
     let db = open(&disk).unwrap();
     disk.set_faults(FaultPlan { at: vec![(op, fault)], ..FaultPlan::default() });
