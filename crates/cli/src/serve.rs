@@ -18,6 +18,8 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     if args.insecure_listen {
         settings.push(("insecure_listen".into(), "true".into()));
     }
+    // A device that fails under a mapped log is an error of that volume, and not the end of the process.
+    leeward_platform::disk::catch_bus_errors()?;
     let config = NodeConfig::load(args.config.as_deref(), &settings)?;
     let events = signals::listen(args.stop_with_stdin)?;
     let server = leeward_server::start(&config)?;

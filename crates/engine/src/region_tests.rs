@@ -9,7 +9,7 @@ use leeward_format::VolumeId;
 use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
-use leeward_platform::{Disk, SimDisk};
+use leeward_platform::{Disk, RealDisk, SimDisk};
 use std::thread;
 use std::time::Duration;
 
@@ -273,4 +273,35 @@ fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() 
     assert!(region.next_compaction_at_once(UnixMs(5000)).is_none());
     drop(taken);
     assert!(region.next_compaction(UnixMs(5001)).is_some());
+}
+
+/// The page cache is not the engine's: after a failed writeback, or from a device that lies, a page of it is another one.
+#[test]
+fn a_wrong_byte_in_a_mapped_tail_is_damage_and_no_value() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = RealDisk::open(directory.path()).unwrap().open("volume").unwrap();
+    // A page of the cache takes no such value: it is read from the tail.
+    let options = VolumeOptions { segment_bytes: 1 << 20, ..VolumeOptions::default() };
+    let (volume, _) = Volume::open(file.clone(), VolumeId(1), options).unwrap();
+    let options = TableOptions { placement: Placement::threshold(200), ..TableOptions::default() };
+    let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
+    let (first, second) = (vec![1; 300_000], vec![2; 300_000]);
+    let both = [put(b"first", &first), put(b"second", &second)];
+    region.append(&both).unwrap();
+    region.set_commit(region.last_lsn());
+    region.write_tails().unwrap();
+    let get = |key: &[u8]| region.read(key, Reach::Device, &|| UnixMs(0));
+    assert!(matches!(get(b"first").unwrap(), Lookup::Found { value, .. } if value == first));
+    let tail = &region.tails(LogKind::Large)[0];
+    let place = volume.file_offset(tail.segment(), 0) + tail.bytes().iter().position(|byte| *byte == 2).unwrap() as u64;
+    file.write_buffered_at(&[7], place + 200_000).unwrap();
+    assert!(matches!(get(b"first").unwrap(), Lookup::Found { value, .. } if value == first));
+    match get(b"second") {
+        Err(Error::Damaged { file, offset, .. }) => {
+            assert!(file.ends_with("volume") && offset < place, "{file} {offset}")
+        }
+        other => panic!("a value that nobody wrote: {other:?}"),
+    }
+    let memory = region.read(b"second", Reach::Memory, &|| UnixMs(0));
+    assert!(matches!(memory, Ok(Lookup::NotInMemory)), "{memory:?}");
 }

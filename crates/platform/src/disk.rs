@@ -11,7 +11,7 @@ mod real;
 mod ring;
 mod sim;
 
-pub use append::{AppendBuffer, Appender};
+pub use append::{AppendBuffer, Appender, catch_bus_errors};
 pub use background::Pending;
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};

@@ -7,7 +7,7 @@ use super::{Tails, decode_record};
 use crate::error::{Error, RESTORE, Result};
 use crate::volume::{Segment, Volume};
 use bytes::Bytes;
-use leeward_format::record::{Record, RecordSeed, read_record_unchecked, record_bytes};
+use leeward_format::record::{Record, RecordSeed, record_bytes};
 use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use parking_lot::RwLock;
@@ -108,10 +108,11 @@ impl LogReader {
         Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed })
     }
 
-    /// The value of the record at `pointer` if a tail in memory holds it. Never touches the device.
+    /// The value of the record at `pointer` if a tail in memory holds it, its CRC checked; `None` also where that does not
+    /// hold: what the file has tells whether the record is damaged. Never asks for the device.
     pub fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
-        let value = |bytes: &[u8]| {
-            let record = read_record_unchecked(bytes).ok()??;
+        let value = |seed: RecordSeed, bytes: &[u8]| {
+            let record = decode_record(seed, bytes).ok()??;
             is_wanted(&record, key, value_bytes).then(|| Bytes::copy_from_slice(record.value))
         };
         self.tails.with_bytes(LogKind::Large, pointer.segment(), pointer.offset(), value)?

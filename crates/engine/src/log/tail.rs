@@ -250,17 +250,18 @@ impl Tails {
         });
     }
 
-    /// Calls `with` with the bytes of a segment from `offset` on, if it is a tail.
+    /// Calls `with` with the bytes of a segment from `offset` on, and what the checksums of its records are seeded by, if
+    /// it is a tail. Those of a mapped one are what the file system has of them: their CRC is for the caller to check.
     pub(crate) fn with_bytes<T>(
         &self,
         log: LogKind,
         name: SegmentName,
         offset: u32,
-        with: impl FnOnce(&[u8]) -> T,
+        with: impl FnOnce(RecordSeed, &[u8]) -> T,
     ) -> Option<T> {
         let tails = self.lists[log.index()].load();
         let tail = tails.iter().find(|tail| tail.name() == name)?;
         let bytes = tail.bytes().get(offset as usize..)?;
-        (!bytes.is_empty()).then(|| with(bytes))
+        (!bytes.is_empty()).then(|| with(tail.seed, bytes))
     }
 }

@@ -197,3 +197,37 @@ fn a_mapped_range_lets_go_of_what_is_filled_and_loses_nothing() {
     file.read_at(&mut back, 0).unwrap();
     assert_eq!(back, bytes);
 }
+
+/// As where the device fails: the kernel cannot have the pages any more.
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+fn a_page_that_is_lost_is_an_error_of_the_next_publish() {
+    catch_bus_errors().unwrap();
+    catch_bus_errors().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = RealDisk::open(dir.path()).unwrap().open("f").unwrap();
+    old_bytes(&*file, 2 * RANGE);
+    let Some(mut appender) = file.map(0, RANGE).unwrap() else { return };
+    let Some(mut other) = file.map(RANGE as u64, RANGE).unwrap() else { return };
+    append(&mut appender, &[1; 5000]);
+    appender.publish().unwrap();
+    append(&mut other, &[1; 10]);
+    other.publish().unwrap();
+    std::fs::OpenOptions::new().write(true).open(dir.path().join("f")).unwrap().set_len(0).unwrap();
+    // Within what was made ready before.
+    append(&mut appender, &[2; 1000]);
+    assert!(appender.publish().is_err(), "what was stored is in no file");
+    assert_eq!(appender.buffer().filled(), 5000);
+    assert_eq!(appender.buffer().bytes()[..4096], [0; 4096], "zeroes are read, and no signal ends the process");
+    assert!(appender.publish().is_err(), "and so it stays");
+    assert_eq!(other.buffer().bytes(), [0; 10], "a load that fails is noticed as well");
+    append(&mut other, &[3; 10]);
+    assert!(other.publish().is_err());
+    drop((appender, other));
+    let fresh = RealDisk::open(dir.path()).unwrap().open("fresh").unwrap();
+    old_bytes(&*fresh, RANGE);
+    let mut next = fresh.map(0, RANGE).unwrap().unwrap();
+    append(&mut next, &[4; 10]);
+    next.publish().unwrap();
+    assert_eq!(next.buffer().bytes(), [4; 10], "what watches the next mapping knows nothing of the one before");
+}

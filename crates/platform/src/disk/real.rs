@@ -221,16 +221,19 @@ impl Handles {
             return self.read_through_ring(direct, reads);
         }
         let share = reads.len().div_ceil(READ_THREADS);
+        let parts = Mutex::new(reads.chunks_mut(share));
+        let read_parts = || {
+            loop {
+                let Some(part) = parts.lock().next() else { return Ok(()) };
+                part.iter_mut().try_for_each(|read| self.read_direct(direct, read.buffer, read.offset))?;
+            }
+        };
         std::thread::scope(|scope| {
-            let parts: Vec<_> = reads
-                .chunks_mut(share)
-                .map(|part| {
-                    scope.spawn(|| {
-                        part.iter_mut().try_for_each(|read| self.read_direct(direct, read.buffer, read.offset))
-                    })
-                })
-                .collect();
-            parts.into_iter().try_for_each(|part| part.join().expect("a read does not panic"))
+            // Where there can be no more threads, fewer read more.
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, read_parts).ok();
+            let others: Vec<_> = (1..READ_THREADS).map_while(start).collect();
+            let own = read_parts();
+            others.into_iter().map(|other| other.join().expect("a read does not panic")).fold(own, io::Result::and)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Memory that one appends to while others read what it has filled: the only unsafe code of this crate.
+//! Memory that one appends to while others read what it has filled.
 //!
 //! ```text
 //!  0             filled                 capacity
@@ -12,9 +12,11 @@
 //! - A mapped buffer is a range of a file that the engine has for itself: the directory's lock keeps other processes out,
 //!   and nothing in this process writes to the range while it is mapped, but for the zeroes beyond what was handed out.
 //!   (The file's `sync` may hold a buffer for the moment of [`AppendBuffer::detach`] after all others have let go of it;
-//!   it touches none of its bytes.) The kernel reads the pages when it writes them back.
+//!   it touches none of its bytes.) The kernel reads the pages when it writes them back. Where it loses one, [`bus`](super::bus) puts
+//!   zeroes in its place.
 //! - Every byte is initialised: the heap's by `alloc_zeroed`, a file's by the file.
 
+use super::bus::Watched;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fs::File;
@@ -35,7 +37,8 @@ pub struct AppendBuffer {
     filled: AtomicUsize,
     /// Of a mapped buffer, how far [`AppendBuffer::detach`] has come: a multiple of the page size.
     detached: AtomicUsize,
-    is_mapped: bool,
+    /// Of a mapped buffer.
+    watched: Option<Watched>,
 }
 
 // SAFETY: the memory belongs to the buffer and is freed by its last owner; what two threads may reach at the same time
@@ -68,7 +71,7 @@ impl AppendBuffer {
     pub(in crate::disk) fn detach(&self) {
         let page_bytes = rustix::param::page_size();
         let (from, to) = (self.detached.load(Ordering::Relaxed), self.filled() / page_bytes * page_bytes);
-        if !self.is_mapped || from >= to {
+        if self.watched.is_none() || from >= to {
             return;
         }
         self.detached.store(to, Ordering::Relaxed);
@@ -81,6 +84,12 @@ impl AppendBuffer {
         debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
     }
 
+    /// Whether all that was stored to it so far by this thread is in it, and no page of a mapped one was lost.
+    #[inline]
+    pub(in crate::disk) fn is_sound(&self) -> bool {
+        self.watched.as_ref().is_none_or(Watched::is_sound)
+    }
+
     /// Bytes that were let go of so far.
     pub(in crate::disk) fn detached(&self) -> usize {
         self.detached.load(Ordering::Relaxed)
@@ -89,7 +98,7 @@ impl AppendBuffer {
 
 impl Drop for AppendBuffer {
     fn drop(&mut self) {
-        if self.is_mapped {
+        if self.watched.take().is_some() {
             // SAFETY: exactly the range that `Spare::map` mapped; slices of it borrow `self`, so none is left.
             let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.capacity) };
             debug_assert!(unmapped.is_ok(), "a whole mapping is always unmapped: {unmapped:?}");
@@ -117,7 +126,7 @@ impl Spare {
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout(capacity)) });
         let Some(start) = start else { handle_alloc_error(layout(capacity)) };
-        Spare::new(start, capacity, false)
+        Spare::new(start, capacity, None)
     }
 
     /// A range of `file`, shared with its page cache. `offset` and `capacity` are multiples of the page size, and the
@@ -127,17 +136,17 @@ impl Spare {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this process.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), capacity, protection, MapFlags::SHARED, file, offset)? };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0 unless asked to");
-        Ok(Spare::new(start, capacity, true))
+        Ok(Spare::new(start, capacity, Some(Watched::new(start, capacity))))
     }
 
-    fn new(start: NonNull<u8>, capacity: usize, is_mapped: bool) -> Spare {
+    fn new(start: NonNull<u8>, capacity: usize, watched: Option<Watched>) -> Spare {
         Spare {
             buffer: Arc::new(AppendBuffer {
                 start,
                 capacity,
                 filled: AtomicUsize::new(0),
                 detached: AtomicUsize::new(0),
-                is_mapped,
+                watched,
             }),
         }
     }
