@@ -19,10 +19,12 @@ use std::fmt;
 
 mod numbers;
 mod options;
+mod preset;
 mod reads;
 mod wishes;
 pub use numbers::RegionNumbers;
 pub use options::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, SizeClass, TableOptions};
+pub use preset::Preset;
 pub use reads::Reads;
 pub use wishes::{Intent, Plan, RegionWish, Wishes};
 

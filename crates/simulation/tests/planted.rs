@@ -13,7 +13,7 @@ use std::sync::Mutex;
 fn find(bug: Bug) -> Option<(u64, String)> {
     let found = Mutex::new(None);
     // The tests of this file run beside each other already.
-    seeds::search(seeds::PLANTED, Some(bug), NonZero::new(1), |report| match report.failure {
+    seeds::search(seeds::planted(bug), Some(bug), NonZero::new(1), |report| match report.failure {
         None => ControlFlow::Continue(()),
         Some(failure) => {
             found.lock().expect("no thread panics with it").get_or_insert((report.seed, failure));
@@ -64,4 +64,20 @@ planted! {
     what_was_asked_of_a_region_that_was_taken_in_is_carried_out_again: ForgetAbsorbed,
     a_primary_vouches_for_what_others_may_have_acknowledged: AttestWithoutLease,
     what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
+}
+
+/// The documents name every bug, in the order of the code, and their number.
+#[test]
+fn documents_tell_of_every_bug() {
+    let simulation = include_str!("../../../docs/simulation.md");
+    let (_, table) =
+        simulation.split_once("| bug | the rule that it breaks |").expect("docs/simulation.md has the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let named: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    assert_eq!(named, Bug::ALL.map(|bug| format!("{bug:?}")));
+
+    let readme = include_str!("../../../README.md");
+    let before = readme.match_indices(" planted bugs").map(|(at, _)| readme[..at].split_whitespace().next_back());
+    let counts: Vec<&str> = before.map(|word| word.expect("a number is before it")).collect();
+    assert!(!counts.is_empty() && counts.iter().all(|count| *count == Bug::ALL.len().to_string()), "{counts:?}");
 }

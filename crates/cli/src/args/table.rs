@@ -1,11 +1,9 @@
-//! Arguments of `leeward table`, and what the presets stand for.
+//! Arguments of `leeward table`, and the names of presets.
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use leeward_format::RegionId;
-use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, Reads, TableOptions,
-};
+use leeward_format::cluster::{self, Acknowledge, BackupMode, Posting, Reads, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::partition::{DEFAULT_TOKENS, Partition};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -45,19 +43,15 @@ pub(crate) enum Preset {
 }
 
 impl Preset {
-    /// The one place that says what a preset is.
+    /// The options that it stands for, which the store defines.
     pub(crate) fn options(self) -> TableOptions {
-        let default = TableOptions::default();
-        let anthus = TableOptions { placement: Placement::HYBRID, addressing: Addressing::Physical, ..default.clone() };
         match self {
-            Preset::Default => default,
-            Preset::Anthus => anthus,
-            Preset::Tebis => {
-                let compaction = CompactionMode::WholeLevel;
-                TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..anthus }
-            }
-            Preset::BuildIndex => TableOptions { backups: BackupMode::BuildIndex, ..anthus },
+            Preset::Default => cluster::Preset::Default,
+            Preset::Anthus => cluster::Preset::Anthus,
+            Preset::Tebis => cluster::Preset::Tebis,
+            Preset::BuildIndex => cluster::Preset::BuildIndex,
         }
+        .options()
     }
 }
 

@@ -85,12 +85,6 @@ impl FaultKind {
         }
     }
 
-    /// Whether it cuts nodes off from each other or from the coordinator.
-    pub(crate) fn cuts(self) -> bool {
-        let from_nodes = matches!(self, FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::Strand);
-        from_nodes || matches!(self, FaultKind::CutCoordinator | FaultKind::CoordinatorDown)
-    }
-
     /// Whether it takes what is not durable.
     pub(crate) fn loses_power(self) -> bool {
         matches!(self, FaultKind::PowerLoss | FaultKind::PowerLossAll | FaultKind::DiskPowerLoss)
