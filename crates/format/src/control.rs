@@ -6,6 +6,7 @@
 //! the fabric and this channel). Each message is one [`crate::frame`] of kind `Control`.
 
 use crate::cluster::{Member, TableOptions};
+use crate::frame::FRAME_HEADER_BYTES;
 use crate::load::ServerLoad;
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
@@ -89,6 +90,28 @@ pub enum Control {
     },
     /// What the sender has to do, to the master, every few seconds. No answer.
     Load(ServerLoad),
+}
+
+/// What a message is about, for those who decide which of several is looked at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A lease is asked for or granted.
+    Lease,
+    /// An operation of a client, or its answer.
+    Operation,
+    /// All else, a frame that makes no sense too.
+    Other,
+}
+
+impl Control {
+    /// What the message in `frame` is about, by its first byte: nothing is checked.
+    pub fn subject(frame: &[u8]) -> Subject {
+        match frame.get(FRAME_HEADER_BYTES) {
+            Some(0 | 1) => Subject::Lease,
+            Some(2 | 3) => Subject::Operation,
+            _ => Subject::Other,
+        }
+    }
 }
 
 /// What a primary vouches for that holds its lease: whatever anybody acknowledged before an instant is in the region up to an LSN.
@@ -196,4 +219,32 @@ pub enum ToPrimary {
     Applied(Lsn),
     /// It cannot go on (its volume failed, or the messages make no sense to it): begin again or do without it.
     Failed(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{FrameKind, write_frame};
+
+    fn subject(message: &Control) -> Subject {
+        let mut frame = Vec::new();
+        write_frame(FrameKind::Control, message, &mut frame);
+        Control::subject(&frame)
+    }
+
+    #[test]
+    fn the_subject_of_a_message_is_told_by_its_frame() {
+        let (regions, attested) = (vec![(RegionId(1), Epoch(2))], Vec::new());
+        let request = Control::LeaseRequest { sent: 1, regions: regions.clone(), heard: None, attested };
+        assert_eq!(subject(&request), Subject::Lease);
+        assert_eq!(subject(&Control::LeaseGrant { sent: 1, regions, now: 2 }), Subject::Lease);
+        let (table, op) = (TableName::default(), Op::Get { key: "k".into() });
+        assert_eq!(subject(&Control::Forward { id: 1, table, op, once: None, epoch: Epoch(1) }), Subject::Operation);
+        let answer = Control::Forwarded { id: 1, result: OpResult::Done, committed: None };
+        assert_eq!(subject(&answer), Subject::Operation);
+        let body = ToBackup::Open { options: TableOptions::default() };
+        let opening = Control::ToBackup { region: RegionId(1), term: Epoch(1), session: 1, body };
+        assert_eq!(subject(&opening), Subject::Other);
+        assert_eq!(Control::subject(b"short"), Subject::Other);
+    }
 }

@@ -28,9 +28,12 @@ pub trait Conversation: Send {
     fn feed(&mut self, bytes: &[u8]);
     /// Operation `number` was answered. Call [`Conversation::advance`] afterwards.
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
-    /// Does all that can be done now: reads requests, appends operations to `submit`, encodes replies. To be called
-    /// after every input, and when output was taken.
+    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, encodes
+    /// replies. To be called after every input, when output was taken, and while it [has work](Conversation::has_work).
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
+    /// [`Conversation::advance`] stopped because its quota was used up: it is to be called again, without waiting for anything.
+    /// Until then nothing more is to be read from the client.
+    fn has_work(&self) -> bool;
     /// Replies that wait to be sent; the caller takes from its front what the socket took.
     fn output(&mut self) -> &mut BytesMut;
     /// More may be read from the client. `false` is back-pressure, or the end.

@@ -26,6 +26,7 @@ pub mod conversation;
 pub mod metrics;
 pub mod native;
 pub mod node;
+pub mod quota;
 pub mod resp;
 pub mod rings;
 pub mod runtime;

@@ -65,6 +65,7 @@ pub struct Metrics {
     ring_requests: Counter,
     ring_bells: Counter,
     ring_clients: Gauge,
+    lease_lateness: Histogram,
     resp_connections: Connections,
     native_connections: Connections,
     refused: Counter,
@@ -113,6 +114,7 @@ impl Default for Metrics {
             ring_requests: Counter::default(),
             ring_bells: Counter::default(),
             ring_clients: Gauge::default(),
+            lease_lateness: new_histogram(),
             resp_connections: Connections::default(),
             native_connections: Connections::default(),
             refused: Counter::default(),
@@ -155,6 +157,11 @@ impl Metrics {
     /// So many clients have rings.
     pub(crate) fn ring_clients(&self, clients: usize) {
         self.ring_clients.set(clients as i64);
+    }
+
+    /// A lease was asked for or granted by another node; it is looked at so many seconds after it came.
+    pub(crate) fn lease_message(&self, seconds: f64) {
+        self.lease_lateness.observe(seconds);
     }
 
     /// A connection's bytes were no request.
@@ -234,6 +241,8 @@ impl Metrics {
         registry.register("ring_requests", taken, self.ring_requests.clone());
         registry.register("ring_bells", "Sleeping ring clients that were rung for", self.ring_bells.clone());
         registry.register("ring_clients", "Native clients with rings", self.ring_clients.clone());
+        let late = "Time from when a request or grant of a lease came to when it was looked at";
+        registry.register_with_unit("lease_lateness", late, Unit::Seconds, self.lease_lateness.clone());
         let open = Family::<ProtocolLabel, Gauge>::default();
         let accepted = Family::<ProtocolLabel, Counter>::default();
         for (protocol, connections) in [("resp", &self.resp_connections), ("native", &self.native_connections)] {

@@ -202,9 +202,13 @@ fn list(options: &[Bytes], context: &mut Context) -> Work {
         }
         _ => return error("syntax error"),
     };
+    context.quota.take(CLIENT_UNITS * wanted.len() as u32);
     let lines = wanted.into_iter().map(|id| clients.line(id, context.now) + "\n").collect();
     Work::Ready(Reply::Verbatim(lines))
 }
+
+/// What a line of `CLIENT LIST` takes, in units of the quota.
+const CLIENT_UNITS: u32 = 10;
 
 /// A name that may stand in a line of `CLIENT LIST`: printable ASCII without spaces (as Redis), of bounded length.
 fn checked_name(name: &[u8]) -> Option<String> {

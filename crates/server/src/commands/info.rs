@@ -9,6 +9,7 @@ use bytes::Bytes;
 use leeward_format::table::DEFAULT_TABLE;
 use leeward_format::{MAX_VALUE_BYTES, RegionId};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Version of Redis whose commands are followed where they exist here; some clients look at it.
 const REDIS_VERSION: &str = "7.2.0";
@@ -28,11 +29,14 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
             wanted.push(section);
         }
     }
-    let status = context.figures.status();
+    let needs_figures = |section: &&str| ["memory", "persistence", "stats", "leeward"].contains(section);
+    let status = if wanted.iter().any(needs_figures) { context.status() } else { Arc::default() };
     let mut text = String::new();
     for section in wanted.iter().filter(|section| **section != "keyspace") {
         write_section(section, &status, context, &mut text);
     }
+    // To write a line takes longer than to copy it.
+    context.quota.take(text.len() as u32 / 16);
     if !wanted.contains(&"keyspace") {
         return Work::Ready(Reply::Verbatim(text));
     }
@@ -70,7 +74,7 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
     heading(section, out);
     let shared = &*context.shared;
     match section {
-        "server" => server(status, context, out),
+        "server" => server(context, out),
         "clients" => {
             line(out, "connected_clients", shared.clients.len());
             line(out, "maxclients", shared.facts.max_connections);
@@ -122,7 +126,7 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
     }
 }
 
-fn server(status: &NodeStatus, context: &Context, out: &mut String) {
+fn server(context: &Context, out: &mut String) {
     let facts = &context.shared.facts;
     let uptime = context.now.0.saturating_sub(facts.started.0) / 1_000_000_000;
     line(out, "redis_version", REDIS_VERSION);
@@ -130,7 +134,7 @@ fn server(status: &NodeStatus, context: &Context, out: &mut String) {
     line(out, "leeward_version", env!("CARGO_PKG_VERSION"));
     line(out, "os", format_args!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(out, "arch_bits", usize::BITS);
-    line(out, "process_id", status.pid);
+    line(out, "process_id", std::process::id());
     line(out, "run_id", &facts.run_id);
     line(out, "tcp_port", facts.resp_port);
     line(out, "uptime_in_seconds", uptime);
@@ -240,6 +244,11 @@ pub(super) fn config(args: &[Bytes], context: &mut Context) -> Work {
     if args.len() < 3 {
         return Work::Ready(Reply::err("wrong number of arguments for 'config|get' command"));
     }
+    let bytes: usize = args[2..].iter().map(Bytes::len).sum();
+    if bytes > glob::MAX_PATTERN_BYTES {
+        return Work::Ready(Reply::err(glob::too_long()));
+    }
+    context.quota.take(bytes as u32);
     let facts = &context.shared.facts;
     let settings: [(&str, String); 9] = [
         ("appendonly", "yes".into()),

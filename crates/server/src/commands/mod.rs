@@ -30,6 +30,7 @@ pub(crate) use work::result_bytes;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::node::status::NodeStatus;
+use crate::quota::Quota;
 use crate::resp::Reply;
 use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
@@ -41,6 +42,10 @@ use std::sync::Arc;
 /// says how to ask for less.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 
+/// What it takes to gather the node's figures, and those of a region, in units of the quota.
+const FIGURES_UNITS: u32 = 100;
+const REGION_UNITS: u32 = 10;
+
 /// What commands may know about the node, for one turn of the event loop.
 pub struct Context<'a> {
     /// Now.
@@ -51,6 +56,29 @@ pub struct Context<'a> {
     pub figures: &'a dyn Figures,
     /// What all connections share.
     pub shared: &'a mut Shared,
+    /// What may be done before it is another connection's turn.
+    pub quota: Quota,
+}
+
+impl Context<'_> {
+    /// The node's figures, as of now or a moment ago: clients that ask without a pause do not have them gathered each time.
+    pub(crate) fn status(&mut self) -> Arc<NodeStatus> {
+        let known = &mut self.shared.figures;
+        if let Some((at, status)) = known
+            && self.now - *at < figures_last(status.regions.len())
+        {
+            return status.clone();
+        }
+        let status = Arc::new(self.figures.status());
+        self.quota.take(FIGURES_UNITS + REGION_UNITS * status.regions.len() as u32);
+        *known = Some((self.now, status.clone()));
+        status
+    }
+}
+
+/// How long figures of so many regions are as good as new: some twenty times as long as it takes to gather them.
+pub(crate) fn figures_last(regions: usize) -> Nanos {
+    Nanos::from_millis(1) + Nanos::from_micros(50 * regions as u64)
 }
 
 /// Who knows the node's figures; gathering them costs something, so it is done on demand only.
@@ -81,6 +109,8 @@ pub struct Shared {
     pub cursors: Cursors,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// The figures that clients were told last, and when they were gathered.
+    pub figures: Option<(Nanos, Arc<NodeStatus>)>,
 }
 
 /// Constants of the process, for `INFO`, `HELLO`, `CONFIG GET` and native clients that ask.

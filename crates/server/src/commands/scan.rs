@@ -33,12 +33,22 @@ pub(super) struct ScanWork {
     pattern: Option<Bytes>,
     found: Vec<(Bytes, Bytes)>,
     bytes: usize,
+    /// Entries of the page that are still to be matched against the pattern, and where the scan goes on after them.
+    unmatched: Option<Unmatched>,
     /// The regions that each page is merged from; none where an operation finds its region by its bound.
     regions: Vec<RegionId>,
     /// Operations of this page that were submitted, those that were answered, and what came of these.
     submitted: usize,
     answered: usize,
     page: Option<Page>,
+}
+
+/// What is left of a page.
+struct Unmatched {
+    entries: std::vec::IntoIter<(Bytes, Bytes)>,
+    /// How far its first entry is matched.
+    first: glob::Match,
+    resume: Option<Bytes>,
 }
 
 /// What the reply looks like.
@@ -87,7 +97,7 @@ impl ScanWork {
     }
 
     pub(super) fn has_op(&self) -> bool {
-        self.submitted < self.regions.len().max(1)
+        self.unmatched.is_none() && self.submitted < self.regions.len().max(1)
     }
 
     /// The next operation of this page, and its position.
@@ -119,15 +129,38 @@ impl ScanWork {
         (self.submitted, self.answered) = (0, 0);
         let Page { entries, resume } = page;
         self.remaining = self.remaining.saturating_sub(entries.len() as u64);
-        for (key, value) in entries {
-            if self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, &key)) {
+        self.unmatched = Some(Unmatched { entries: entries.into_iter(), first: glob::Match::default(), resume });
+        self.go_on(context)
+    }
+
+    /// Entries of the page are still to be matched.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unmatched.is_some()
+    }
+
+    /// Matches entries as far as the quota goes, and after the last of them decides what comes next.
+    pub(super) fn go_on(&mut self, context: &mut Context) -> Option<Reply> {
+        let unmatched = self.unmatched.as_mut()?;
+        while let Some((key, _)) = unmatched.entries.as_slice().first() {
+            let is_wanted = match &self.pattern {
+                None => true,
+                Some(pattern) => unmatched.first.run(pattern, key, &mut context.quota)?,
+            };
+            unmatched.first = glob::Match::default();
+            if let Some((key, value)) = unmatched.entries.next().filter(|_| is_wanted) {
                 self.bytes += key.len() + value.len();
                 self.found.push((key, value));
             }
         }
+        let resume = self.unmatched.take().and_then(|unmatched| unmatched.resume);
         if self.bytes > MAX_REPLY_BYTES {
             return Some(too_long());
         }
+        self.end_page(resume, context)
+    }
+
+    /// A page was matched: the scan goes on at `resume`, or is answered.
+    fn end_page(&mut self, resume: Option<Bytes>, context: &mut Context) -> Option<Reply> {
         let resume = match resume {
             Some(next) if self.reverse && next <= self.start => None,
             Some(next) if !self.reverse && self.end.as_ref().is_some_and(|end| next >= *end) => None,
@@ -195,6 +228,7 @@ fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
         pattern: None,
         found: Vec::new(),
         bytes: 0,
+        unmatched: None,
         regions: Vec::new(),
         submitted: 0,
         answered: 0,
@@ -285,6 +319,9 @@ fn options(mut scan: ScanWork, mut options: &[Bytes], session: &Session, context
 
 /// `KEYS pattern`
 pub(super) fn keys(args: &[Bytes], session: &Session, context: &Context) -> Work {
+    if args[1].len() > glob::MAX_PATTERN_BYTES {
+        return Work::Ready(Reply::err(glob::too_long()));
+    }
     let mut scan = with_prefix(glob::literal_prefix(&args[1]), Shape::Keys);
     scan.pattern = Some(args[1].clone());
     scan.start(session, context)
@@ -299,6 +336,9 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
     for option in args[2..].chunks(2) {
         let [name, value] = option else { return Work::Ready(Reply::err("syntax error")) };
         if name.eq_ignore_ascii_case(b"MATCH") {
+            if value.len() > glob::MAX_PATTERN_BYTES {
+                return Work::Ready(Reply::err(glob::too_long()));
+            }
             pattern = Some(value.clone());
         } else if name.eq_ignore_ascii_case(b"TYPE") {
             has_type = value.eq_ignore_ascii_case(b"string");

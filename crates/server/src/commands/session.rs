@@ -6,9 +6,11 @@
 //!  output <---encode---(head only)-+  +------- complete --------------+
 //! ```
 //! Invariants:
+//! - A step ends when its quota is used up: what is left is done in the next, from where it was ([`Conversation::has_work`]).
+//!   Answers go first, then operations, then new commands, so that a backlog shrinks before it grows.
 //! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
-//! - All commands of one read are submitted before any is waited for, so a pipeline is one batch; only a scan waits
-//!   for the writes before it, and a write for the scans before it.
+//! - No command waits for the one before it, so what a step reads is one batch; only a scan waits for the writes before it, and
+//!   a write for the scans before it.
 //! - Memory is bounded: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held, the window (see `window.rs`) bounds
 //!   operations in flight, results that wait for an earlier reply take little more than [`HELD_BYTES`], and while the
 //!   client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it or encoded.
@@ -17,6 +19,7 @@ use super::window::Window;
 use super::work::{Kind, Work, result_bytes};
 use super::{Client, Context, table};
 use crate::conversation::{Conversation, Submission};
+use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
 use bytes::{Bytes, BytesMut};
 use leeward_format::op::{OpResult, Read};
@@ -59,7 +62,12 @@ pub struct Session {
     /// Bytes of the results that commands hold.
     held: usize,
     writes_in_flight: usize,
+    /// Scans with an operation in flight, or with entries that are still matched against their pattern.
     scans: usize,
+    /// Commands, by number, that go on in the next step: their scans have entries that are still to be matched.
+    unfinished: VecDeque<u64>,
+    /// The last step ended because its quota was used up.
+    is_cut: bool,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
     stopped: bool,
 }
@@ -121,6 +129,8 @@ impl Session {
             held: 0,
             writes_in_flight: 0,
             scans: 0,
+            unfinished: VecDeque::new(),
+            is_cut: false,
             stopped: false,
         }
     }
@@ -141,9 +151,12 @@ impl Session {
     fn parse(&mut self, context: &mut Context) {
         let mut name = None;
         while self.wants_input() {
-            match self.parser.next(&mut self.input) {
+            match self.parser.next(&mut self.input, &mut context.quota) {
                 Ok(None) => break,
-                Ok(Some(Parsed::Command(args))) => name = Some(self.begin(&args, context)),
+                Ok(Some(Parsed::Command(args))) => {
+                    context.quota.take(COMMAND_UNITS);
+                    name = Some(self.begin(&args, context));
+                }
                 Ok(Some(Parsed::TooLarge { name, reason })) => {
                     let spec = table::position(&name);
                     let reply = if spec.is_some() { Reply::err(reason) } else { table::unknown(&[name]) };
@@ -167,13 +180,15 @@ impl Session {
     }
 
     fn begin(&mut self, args: &[Bytes], context: &mut Context) -> &'static str {
+        let taken = args.iter().map(Bytes::len).sum();
+        context.quota.take_bytes(taken);
         let Some(position) = table::position(&args[0]) else {
             self.push(None, 0, Work::Ready(table::unknown(args)), context.now);
             return "unknown";
         };
         let spec = &table::all()[position];
         let work = spec.start(args, self, context);
-        self.push(Some(position), args.iter().map(Bytes::len).sum(), work, context.now);
+        self.push(Some(position), taken, work, context.now);
         spec.name
     }
 
@@ -185,7 +200,7 @@ impl Session {
         self.commands.push_back(Command { spec, protocol, table, at_most_ms, age_ms, begun, work, taken, held: 0 });
     }
 
-    fn submit(&mut self, submit: &mut Vec<Submission>) {
+    fn submit(&mut self, quota: &mut Quota, submit: &mut Vec<Submission>) {
         self.next_command = self.next_command.max(self.first_command);
         while let Some(command) = self.commands.get_mut((self.next_command - self.first_command) as usize) {
             let is_first = self.next_command == self.first_command;
@@ -196,9 +211,10 @@ impl Session {
                     Kind::Scan => self.writes_in_flight > 0,
                 };
                 let is_full = self.output.len() >= OUTPUT_PAUSE_BYTES || (self.held >= HELD_BYTES && !is_first);
-                if blocked || is_full || !self.window.is_open() {
+                if blocked || is_full || !self.window.is_open() || quota.is_used_up() {
                     return;
                 }
+                quota.take(OPERATION_UNITS);
                 let (position, op) = command.work.next_op().expect("its kind was told above");
                 let op = match command.at_most_ms {
                     Some(at_most_ms) => Read::stale(op, at_most_ms),
@@ -218,8 +234,31 @@ impl Session {
         }
     }
 
+    /// Goes on with commands that were cut short by an earlier quota.
+    fn go_on(&mut self, context: &mut Context) {
+        while !context.quota.is_used_up()
+            && let Some(command) = self.unfinished.pop_front()
+        {
+            let at = command.checked_sub(self.first_command);
+            let Some(Command { work, .. }) = at.and_then(|at| self.commands.get_mut(at as usize)) else {
+                self.scans -= 1;
+                continue;
+            };
+            work.go_on(context);
+            if work.is_unfinished() {
+                self.unfinished.push_back(command);
+                continue;
+            }
+            self.scans -= 1;
+            if work.next_kind().is_some() {
+                self.next_command = self.next_command.min(command);
+            }
+        }
+    }
+
     fn answer(&mut self, context: &mut Context) {
         while self.output.len() < OUTPUT_PAUSE_BYTES
+            && !context.quota.is_used_up()
             && let Some(head) = self.commands.front_mut()
         {
             if let Work::InTurn(reply) = &head.work {
@@ -229,7 +268,10 @@ impl Session {
                 head.work = Work::Ready(Reply::Integer(self.age_ms.into()));
             }
             let Work::Ready(reply) = &head.work else { return };
+            let before = self.output.len();
             reply.encode(head.protocol, &mut self.output);
+            context.quota.take(COMMAND_UNITS);
+            context.quota.take_bytes(self.output.len() - before);
             let nanos = context.now.0.saturating_sub(head.begun.0);
             context.shared.metrics.command(head.spec, nanos, matches!(reply, Reply::Error(_)));
             self.age_ms = head.age_ms.unwrap_or(self.age_ms);
@@ -258,6 +300,7 @@ impl Conversation for Session {
         let (result, age_ms) = result.fresh();
         let bytes = result_bytes(&result);
         self.window.answered(bytes);
+        context.quota.take(COMMAND_UNITS);
         let (command, position, kind) = (in_flight.command, in_flight.position, in_flight.kind);
         while self.ops.front().is_some_and(|op| op.answered) {
             self.ops.pop_front();
@@ -275,7 +318,11 @@ impl Conversation for Session {
         *held += bytes;
         self.held += bytes;
         work.answered(position, result, context);
-        if kind == Kind::Scan && work.next_kind().is_some() {
+        if work.is_unfinished() {
+            // What waits for the scan waits for this too.
+            self.scans += 1;
+            self.unfinished.push_back(command);
+        } else if kind == Kind::Scan && work.next_kind().is_some() {
             // The scan goes on: what waits for it must wait for its next step too.
             self.next_command = self.next_command.min(command);
         }
@@ -284,13 +331,19 @@ impl Conversation for Session {
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
         loop {
             let before = (self.input.len(), self.commands.len(), self.first_command);
-            self.parse(context);
-            self.submit(submit);
+            self.go_on(context);
             self.answer(context);
-            if before == (self.input.len(), self.commands.len(), self.first_command) {
+            self.submit(&mut context.quota, submit);
+            self.parse(context);
+            self.is_cut = context.quota.is_used_up();
+            if self.is_cut || before == (self.input.len(), self.commands.len(), self.first_command) {
                 return;
             }
         }
+    }
+
+    fn has_work(&self) -> bool {
+        self.is_cut
     }
 
     fn output(&mut self) -> &mut BytesMut {

@@ -133,6 +133,9 @@ commands! {
     "wait" "numreplicas timeout" 3 Other NO_KEY Args(strings::wait) "Answers the number of backups in sync, which hold every answered write";
 }
 
+/// Most arguments of a command that takes no list of keys, its name included: all of them are looked at in one step.
+const MOST_ARGUMENTS: usize = 1024;
+
 /// Every command, sorted by name.
 pub fn all() -> &'static [Spec] {
     COMMANDS
@@ -148,12 +151,20 @@ pub(super) fn position(name: &[u8]) -> Option<usize> {
 }
 
 impl Spec {
+    /// Its arguments are a list of keys, each of which becomes an operation.
+    fn takes_many(&self) -> bool {
+        self.keys.1 < 0
+    }
+
     /// Checks the number of arguments and begins the command.
     pub(super) fn start(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
         let given = args.len() as i64;
         let wanted = i64::from(self.arity);
         if given < wanted.abs() || (wanted > 0 && given > wanted) {
             return Work::Ready(Reply::err(format_args!("wrong number of arguments for '{}' command", self.name)));
+        }
+        if !self.takes_many() && args.len() > MOST_ARGUMENTS {
+            return Work::Ready(Reply::err(format_args!("'{}' takes at most {MOST_ARGUMENTS} arguments", self.name)));
         }
         match self.run {
             Run::Args(run) => run(args),

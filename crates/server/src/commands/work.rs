@@ -92,6 +92,19 @@ impl Work {
         }
     }
 
+    /// What was answered is not all looked at: [`Work::go_on`].
+    pub(super) fn is_unfinished(&self) -> bool {
+        matches!(self, Work::Scan(scan) if scan.is_unfinished())
+    }
+
+    /// Looks at more of what was answered, as far as the quota goes.
+    pub(super) fn go_on(&mut self, context: &mut Context) {
+        let Work::Scan(scan) = self else { return };
+        if let Some(reply) = scan.go_on(context) {
+            *self = Work::Ready(reply);
+        }
+    }
+
     /// The operation at `position` was answered.
     pub(super) fn answered(&mut self, position: usize, result: OpResult, context: &mut Context) {
         let reply = match self {

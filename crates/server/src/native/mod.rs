@@ -15,6 +15,7 @@
 
 use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::conversation::{Conversation, Submission};
+use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, Door};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
@@ -51,6 +52,8 @@ pub struct Session {
     /// Version of the coordinator's state of which the client knows the routes, or is being told.
     told: u64,
     stopped: bool,
+    /// The last step ended because its quota was used up.
+    is_cut: bool,
     frame: Vec<u8>,
     for_rings: Vec<(Door, Vec<u8>)>,
     ring_asks: Vec<Ask>,
@@ -103,6 +106,7 @@ impl Session {
             first_op: 0,
             told: 0,
             stopped: false,
+            is_cut: false,
             frame: Vec::new(),
             for_rings: Vec::new(),
             ring_asks: Vec::new(),
@@ -195,6 +199,7 @@ impl Session {
     }
 
     fn begin(&mut self, request: Request, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
+        context.quota.take(COMMAND_UNITS);
         match request {
             Request::Hello { client, known } => {
                 if let Some(guest) = context.shared.clients.get_mut(self.id) {
@@ -203,7 +208,10 @@ impl Session {
                 self.tell_routes(known, door, context);
             }
             Request::Routes { known } => self.tell_routes(known, door, context),
-            Request::Map => self.send(&Reply::Map(context.routes.region_map()), door),
+            Request::Map => {
+                context.quota.take(STEP_UNITS);
+                self.send(&Reply::Map(context.routes.region_map()), door);
+            }
             Request::Who => {
                 let facts = &context.shared.facts;
                 self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() }, door);
@@ -237,6 +245,7 @@ impl Session {
             return self.refuse(context, "names of operations that are not in the request");
         }
         context.shared.metrics.native_request(ops.len());
+        context.quota.take(OPERATION_UNITS * ops.len() as u32);
         let request = self.first_request + self.requests.len() as u64;
         let of = |(position, _): &(u32, Once)| ops.get(*position as usize)?.region_in(context.routes, &table);
         let named_in = named.iter().filter_map(of).map(|config| config.region).collect();
@@ -259,7 +268,10 @@ impl Session {
     }
 
     /// Tells where regions are, as far as a client that knows `known` does not know it.
-    fn tell_routes(&mut self, known: u64, door: Option<Door>, context: &Context) {
+    fn tell_routes(&mut self, known: u64, door: Option<Door>, context: &mut Context) {
+        if known < context.routes.version() {
+            context.quota.take(STEP_UNITS);
+        }
         self.told = known.max(context.routes.version());
         self.send(&Reply::Routes(context.routes.update_since(known)), door);
     }
@@ -371,14 +383,20 @@ impl Conversation for Session {
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
         let mut active = false;
         while self.wants_input()
+            && !context.quota.is_used_up()
             && let Some(request) = self.next_request(context)
         {
             active = true;
             self.begin(request, None, context, submit);
         }
+        self.is_cut = context.quota.is_used_up();
         if active {
             self.seen(context);
         }
+    }
+
+    fn has_work(&self) -> bool {
+        self.is_cut
     }
 
     fn output(&mut self) -> &mut BytesMut {

@@ -4,6 +4,7 @@ use super::*;
 use crate::commands::{Clients, Cursors, Facts, Figures, Shared};
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
+use crate::quota::Quota;
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
@@ -39,10 +40,12 @@ impl Wire {
     fn new() -> Wire {
         let metrics = Arc::new(Metrics::default());
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
-        let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
+        let mut shared =
+            Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics, figures: None };
         let view = View::default();
         let routes = view.routes();
-        let mut context = Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut shared };
+        let mut context =
+            Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut shared, quota: Quota::default() };
         let session = Session::new(4, "peer".into(), "here".into(), &mut context);
         let mut wire = Wire { session, shared, view, submitted: Vec::new() };
         wire.change(9);
@@ -67,7 +70,13 @@ impl Wire {
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
         let routes = self.view.routes();
-        let mut context = Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut self.shared };
+        let mut context = Context {
+            now: Nanos::ZERO,
+            routes,
+            figures: &NoFigures,
+            shared: &mut self.shared,
+            quota: Quota::default(),
+        };
         act(&mut self.session, &mut context, &mut self.submitted)
     }
 

@@ -6,6 +6,7 @@
 //! connection goes on. Bytes that are no request at all are a [`ProtocolError`]; the connection must then be closed,
 //! for nobody knows where the next request starts.
 
+use crate::quota::Quota;
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::MAX_VALUE_BYTES;
 
@@ -63,12 +64,14 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Takes the next command off the front of `input`; `None` when it is not all there yet.
+    /// Takes the next command off the front of `input`; `None` when it is not all there yet, or the quota is used up.
     ///
     /// # Errors
     /// The bytes are no request. Do not call again.
-    pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Parsed>, ProtocolError> {
-        loop {
+    pub fn next(&mut self, input: &mut BytesMut, quota: &mut Quota) -> Result<Option<Parsed>, ProtocolError> {
+        while !quota.is_used_up() {
+            // An argument, a header, or an empty line.
+            quota.take(1);
             if self.remaining > 0 {
                 if !self.take_argument(input)? {
                     return Ok(None);
@@ -93,10 +96,14 @@ impl Parser {
                 Some(_) => match take_inline(input)? {
                     None => return Ok(None),
                     Some(args) if args.is_empty() => {}
-                    Some(args) => return Ok(Some(Parsed::Command(args))),
+                    Some(args) => {
+                        quota.take(args.len() as u32);
+                        return Ok(Some(Parsed::Command(args)));
+                    }
                 },
             }
         }
+        Ok(None)
     }
 
     /// Reads one bulk string; `false` when it is not all there yet.

@@ -16,7 +16,7 @@ fn parse(bytes: &[u8], step: usize) -> (Vec<Parsed>, Option<String>) {
     for piece in bytes.chunks(step.max(1)) {
         input.extend_from_slice(piece);
         loop {
-            match parser.next(&mut input) {
+            match parser.next(&mut input, &mut Quota::of(u32::MAX)) {
                 Ok(Some(parsed)) => found.push(parsed),
                 Ok(None) => break,
                 Err(error) => return (found, Some(error.to_string())),
@@ -95,20 +95,23 @@ fn an_argument_beyond_the_limit_is_dropped_as_it_arrives_and_the_connection_goes
     let huge = MAX_VALUE_BYTES + 1;
     let mut parser = Parser::default();
     let mut input = BytesMut::from(&format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${huge}\r\n")[..]);
-    assert_eq!(parser.next(&mut input), Ok(None));
+    assert_eq!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(None));
     let piece = vec![b'x'; 4096];
     let mut sent = 0;
     while sent < huge {
         let len = piece.len().min(huge - sent);
         input.extend_from_slice(&piece[..len]);
         sent += len;
-        assert_eq!(parser.next(&mut input), Ok(None));
+        assert_eq!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(None));
         assert!(input.is_empty(), "nothing of it is kept");
     }
     input.extend_from_slice(b"\r\nPING\r\n");
     let reason = format!("argument 2 is {huge} bytes long, the limit is {MAX_VALUE_BYTES}");
-    assert_eq!(parser.next(&mut input), Ok(Some(Parsed::TooLarge { name: Bytes::from("SET"), reason })));
-    assert_eq!(parser.next(&mut input), Ok(Some(words(&["PING"]))));
+    assert_eq!(
+        parser.next(&mut input, &mut Quota::of(u32::MAX)),
+        Ok(Some(Parsed::TooLarge { name: Bytes::from("SET"), reason }))
+    );
+    assert_eq!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(Some(words(&["PING"]))));
 }
 
 #[test]
@@ -117,15 +120,17 @@ fn arguments_beyond_the_limit_together_are_dropped() {
     let mut input = BytesMut::from(&b"*41\r\n$4\r\nMSET\r\n"[..]);
     let value = vec![b'v'; MAX_VALUE_BYTES];
     for _ in 0..40 {
-        assert_eq!(parser.next(&mut input), Ok(None));
+        assert_eq!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(None));
         input.extend_from_slice(format!("${MAX_VALUE_BYTES}\r\n").as_bytes());
         input.extend_from_slice(&value);
         input.extend_from_slice(b"\r\n");
         assert!(parser.bytes <= MAX_COMMAND_BYTES);
     }
-    assert!(matches!(parser.next(&mut input), Ok(Some(Parsed::TooLarge { name, .. })) if &name[..] == b"MSET"));
+    assert!(
+        matches!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(Some(Parsed::TooLarge { name, .. })) if &name[..] == b"MSET")
+    );
     input.extend_from_slice(b"PING\r\n");
-    assert_eq!(parser.next(&mut input), Ok(Some(words(&["PING"]))));
+    assert_eq!(parser.next(&mut input, &mut Quota::of(u32::MAX)), Ok(Some(words(&["PING"]))));
 }
 
 #[test]

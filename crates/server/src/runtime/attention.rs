@@ -165,6 +165,11 @@ impl Attention {
         }
     }
 
+    /// There was no time to read the socket of `id`, which was to be read in this turn.
+    pub(super) fn read_later(&mut self, id: u64) {
+        self.readable.insert(id);
+    }
+
     /// The conversation of `id` takes what comes, perhaps again.
     pub(super) fn takes(&mut self, id: u64) {
         if self.due.contains(&id) {

@@ -5,8 +5,9 @@ use crate::node::JobDone;
 use leeward_cluster::CoordinatorEvent;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
-use leeward_platform::Nanos;
+use leeward_format::control::{Control, Subject};
 use leeward_platform::cpu::{Account, Activity};
+use leeward_platform::{BootClock, Clock, Nanos};
 use mio::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,6 +32,14 @@ pub(crate) enum Event {
 }
 
 impl Event {
+    /// What a message of another node is about, if it is one.
+    pub(super) fn subject(&self) -> Option<Subject> {
+        match self {
+            Event::Link(_, LinkEvent::Message(bytes)) => Some(Control::subject(bytes)),
+            _ => None,
+        }
+    }
+
     /// What the CPU time is spent on that it takes to follow it.
     pub(super) fn account(&self) -> Account {
         match self {
@@ -46,7 +55,7 @@ impl Event {
 /// The sending end; any thread may use it, it never blocks.
 #[derive(Clone)]
 pub(crate) struct Doorbell {
-    sender: Sender<Event>,
+    sender: Sender<(Nanos, Event)>,
     bell: Arc<Bell>,
 }
 
@@ -60,7 +69,7 @@ struct Bell {
 
 /// The receiving end.
 pub(crate) struct Events {
-    receiver: Receiver<Event>,
+    receiver: Receiver<(Nanos, Event)>,
     bell: Arc<Bell>,
 }
 
@@ -74,10 +83,10 @@ pub(crate) fn event_channel() -> (Doorbell, Events) {
 impl Doorbell {
     /// Sends `event`; an event loop that is gone hears nothing.
     pub(crate) fn send(&self, event: Event) {
-        if self.sender.send(event).is_err() {
+        if self.sender.send((BootClock.now(), event)).is_err() {
             return;
         }
-        // Pairs with `Events::drain`: either it sees the event, or this sees that it has looked.
+        // Pairs with `Events::look`: either it sees the event, or this sees that it has looked.
         if !self.bell.is_rung.swap(true, Ordering::AcqRel) {
             self.ring();
         }
@@ -97,9 +106,13 @@ impl Doorbell {
 }
 
 impl Events {
-    /// Everything sent so far.
-    pub(crate) fn drain(&self) -> impl Iterator<Item = Event> + '_ {
+    /// The next look has begun: whoever sends from now on rings again. What is sent before it is in [`Events::next`].
+    pub(crate) fn look(&self) {
         self.bell.is_rung.swap(false, Ordering::AcqRel);
-        self.receiver.try_iter()
+    }
+
+    /// The oldest event that was not taken, and when it was sent. Whoever leaves some must come back without being woken.
+    pub(crate) fn next(&self) -> Option<(Nanos, Event)> {
+        self.receiver.try_recv().ok()
     }
 }

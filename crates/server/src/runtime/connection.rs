@@ -8,11 +8,10 @@ use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
 use mio::net::TcpStream;
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 
-/// Most bytes read from one connection in a turn, so that one client does not keep the others waiting.
-const TURN_BYTES: usize = 1024 * 1024;
 /// Most unread bytes thrown away when a connection ends, so that its last reply is not lost to a reset.
 const DRAINED_BYTES: usize = 1024 * 1024;
 
@@ -48,6 +47,8 @@ pub(super) struct Connection {
     pub(super) is_dead: bool,
     /// Number of the newest operation that was submitted.
     newest: u64,
+    /// Operations of a long request which the node was not given yet; nothing is read before it has them.
+    pub(super) unsubmitted: VecDeque<Submission>,
 }
 
 impl Connection {
@@ -62,12 +63,18 @@ impl Connection {
             progress: now,
             is_dead: false,
             newest: 0,
+            unsubmitted: VecDeque::new(),
         }
     }
 
     /// Its conversation takes input.
     pub(super) fn takes_input(&self) -> bool {
-        !self.is_dead && self.conversation.wants_input()
+        !self.is_dead && self.unsubmitted.is_empty() && self.conversation.wants_input()
+    }
+
+    /// There is something to do that waits for nothing.
+    pub(super) fn has_work(&self) -> bool {
+        !self.is_dead && (self.conversation.has_work() || !self.unsubmitted.is_empty())
     }
 
     /// There may be bytes to read.
@@ -104,31 +111,31 @@ impl Connection {
         self.conversation.complete(self.newest - age, result, context);
     }
 
-    /// Reads what there is, up to a limit, and lets the conversation act on it.
+    /// Reads once, if nothing is left of what was read before, and lets the conversation act on it as far as the quota goes.
     pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
-        let mut budget = TURN_BYTES;
-        while budget > 0 && self.is_readable && self.takes_input() {
+        if !self.has_work() && self.is_readable && self.takes_input() {
             match self.stream.read(buffer) {
                 Ok(0) => {
                     self.is_readable = false;
                     self.conversation.stop();
                 }
                 Ok(len) => {
-                    budget = budget.saturating_sub(len);
                     // A short read has emptied the socket; more will raise an event.
                     self.is_readable = len == buffer.len() || self.is_closed_by_peer;
+                    context.quota.take_bytes(len);
                     self.conversation.feed(&buffer[..len]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // It is read again.
+                Err(error) if error.kind() == ErrorKind::Interrupted => return,
                 Err(_) => self.is_dead = true,
             }
-            self.conversation.advance(context, submit);
         }
+        self.conversation.advance(context, submit);
     }
 
-    /// Lets the conversation do all that it can and sends what it says, until the socket takes no more or nothing is
-    /// left: output that was taken may be what held the conversation back, and no event tells of that. Answers why the
+    /// Lets the conversation do what it can and sends what it says, until the quota is used up, the socket takes no more or nothing
+    /// is left: output that was taken may be what held the conversation back, and no event tells of that. Answers why the
     /// server gave the connection up, if it did.
     pub(super) fn advance(
         &mut self,
@@ -140,7 +147,7 @@ impl Connection {
             self.conversation.advance(context, submit);
             let unsent = self.conversation.output().len();
             let dropped = self.write(context.now, most_output);
-            if dropped.is_some() || self.is_dead || self.conversation.output().len() == unsent {
+            if dropped.is_some() || self.is_dead || self.conversation.output().len() == unsent || self.has_work() {
                 return dropped;
             }
         }

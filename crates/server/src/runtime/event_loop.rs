@@ -2,23 +2,25 @@
 //!
 //! One turn: take what other threads sent, read the sockets that have something, submit their operations, end the node's
 //! batch once, hand its jobs to the pool, encode and send replies. So all commands that arrive together, of one
-//! connection or of many, share one mirror write a backup and one flush. Nothing here waits but the poll.
+//! connection or of many, share one mirror write a backup and one flush. Nothing here waits but the poll, and nothing
+//! takes as long as a client likes: see `turn.rs`.
 //!
 //! Sockets are registered edge-triggered, for reading and writing, once. Which of them are read when is in the book of
 //! `attention.rs`: a connection that has unread bytes but whose conversation takes none (back-pressure) is left alone until its
 //! output moves; one that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
 
 use super::attention::{Attention, Before};
-use super::channel::{Event, Events};
+use super::channel::Events;
 use super::connection::{Connection, Kind, refuse};
 use super::pool::Pool;
 use super::ringing::Ringing;
 use super::spending::Spending;
-use crate::admin::Snapshot;
+use super::turn::Backlog;
 use crate::commands::{Context, Shared};
 use crate::conversation::Submission;
 use crate::metrics::{Dropped, Metrics};
 use crate::node::{Input, Node, Outbox};
+use crate::quota::Quota;
 use crate::{commands, native};
 use leeward_format::UnixMs;
 use leeward_platform::cpu::{self, Activity};
@@ -47,6 +49,8 @@ const FAREWELL: Nanos = Nanos::from_secs(2);
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.
 const MOST_LEFT: u32 = 64;
+/// Connections that are accepted in a turn.
+const ACCEPTED: usize = 64;
 /// Bytes taken from a socket at once.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -75,19 +79,21 @@ pub(super) struct Parts {
 /// The state of the thread.
 pub(super) struct EventLoop {
     poll: Poll,
-    events: Events,
+    pub(super) events: Events,
     pub(super) ringing: Ringing,
     /// Those of Redis clients end with the farewell.
     listeners: [(Kind, Option<TcpListener>); 2],
     /// A listener may have connections that were not accepted, for lack of descriptors.
     accept_again: bool,
+    /// Listeners that have more connections than are accepted in a turn.
+    unaccepted: [bool; 2],
     /// It was said that connections cannot be accepted, and none was since.
     is_accepting_blocked: bool,
     pub(super) node: Node,
     pool: Pool,
     pub(super) shared: Shared,
     spending: Arc<Spending>,
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) clock: BootClock,
     pub(super) connections: HashMap<u64, Connection>,
     next_connection: u64,
@@ -95,17 +101,19 @@ pub(super) struct EventLoop {
     /// Connections whose output or state may have changed in this turn.
     pub(super) touched: BTreeSet<u64>,
     pub(super) submissions: Vec<Submission>,
-    outbox: Outbox,
-    buffer: Vec<u8>,
+    pub(super) outbox: Outbox,
+    pub(super) buffer: Vec<u8>,
+    /// What did not fit in the turns so far.
+    pub(super) backlog: Backlog,
     next_tick: Nanos,
     next_stall_check: Nanos,
     /// Until when the others may take over.
-    departs_by: Option<Nanos>,
+    pub(super) departs_by: Option<Nanos>,
     /// Since when they have taken over.
     departed_at: Option<Nanos>,
     /// Since when Redis clients are asked to go: what was begun for them is answered, and no more is read.
     farewell_at: Option<Nanos>,
-    is_stopping: bool,
+    pub(super) is_stopping: bool,
 }
 
 impl EventLoop {
@@ -120,6 +128,7 @@ impl EventLoop {
             ringing: parts.ringing,
             listeners: [(Kind::Resp, Some(parts.resp)), (Kind::Native, Some(parts.native))],
             accept_again: false,
+            unaccepted: [false; 2],
             is_accepting_blocked: false,
             node: parts.node,
             pool: parts.pool,
@@ -133,6 +142,7 @@ impl EventLoop {
             submissions: Vec::new(),
             outbox: Outbox::default(),
             buffer: vec![0; READ_BYTES],
+            backlog: Backlog::default(),
             next_tick: Nanos::ZERO,
             next_stall_check: Nanos::ZERO,
             departs_by: None,
@@ -148,14 +158,12 @@ impl EventLoop {
     /// The poll itself fails, which only a bug or a machine without memory causes.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut ready = mio::Events::with_capacity(1024);
-        // Replies may have let conversations submit more; their batch must not wait for the poll.
-        let mut has_unfinished = false;
         let spending = self.spending.clone();
         let mut turns = 0;
         while !self.is_stopping {
             turns += 1;
             let _sampled = spending.sample(turns, Activity::Receive.of_node());
-            let wait = self.prepare(has_unfinished);
+            let wait = self.prepare();
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
@@ -165,33 +173,39 @@ impl EventLoop {
             for event in &ready {
                 match event.token() {
                     WAKER => {}
-                    RESP => self.accept(0, now),
-                    NATIVE => self.accept(1, now),
+                    RESP => self.unaccepted[0] = true,
+                    NATIVE => self.unaccepted[1] = true,
                     mio::Token(id) => self.socket_event(id as u64, event),
                 }
             }
             self.take_events();
+            self.take_passed_on();
+            self.accept_some(now);
             self.read_rings(now);
             self.read_clients(now);
+            self.take_events();
             self.pass_time(now);
             let at_engine = cpu::at(Activity::Engine.of_primary());
             // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
             self.node.finish_batch(self.clock.now(), &mut self.outbox);
             self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
             drop(at_engine);
-            has_unfinished = self.answer_clients();
+            self.answer_clients();
         }
         Ok(())
     }
 
     /// Does what comes before a turn; answers how long its poll may sleep.
-    fn prepare(&mut self, is_busy: bool) -> Nanos {
+    fn prepare(&mut self) -> Nanos {
         let now = self.clock.now();
+        let operators = self.answer_operators(now);
+        // What is left of the last turn must not wait for the poll.
+        let is_busy = self.backlog.is_any() || !self.touched.is_empty() || self.unaccepted.contains(&true);
         match self.attention.before(now, is_busy) {
             Before::FallAsleep => self.fall_asleep(),
             Before::Nothing => {}
             Before::Spin => self.spin(now),
-            Before::Sleep => return self.next_tick - now,
+            Before::Sleep => return self.next_tick.min(operators.unwrap_or(Nanos::MAX)) - now,
         }
         Nanos::ZERO
     }
@@ -207,65 +221,6 @@ impl EventLoop {
             connection.became_readable(is_last);
             self.attention.told(id, self.ringing.hears(id), is_last);
         }
-    }
-
-    fn take_events(&mut self) {
-        for event in self.events.drain() {
-            let _at = cpu::at(event.account());
-            let input = match event {
-                Event::Link(server, event) => Input::Link(server, event),
-                Event::Coordinator(event) => Input::Coordinator(event),
-                Event::Job(done) => Input::Job(done),
-                Event::Snapshot(reply) => {
-                    // Whoever asked may have stopped waiting.
-                    drop(reply.send(Snapshot { status: self.node.status(), map: self.node.routes().region_map() }));
-                    continue;
-                }
-                // What came is taken at the end of the turn.
-                Event::Rings => continue,
-                Event::Depart(patience) => {
-                    let now = self.clock.now();
-                    self.departs_by.get_or_insert(now + patience);
-                    self.node.depart(now);
-                    continue;
-                }
-                Event::Stop => {
-                    self.is_stopping = true;
-                    continue;
-                }
-            };
-            // Read anew: a promise that is given counts from now, not from when the turn began.
-            self.node.handle(self.clock.now(), input);
-        }
-    }
-
-    fn read_clients(&mut self, now: Nanos) {
-        for id in self.attention.take_readable() {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
-            connection.read(&mut self.buffer, &mut context, &mut self.submissions);
-            let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
-            self.attention.read(id, self.ringing.hears(id), has_more, takes_more);
-            self.touched.insert(id);
-            self.submit(now, id);
-        }
-    }
-
-    /// Hands the operations of connection `id` to the node; answers whether there were any.
-    pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
-        let _at = cpu::at(Activity::Engine.of_primary());
-        let is_any = !self.submissions.is_empty();
-        let connection = self.connections.get_mut(&id);
-        let Some(connection) = connection else {
-            self.submissions.clear();
-            return false;
-        };
-        for Submission { number, table, op, once, direct } in self.submissions.drain(..) {
-            let token = connection.token(id, number);
-            self.node.handle(now, Input::Submit { token, table, op, once, direct });
-        }
-        is_any
     }
 
     /// Stops if it is to depart, and the others have taken over, which all of them have heard of by then: who asks this node for what it
@@ -307,8 +262,7 @@ impl EventLoop {
         self.pass_time_for_rings(now);
         if self.accept_again {
             self.accept_again = false;
-            self.accept(0, now);
-            self.accept(1, now);
+            self.unaccepted = [true; 2];
         }
         if now >= self.next_stall_check {
             self.next_stall_check = now + STALL_CHECK;
@@ -329,59 +283,19 @@ impl EventLoop {
         }
     }
 
-    /// Passes the node's answers on and sends what is to be sent; answers whether operations were submitted that the
-    /// next turn must not keep waiting.
-    fn answer_clients(&mut self) -> bool {
-        let _at = cpu::at(Activity::Send.of_node());
-        let now = self.clock.now();
-        for (token, result) in std::mem::take(&mut self.outbox.replies) {
-            let id = Connection::id_of(token);
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
-            connection.complete(token, result, &mut context);
-            self.touched.insert(id);
-        }
-        let mut has_submitted = false;
-        loop {
-            for id in std::mem::take(&mut self.touched) {
-                has_submitted |= self.advance(id, now);
-            }
-            self.settle_rings();
-            if self.touched.is_empty() {
-                return has_submitted;
+    /// Accepts connections, as many as a turn takes.
+    fn accept_some(&mut self, now: Nanos) {
+        for number in 0..self.listeners.len() {
+            if self.unaccepted[number] {
+                self.unaccepted[number] = self.accept(number, now);
             }
         }
     }
 
-    /// Has a connection do and send all that it can; answers whether it submitted operations.
-    fn advance(&mut self, id: u64, now: Nanos) -> bool {
-        self.answer_ring(id, now);
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let mut context = Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
-        if let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions) {
-            report_dropped(id, why, &self.shared.metrics);
-        }
-        if connection.is_finished() && !self.ringing.is_awaited(id) {
-            connection.end();
-        }
-        if connection.takes_input() {
-            self.attention.takes(id);
-        }
-        if connection.conversation.native().is_some_and(|native| native.has_ring_asks()) {
-            self.touched.insert(id);
-        }
-        let is_dead = connection.is_dead;
-        let has_submitted = self.submit(now, id);
-        if is_dead {
-            self.remove(id);
-        }
-        has_submitted
-    }
-
-    fn accept(&mut self, listener: usize, now: Nanos) {
-        loop {
-            let (kind, Some(listener)) = &self.listeners[listener] else { return };
+    /// Accepts some connections of a listener; answers whether it may have more.
+    fn accept(&mut self, listener: usize, now: Nanos) -> bool {
+        for _ in 0..ACCEPTED {
+            let (kind, Some(listener)) = &self.listeners[listener] else { return false };
             match listener.accept() {
                 Ok((stream, address)) => {
                     let kind = *kind;
@@ -390,7 +304,7 @@ impl EventLoop {
                         tracing::warn!(%address, %error, "a connection could not be taken");
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // The client gave up while it was queued.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
@@ -399,10 +313,11 @@ impl EventLoop {
                         tracing::warn!(%error, "connections wait: none can be accepted (out of file descriptors?)");
                     }
                     self.accept_again = true;
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn admit(&mut self, kind: Kind, mut stream: TcpStream, address: String, now: Nanos) -> io::Result<()> {
@@ -416,7 +331,9 @@ impl EventLoop {
         self.next_connection += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, mio::Token(id as usize), interest)?;
-        let mut context = Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
+        let quota = Quota::default();
+        let mut context =
+            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
         let conversation: Box<dyn crate::conversation::Conversation> = match kind {
             Kind::Resp => Box::new(commands::Session::new(id, address, local, &mut context)),
             Kind::Native => Box::new(native::Session::new(id, address, local, &mut context)),
@@ -426,9 +343,10 @@ impl EventLoop {
         Ok(())
     }
 
-    fn remove(&mut self, id: u64) {
+    pub(super) fn remove(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.attention.remove(id);
+            self.backlog.remove(id);
             self.ringing.remove(id, &self.shared.metrics);
             self.shared.clients.remove(id);
             connections(&self.shared.metrics, connection.kind).closed();
@@ -445,7 +363,7 @@ fn connections(metrics: &Metrics, kind: Kind) -> &crate::metrics::Connections {
     }
 }
 
-fn report_dropped(id: u64, why: Dropped, metrics: &Metrics) {
+pub(super) fn report_dropped(id: u64, why: Dropped, metrics: &Metrics) {
     metrics.dropped(why);
     tracing::warn!(client = id, ?why, "a client that does not read its replies was disconnected");
 }

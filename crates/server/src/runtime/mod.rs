@@ -17,7 +17,9 @@ mod connection;
 mod event_loop;
 mod pool;
 mod ringing;
+mod shares;
 pub(crate) mod spending;
+mod turn;
 
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking};
@@ -469,7 +471,13 @@ fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc
         max_connections: config.max_connections as usize,
         data_dir: config.data_dir().display().to_string(),
     };
-    Shared { facts, clients: Clients::default(), cursors: Cursors::new(volume.0.wrapping_add(incarnation.0)), metrics }
+    Shared {
+        facts,
+        clients: Clients::default(),
+        cursors: Cursors::new(volume.0.wrapping_add(incarnation.0)),
+        metrics,
+        figures: None,
+    }
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -15,6 +15,7 @@ use crate::commands::Context;
 use crate::config::has_many_cores;
 use crate::conversation::Conversation as _;
 use crate::metrics::Metrics;
+use crate::quota::Quota;
 use crate::rings::{Effect, Rings};
 use leeward_format::op::Reply;
 use leeward_platform::{Clock as _, Nanos};
@@ -24,6 +25,8 @@ const TURN_MESSAGES: usize = 64;
 /// How long rings are looked at without a look at sockets and other threads.
 const SLICE: Nanos = Nanos::from_micros(20);
 
+/// Taking requests out of rings, in a turn.
+const LOOKING: Nanos = Nanos::from_millis(2);
 /// Looks between two looks at the clock; on few cores, others may run then.
 const LOOKS: u32 = 32;
 
@@ -97,42 +100,46 @@ impl EventLoop {
 
     /// Takes requests out of the rings that are to be looked into.
     pub(super) fn read_rings(&mut self, now: Nanos) {
-        let Some(rings) = &mut self.ringing.rings else { return };
+        let Some(rings) = &self.ringing.rings else { return };
         let look = self.attention.turn(rings.waiting());
-        if look.is_empty() {
-            return;
+        let left = self.serve(look, LOOKING, |event_loop, id| event_loop.read_ring(now, id));
+        left.into_iter().for_each(|id| self.attention.look(id));
+    }
+
+    /// Takes requests out of one ring; what is left there is for the next turn, so that it answers that there is no more.
+    fn read_ring(&mut self, now: Nanos, id: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let Some(rings) = &mut self.ringing.rings else { return false };
+        let takes_input = connection.takes_input();
+        let Some(native) = connection.conversation.native() else { return false };
+        if !takes_input {
+            self.attention.looked(id, Found::Held, now);
+            return false;
         }
-        for id in look {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let Some(rings) = &mut self.ringing.rings else { return };
-            let Some(native) = connection.conversation.native() else { continue };
-            if !native.wants_input() {
-                self.attention.looked(id, Found::Held, now);
-                continue;
-            }
-            let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
-            let submissions = &mut self.submissions;
-            let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
-                native.take_from_ring(frame, door, &mut context, submissions);
-                native.wants_input()
-            });
-            match received {
-                Ok(received) => {
-                    let found = match received.messages {
-                        0 => Found::Nothing,
-                        _ => Found::Requests { has_more: received.has_more },
-                    };
-                    self.shared.metrics.ring_requests(received.messages);
-                    if self.attention.looked(id, found, now) {
-                        rings.stay_awake_for(id);
-                    }
+        let quota = Quota::default();
+        let mut context =
+            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        let submissions = &mut self.submissions;
+        let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
+            native.take_from_ring(frame, door, &mut context, submissions);
+            native.wants_input() && !context.quota.is_used_up()
+        });
+        match received {
+            Ok(received) => {
+                let found = match received.messages {
+                    0 => Found::Nothing,
+                    _ => Found::Requests { has_more: received.has_more },
+                };
+                self.shared.metrics.ring_requests(received.messages);
+                if self.attention.looked(id, found, now) {
+                    rings.stay_awake_for(id);
                 }
-                Err(error) => native.refuse_ring(&mut context, &error.to_string()),
             }
-            self.touched.insert(id);
-            self.submit(now, id);
+            Err(error) => native.refuse_ring(&mut context, &error.to_string()),
         }
+        self.touched.insert(id);
+        self.submit(now, id);
+        false
     }
 
     /// Hands what connection `id` has for rings to them.
@@ -151,8 +158,9 @@ impl EventLoop {
             native.send_over_stream(&frames);
         }
         if let Some(error) = bad {
+            let quota = Quota::default();
             let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
             native.refuse_ring(&mut context, &error.to_string());
         }
         let asks: Vec<_> = native.ring_asks().collect();

@@ -5,6 +5,7 @@ use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::node::status::NodeStatus;
+use crate::quota::Quota;
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
@@ -187,9 +188,11 @@ impl Fake {
             ..Facts::default()
         };
         let metrics = Arc::new(Metrics::default());
-        let mut shared = Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics };
+        let mut shared =
+            Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics, figures: None };
         let now = Nanos::from_secs(100);
-        let mut context = Context { now, routes: node.routes(), figures: &node, shared: &mut shared };
+        let mut context =
+            Context { now, routes: node.routes(), figures: &node, shared: &mut shared, quota: Quota::default() };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
         Fake { node, shared, session, waiting: Vec::new(), now }
     }
@@ -201,8 +204,13 @@ impl Fake {
     }
 
     pub(super) fn advance(&mut self) {
-        let mut context =
-            Context { now: self.now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
+        let mut context = Context {
+            now: self.now,
+            routes: self.node.routes(),
+            figures: &self.node,
+            shared: &mut self.shared,
+            quota: Quota::default(),
+        };
         self.session.advance(&mut context, &mut self.waiting);
     }
 
@@ -216,8 +224,13 @@ impl Fake {
     }
 
     pub(super) fn complete(&mut self, number: u64, result: OpResult) {
-        let mut context =
-            Context { now: self.now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared };
+        let mut context = Context {
+            now: self.now,
+            routes: self.node.routes(),
+            figures: &self.node,
+            shared: &mut self.shared,
+            quota: Quota::default(),
+        };
         self.session.complete(number, result, &mut context);
         self.advance();
     }

@@ -1,0 +1,336 @@
+//! The parts of a turn whose work others decide on: what other threads sent, what clients ask, what they are answered.
+//!
+//! Each part has a slice of time. What it does is divided into steps, each of at most a [`Quota`]; after each the clock is read, and
+//! what is left when the slice is over waits for the next turn, whose poll does not sleep. So a turn takes some milliseconds
+//! whatever clients send, and lease grants, links and the coordinator, which are looked at twice a turn, wait no longer than
+//! that. Clients share their slices by `shares.rs`; operations that other nodes pass on have a slice of their own and
+//! wait behind all else that comes from those nodes.
+
+use super::channel::Event;
+use super::connection::Connection;
+use super::event_loop::{EventLoop, report_dropped};
+use super::shares::Shares;
+use crate::admin::Snapshot;
+use crate::commands::{Context, figures_last};
+use crate::conversation::Submission;
+use crate::node::{Input, Token};
+use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
+use leeward_fabric::LinkEvent;
+use leeward_format::ServerId;
+use leeward_format::control::Subject;
+use leeward_format::op::{Op, OpResult};
+use leeward_platform::cpu::{self, Activity};
+use leeward_platform::{Clock, Nanos};
+use std::collections::{BTreeSet, VecDeque};
+use tokio::sync::oneshot::Sender;
+
+/// What comes from other threads, at a time.
+const EVENTS: Nanos = Nanos::from_millis(4);
+/// Operations of other nodes' clients, and answers to those that were passed on to them.
+const PASSED_ON: Nanos = Nanos::from_millis(1);
+/// Reading from clients.
+const READING: Nanos = Nanos::from_millis(2);
+/// Taking what the node has answered.
+const TAKING: Nanos = Nanos::from_millis(1);
+/// Encoding and sending answers, and going on with what was read before.
+const ANSWERING: Nanos = Nanos::from_millis(2);
+
+/// What is left for later turns.
+#[derive(Default)]
+pub(super) struct Backlog {
+    /// Operations and answers that other nodes have sent.
+    passed_on: VecDeque<(ServerId, LinkEvent)>,
+    /// What the node has answered.
+    replies: VecDeque<(Token, OpResult)>,
+    /// There may be more in the channel.
+    has_events: bool,
+    /// Operations were submitted after the node's batch was ended.
+    has_submitted: bool,
+    /// Operators who wait for figures, and when those were gathered last.
+    asking: Vec<Sender<Snapshot>>,
+    figures_at: Nanos,
+    figures_last: Nanos,
+    shares: Shares,
+}
+
+impl Backlog {
+    /// The next turn comes at once.
+    pub(super) fn is_any(&self) -> bool {
+        self.has_events || self.has_submitted || !self.passed_on.is_empty() || !self.replies.is_empty()
+    }
+
+    /// Connection `id` is gone.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.shares.remove(id);
+    }
+}
+
+impl EventLoop {
+    /// Follows what other threads have sent.
+    pub(super) fn take_events(&mut self) {
+        let begun = self.clock.now();
+        self.backlog.has_events = false;
+        self.events.look();
+        while let Some((sent, event)) = self.events.next() {
+            // Read anew: a lease that is granted counts from now, not from when the turn began.
+            let now = self.clock.now();
+            match event.subject() {
+                Some(Subject::Lease) => self.shared.metrics.lease_message((now - sent).as_secs_f64()),
+                Some(Subject::Operation) => {
+                    if let Event::Link(server, event) = event {
+                        self.backlog.passed_on.push_back((server, event));
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            self.follow(now, event);
+            if now - begun > EVENTS {
+                self.backlog.has_events = true;
+                return;
+            }
+        }
+    }
+
+    fn follow(&mut self, now: Nanos, event: Event) {
+        let _at = cpu::at(event.account());
+        let input = match event {
+            Event::Link(server, event) => {
+                if matches!(event, LinkEvent::Up | LinkEvent::Down) {
+                    self.follow_all_from(now, server);
+                }
+                Input::Link(server, event)
+            }
+            Event::Coordinator(event) => Input::Coordinator(event),
+            Event::Job(done) => Input::Job(done),
+            Event::Snapshot(reply) => return self.backlog.asking.push(reply),
+            // What came is taken at the end of the turn.
+            Event::Rings => return,
+            Event::Depart(patience) => {
+                self.departs_by.get_or_insert(now + patience);
+                return self.node.depart(now);
+            }
+            Event::Stop => {
+                self.is_stopping = true;
+                return;
+            }
+        };
+        self.node.handle(now, input);
+    }
+
+    /// A link of `server` came up or went down: what it brought before is followed first.
+    fn follow_all_from(&mut self, now: Nanos, server: ServerId) {
+        let (before, others) =
+            std::mem::take(&mut self.backlog.passed_on).into_iter().partition(|(from, _)| *from == server);
+        self.backlog.passed_on = others;
+        let before: VecDeque<(ServerId, LinkEvent)> = before;
+        for (from, event) in before {
+            self.node.handle(now, Input::Link(from, event));
+        }
+    }
+
+    /// Follows operations that other nodes have passed on, and their answers.
+    pub(super) fn take_passed_on(&mut self) {
+        let begun = self.clock.now();
+        let mut now = begun;
+        let mut quota = Quota::default();
+        while let Some((server, event)) = self.backlog.passed_on.pop_front() {
+            if let LinkEvent::Message(bytes) = &event {
+                quota.take_bytes(bytes.len());
+            }
+            quota.take(OPERATION_UNITS);
+            self.node.handle(now, Input::Link(server, event));
+            if quota.is_used_up() {
+                quota = Quota::default();
+                now = self.clock.now();
+                if now - begun > PASSED_ON {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers operators, all who ask at once: to gather figures of many regions takes a while, so it is not done all the time.
+    /// Answers when it is to be looked at again.
+    pub(super) fn answer_operators(&mut self, now: Nanos) -> Option<Nanos> {
+        if self.backlog.asking.is_empty() {
+            return None;
+        }
+        let due = self.backlog.figures_at + self.backlog.figures_last;
+        if now < due {
+            return Some(due);
+        }
+        let snapshot = Snapshot { status: self.node.status(), map: self.node.routes().region_map() };
+        self.backlog.figures_at = now;
+        self.backlog.figures_last = figures_last(snapshot.status.regions.len() + snapshot.map.regions.len());
+        let mut asking = std::mem::take(&mut self.backlog.asking);
+        let last = asking.pop();
+        for reply in asking {
+            // Whoever asked may have stopped waiting.
+            drop(reply.send(snapshot.clone()));
+        }
+        last.map(|reply| reply.send(snapshot));
+        None
+    }
+
+    /// Takes `step` for each of `ids`, again for those that have more to do, until all have had enough or the slice is over. Answers
+    /// those that have not.
+    pub(super) fn serve(
+        &mut self,
+        ids: BTreeSet<u64>,
+        slice: Nanos,
+        mut step: impl FnMut(&mut EventLoop, u64) -> bool,
+    ) -> BTreeSet<u64> {
+        if ids.is_empty() {
+            return ids;
+        }
+        let mut line = self.backlog.shares.line_up(ids);
+        let begun = self.clock.now();
+        let mut at = begun;
+        while at - begun < slice
+            && let Some(id) = self.backlog.shares.next(&mut line)
+        {
+            let has_more = step(self, id);
+            let before = std::mem::replace(&mut at, self.clock.now());
+            if self.connections.contains_key(&id) {
+                self.backlog.shares.spent(id, at - before);
+                if has_more {
+                    self.backlog.shares.line_up_again(&mut line, id);
+                }
+            }
+        }
+        line.left().collect()
+    }
+
+    /// Reads the sockets that have something.
+    pub(super) fn read_clients(&mut self, now: Nanos) {
+        let ids = self.attention.take_readable();
+        let left = self.serve(ids, READING, |event_loop, id| event_loop.read(now, id));
+        left.into_iter().for_each(|id| self.attention.read_later(id));
+    }
+
+    /// Reads from connection `id`, or goes on with what was read; answers whether there is more.
+    fn read(&mut self, now: Nanos, id: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let quota = Quota::default();
+        let mut context =
+            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        if connection.unsubmitted.is_empty() {
+            connection.read(&mut self.buffer, &mut context, &mut self.submissions);
+        }
+        self.submit(now, id);
+        self.touched.insert(id);
+        let Some(connection) = self.connections.get(&id) else { return false };
+        let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
+        let has_work = connection.has_work();
+        self.attention.read(id, self.ringing.hears(id), has_more, takes_more);
+        has_work || has_more && takes_more
+    }
+
+    /// Hands operations of connection `id` to the node, of a long request only the first; answers whether there were any.
+    pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
+        let _at = cpu::at(Activity::Engine.of_primary());
+        let Some(connection) = self.connections.get_mut(&id) else {
+            self.submissions.clear();
+            return false;
+        };
+        connection.unsubmitted.extend(self.submissions.drain(..));
+        let mut quota = Quota::default();
+        let mut is_any = false;
+        while !quota.is_used_up()
+            && let Some(Submission { number, table, op, once, direct }) = connection.unsubmitted.pop_front()
+        {
+            quota.take(OPERATION_UNITS);
+            quota.take_bytes(bytes_of(&op));
+            let token = connection.token(id, number);
+            self.node.handle(now, Input::Submit { token, table, op, once, direct });
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Passes the node's answers on and sends what is to be sent.
+    pub(super) fn answer_clients(&mut self) {
+        let _at = cpu::at(Activity::Send.of_node());
+        self.backlog.has_submitted = false;
+        let now = self.take_replies();
+        let begun = self.clock.now();
+        loop {
+            let ids = std::mem::take(&mut self.touched);
+            let slice = ANSWERING - (self.clock.now() - begun);
+            let left = self.serve(ids, slice, |event_loop, id| event_loop.advance(id, now));
+            self.settle_rings();
+            let is_done = self.touched.is_empty();
+            if is_done || !left.is_empty() {
+                self.touched.extend(left);
+                return;
+            }
+        }
+    }
+
+    /// Hands conversations what the node has answered; answers what time it is.
+    fn take_replies(&mut self) -> Nanos {
+        let begun = self.clock.now();
+        let mut now = begun;
+        self.backlog.replies.extend(self.outbox.replies.drain(..));
+        let mut quota = Quota::default();
+        while let Some((token, result)) = self.backlog.replies.pop_front() {
+            let id = Connection::id_of(token);
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            quota.take(COMMAND_UNITS);
+            let mut context =
+                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+            connection.complete(token, result, &mut context);
+            quota = context.quota;
+            self.touched.insert(id);
+            if quota.is_used_up() {
+                quota = Quota::default();
+                now = self.clock.now();
+                if now - begun > TAKING {
+                    break;
+                }
+            }
+        }
+        now
+    }
+
+    /// Has a connection do and send what a step allows; answers whether there is more.
+    fn advance(&mut self, id: u64, now: Nanos) -> bool {
+        self.answer_ring(id, now);
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let quota = Quota::default();
+        let mut context =
+            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        let is_behind = !connection.unsubmitted.is_empty() && !connection.is_dead;
+        if !is_behind
+            && let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions)
+        {
+            report_dropped(id, why, &self.shared.metrics);
+        }
+        if connection.is_finished() && !self.ringing.is_awaited(id) {
+            connection.end();
+        }
+        if connection.conversation.native().is_some_and(|native| native.has_ring_asks()) {
+            self.touched.insert(id);
+        }
+        self.backlog.has_submitted |= self.submit(now, id);
+        let Some(connection) = self.connections.get(&id) else { return false };
+        if connection.takes_input() {
+            self.attention.takes(id);
+        }
+        if connection.is_dead {
+            self.remove(id);
+            return false;
+        }
+        connection.has_work()
+    }
+}
+
+/// Bytes that an operation has the node copy.
+fn bytes_of(op: &Op) -> usize {
+    match op {
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Append { key, suffix } => key.len() + suffix.len(),
+        _ => 0,
+    }
+}
