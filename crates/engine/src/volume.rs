@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
+use leeward_format::frame::body_bytes;
 use leeward_format::manifest::{Change, RegionState, SegmentState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
@@ -71,6 +72,8 @@ const ZONE_SEGMENTS: u32 = 4;
 /// Memory of a region itself, its parts of the manifest, and what the allocator cannot give back of that, about: a thousand of them
 /// take a thousand times as much.
 const REGION_BYTES: usize = 12 << 10;
+/// Bytes of a region's number in the manifest, at most.
+const REGION_ID_BYTES: usize = 5;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
 
@@ -465,12 +468,17 @@ impl Volume {
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn check_room(&self, change: &Change) -> Result<()> {
-        let mut state = self.registry.lock().state.clone();
-        // What does not fit the state is told by the commit.
-        if state.apply(change).is_err() {
-            return Ok(());
-        }
-        self.manifest.lock().check_room(&state)
+        let replaced = match change {
+            Change::Region(state) => Some(state.region),
+            _ => None,
+        };
+        let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
+        // Nobody waits for more than one region to be looked at.
+        let bytes_of =
+            |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
+        let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
+        let bytes = others.sum::<usize>() + body_bytes(change);
+        self.manifest.lock().check_room(bytes)
     }
 
     /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it

@@ -10,7 +10,7 @@
 //! the length before it has checked it against its own limit.
 
 use bytes::BufMut;
-use postcard::ser_flavors::Flavor;
+use postcard::ser_flavors::{Flavor, Size};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of the header before the body.
@@ -135,6 +135,11 @@ pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut (impl BufM
     frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
     let crc = crc32c::crc32c(&frame[4..]);
     frame[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Bytes that `body` takes in a frame, behind the header.
+pub fn body_bytes<T: Serialize>(body: &T) -> usize {
+    postcard::serialize_with_flavor(body, Size::default()).expect("counting cannot fail")
 }
 
 /// Where postcard writes to. Its own flavors copy byte by byte; values are long.
