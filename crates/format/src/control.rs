@@ -139,6 +139,7 @@ pub enum ToBackup {
     /// A new log segment begins in mirror buffer `index % MIRROR_BUFFERS`; the log map gets its entry.
     OpenTail {
         /// The log.
+        #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment among those of its log in this term.
         index: u64,
@@ -150,6 +151,7 @@ pub enum ToBackup {
     /// A full log segment lies complete in its mirror buffer: persist it. Answered by [`ToPrimary::Flushed`].
     Flush {
         /// The log.
+        #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment.
         index: u64,
@@ -200,6 +202,7 @@ pub enum ToPrimary {
     /// A mirror buffer's segment is durable; the buffer may be written again.
     Flushed {
         /// The log.
+        #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment.
         index: u64,
@@ -222,29 +225,5 @@ pub enum ToPrimary {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frame::{FrameKind, write_frame};
-
-    fn subject(message: &Control) -> Subject {
-        let mut frame = Vec::new();
-        write_frame(FrameKind::Control, message, &mut frame);
-        Control::subject(&frame)
-    }
-
-    #[test]
-    fn the_subject_of_a_message_is_told_by_its_frame() {
-        let (regions, attested) = (vec![(RegionId(1), Epoch(2))], Vec::new());
-        let request = Control::LeaseRequest { sent: 1, regions: regions.clone(), heard: None, attested };
-        assert_eq!(subject(&request), Subject::Lease);
-        assert_eq!(subject(&Control::LeaseGrant { sent: 1, regions, now: 2 }), Subject::Lease);
-        let (table, op) = (TableName::default(), Op::Get { key: "k".into() });
-        assert_eq!(subject(&Control::Forward { id: 1, table, op, once: None, epoch: Epoch(1) }), Subject::Operation);
-        let answer = Control::Forwarded { id: 1, result: OpResult::Done, committed: None };
-        assert_eq!(subject(&answer), Subject::Operation);
-        let body = ToBackup::Open { options: TableOptions::default() };
-        let opening = Control::ToBackup { region: RegionId(1), term: Epoch(1), session: 1, body };
-        assert_eq!(subject(&opening), Subject::Other);
-        assert_eq!(Control::subject(b"short"), Subject::Other);
-    }
-}
+#[path = "control_tests.rs"]
+mod tests;

@@ -252,6 +252,15 @@ impl LogKind {
     pub fn index(self) -> usize {
         self as usize
     }
+    /// For messages about tails, which the medium log has none of: refuses it, so that what is kept for each log that is appended
+    /// to is there for every message that was decoded.
+    pub(crate) fn deserialize_appended<'de, D: Deserializer<'de>>(input: D) -> Result<LogKind, D::Error> {
+        let log = LogKind::deserialize(input)?;
+        match LogKind::APPENDED.contains(&log) {
+            true => Ok(log),
+            false => Err(D::Error::custom("a message about a tail of a log that nobody appends to")),
+        }
+    }
     /// Leaves point to its records.
     pub fn holds_values(self) -> bool {
         self != LogKind::Recovery
