@@ -157,7 +157,7 @@ impl Ring {
                     let kept = self.fetch(&message)?;
                     received.has_posted = true;
                     if self.answer(fabric, door, kept)?.is_some() {
-                        unreachable!("what is kept fits a slot");
+                        return Err(DecodeError::invalid("ring message", "it fetches what no slot can hold"));
                     }
                 }
                 _ if take(door, message.payload) => {}
