@@ -1,6 +1,6 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
-//! `tidy` holds the rules of the house that no compiler checks; `simulate` runs seeds of the simulated cluster; `miri` looks for
+//! `tidy` holds the rules of the house that no compiler checks; `panics` lists what may panic where bytes come in; `simulate` runs seeds of the simulated cluster; `miri` looks for
 //! undefined behaviour in what is unsafe; `chaos` breaks a cluster of real processes; `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,8 @@ struct Arguments {
 enum Chore {
     /// Check the rules of the house: imports, sizes of files and functions, documents that match the code.
     Tidy,
+    /// List every place where code that bytes from sockets and disks come through may panic, with why it does not.
+    Panics,
     /// Run seeds of the simulated cluster, or repeat one with its log.
     Simulate(simulate::Simulate),
     /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
@@ -42,10 +44,25 @@ fn main() -> ExitCode {
     let root = tidy::workspace_root();
     match Arguments::parse().chore {
         Chore::Tidy => report(&root),
+        Chore::Panics => panics(&root),
         Chore::Simulate(options) => simulate::simulate(&options),
         Chore::Miri => miri(&root),
         Chore::Chaos { options } => chaos(&root, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
+    }
+}
+
+fn panics(root: &Path) -> ExitCode {
+    match tidy::panics(root) {
+        Ok(places) => {
+            places.iter().for_each(|place| println!("{place}"));
+            println!("{} places", places.len());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("the repository cannot be read: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `imports` | who may depend on whom: the tables of `ARCHITECTURE.md` are the truth, every `Cargo.toml` obeys |
 //! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
+//! | `panics` | where bytes from outside come through, whatever may panic says why it cannot happen |
 //! | `documents` | every path and link resolves, every folder is named, every format has a page |
 //!
 //! `cargo test` and `cargo xtask tidy` run the same `check`. Reads files, writes nothing.
 
 mod documents;
 mod imports;
+mod panics;
 mod rules;
 mod source;
 
@@ -53,8 +55,17 @@ pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
     imports::check(&house, &mut violations);
     rules::check(&house, &mut violations);
     documents::check(&house, &mut violations);
+    panics::check(&house, &mut violations);
     violations.sort();
     Ok(violations)
+}
+
+/// Every place where code that bytes from outside come through may panic, with why it does not: a line each.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn panics(root: &Path) -> io::Result<Vec<String>> {
+    Ok(panics::list(&House::read(root)?))
 }
 
 /// The repository in memory: every text file that a rule may ask for.

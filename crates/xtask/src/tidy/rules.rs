@@ -133,7 +133,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 /// Code that only tests run: sibling test files, `tests/`, `benches/`.
-fn is_test(file: &Path) -> bool {
+pub(super) fn is_test(file: &Path) -> bool {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let folder = |name: &str| file.iter().any(|part| part == name);
     stem == "tests" || stem.ends_with("_tests") || folder("tests") || folder("benches")

@@ -118,3 +118,69 @@ fn a_file_that_is_not_there_is_empty() {
     let house = House { files: vec![(PathBuf::from("a"), "text".into())] };
     assert_eq!((house.text("a"), house.text("b")), ("text", ""));
 }
+
+/// A crate that bytes come through, and its row in the table.
+fn reached(source: &str, row: &str) -> Vec<String> {
+    let architecture = "| crate | owns | may import |\n|---|---|---|\n| `format` | it | nothing |\n\n\
+                        `crates/format/src` `docs/formats`\n";
+    let table = format!("| file that indexes | places | why |\n|---|---|---|\n{row}\n");
+    violations(&[
+        ("ARCHITECTURE.md", architecture),
+        ("Cargo.toml", "[workspace.dependencies]\n"),
+        ("docs/panics.md", &table),
+        ("docs/formats/lib.md", "A page.\n"),
+        ("crates/format/Cargo.toml", "[package]\nname = \"leeward-format\"\n[lints]\nworkspace = true\n"),
+        ("crates/format/src/lib.rs", &format!("//! A.\n#![forbid(unsafe_code)]\n{source}")),
+    ])
+    .into_iter()
+    .filter(|violation| violation.contains("lib.rs:") || violation.contains("panics.md"))
+    .collect()
+}
+
+#[test]
+fn what_may_panic_where_bytes_come_in_says_why_it_does_not() {
+    let why = |call: &str| reached(&format!("fn f() {{\n    {call};\n}}\n"), "");
+    for call in [
+        "a.expect(reason)",
+        "panic!()",
+        "unreachable!()",
+        "assert!(a < b)",
+        "assert_eq!(a, b(c))",
+        "assert!(a == \"b\")",
+        "a.expect(\"\")",
+    ] {
+        let found = why(call);
+        assert!(found.len() == 1 && found[0].starts_with("crates/format/src/lib.rs:4: "), "{call}: {found:?}");
+    }
+    for call in [
+        "a.expect(\"it was checked\")",
+        "panic!(\"{a} (never)\")",
+        "assert!(a < b, \"for {b}\")",
+        "assert_eq!(a, \"b\",\n \"since\")",
+        "debug_assert!(a)",
+        "expected(a)",
+    ] {
+        assert_eq!(why(call), [""; 0], "{call}");
+    }
+    assert_eq!(reached("const _: () = assert!(A < B);\n", ""), [""; 0], "the compiler tells");
+    assert_eq!(reached("#[cfg(test)]\nmod tests {\nfn f() { panic!() }\n}\n", ""), [""; 0]);
+}
+
+#[test]
+fn places_that_index_are_counted_and_have_a_reason() {
+    let source =
+        "fn f(a: &[u8], b: [u8; 4]) -> Vec<[u8; 2]> {\n    (a[1], &b[2..], g()[3], a[..].len(), vec![0; 4])\n}\n";
+    let row = |row: &str| reached(source, row);
+    assert_eq!(row("| `crates/format/src/lib.rs` | 3 | b is long enough |"), [""; 0]);
+    for (wrong, what) in [
+        ("", "indexes or slices in 3 places, docs/panics.md says 0"),
+        ("| `crates/format/src/lib.rs` | 2 | b is long enough |", "in 3 places, docs/panics.md says 2"),
+        ("| `crates/format/src/lib.rs` | 4 | b is long enough |", "in 3 places, docs/panics.md says 4"),
+        ("| `crates/format/src/lib.rs` | 3 | |", "does not say why"),
+    ] {
+        let found = row(wrong);
+        assert!(found.len() == 1 && found[0].contains(what), "{wrong}: {found:?}");
+    }
+    let gone = reached("", "| `crates/format/src/gone.rs` | 3 | b is long enough |");
+    assert!(gone.iter().any(|violation| violation.contains("gone.rs has a row")), "{gone:?}");
+}

@@ -1,0 +1,201 @@
+//! Where the product may panic, each place with its reason.
+//!
+//! A panic that a byte from a socket or a disk can reach takes a node down, and the next one that is asked. So in the
+//! crates that such bytes come through ([`REACHED`])
+//!
+//! - `expect`, `panic!`, `unreachable!` and the asserts say, in a string where they stand, why they cannot happen;
+//! - of those that take bytes apart ([`DECODERS`]), each file that indexes or slices has a row in `docs/panics.md`, with the
+//!   number of places and with why those are within bounds. One more, or one less, and someone has to look at the row again.
+//!
+//! [`list`] is all of that at once, for a reviewer. Pure.
+
+use super::imports::{names, rows};
+use super::rules::is_test;
+use super::source::{code_only, without_tests};
+use super::{House, Violation};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+/// Crates that bytes from sockets and disks come through.
+const REACHED: [&str; 6] = ["format", "fabric", "engine", "replication", "cluster", "server"];
+/// Files and folders of those that take bytes apart, or keep something for what messages name.
+const DECODERS: [&str; 14] = [
+    "crates/cluster/src/connection.rs",
+    "crates/cluster/src/embedded",
+    "crates/cluster/src/zookeeper",
+    "crates/engine/src/log",
+    "crates/engine/src/replica",
+    "crates/engine/src/volume",
+    "crates/fabric/src/stream",
+    "crates/format/src",
+    "crates/replication/src",
+    "crates/server/src/commands",
+    "crates/server/src/native",
+    "crates/server/src/node/decide.rs",
+    "crates/server/src/resp",
+    "crates/server/src/rings",
+];
+/// The table of those that index, and its heading.
+const TABLE: &str = "docs/panics.md";
+const HEADING: &str = "file that indexes";
+/// What panics, up to the parenthesis that opens its arguments, and how many come before the reason. An assertion of debug builds
+/// does not.
+const CALLS: [(&str, usize); 7] = [
+    (".expect(", 0),
+    (".expect_err(", 0),
+    ("panic!(", 0),
+    ("unreachable!(", 0),
+    ("assert!(", 1),
+    ("assert_eq!(", 2),
+    ("assert_ne!(", 2),
+];
+
+/// One place that may panic.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    /// The call; `None` for an index or a slice.
+    call: Option<&'static str>,
+    /// What it says in its place.
+    reason: String,
+}
+
+pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
+    let mut listed = table(house);
+    for (file, text) in reached(house) {
+        let (indexed, called): (Vec<Place>, Vec<Place>) =
+            places(text).into_iter().partition(|place| place.call.is_none());
+        for place in called.iter().filter(|place| place.reason.is_empty()) {
+            let call = place.call.unwrap_or_default().trim_start_matches('.').trim_end_matches('(');
+            let what = format!("{call}: say in a string why it cannot happen; if bytes can reach it, make it an error");
+            violations.push(Violation { file: file.into(), line: place.line, what });
+        }
+        let row = if is_decoder(file) { listed.remove(&*file.to_string_lossy()) } else { None };
+        let known = row.as_ref().map_or(0, |row| row.places);
+        if is_decoder(file) && known != indexed.len() {
+            let what = format!(
+                "indexes or slices in {} places, {TABLE} says {known}: look at each, and correct its row, why they are within bounds \
+                 included",
+                indexed.len()
+            );
+            violations.push(Violation { file: file.into(), line: indexed.last().map_or(0, |last| last.line), what });
+        }
+        if row.is_some_and(|row| row.reason.is_empty()) {
+            let what = format!("{TABLE} does not say why it indexes within bounds");
+            violations.push(Violation { file: file.into(), line: 0, what });
+        }
+    }
+    for file in listed.keys() {
+        let what = format!("{file} has a row, and is not there or no code that takes bytes apart");
+        violations.push(Violation { file: TABLE.into(), line: 0, what });
+    }
+}
+
+/// Every place that may panic, with its reason: `file:line: what: why`, a line each.
+pub(super) fn list(house: &House) -> Vec<String> {
+    let listed = table(house);
+    let of_file = |(file, text): (&Path, &str)| {
+        let within = listed.get(&*file.to_string_lossy()).map_or("", |row| row.reason.as_str()).to_owned();
+        let (is_listed, file) = (is_decoder(file), file.display().to_string());
+        let places = places(text).into_iter().filter(move |place| is_listed || place.call.is_some());
+        places.map(move |place| {
+            let what = place.call.map_or("index", |call| call.trim_start_matches('.').trim_end_matches('('));
+            let why = if place.call.is_none() { &within } else { &place.reason };
+            format!("{file}:{}: {what}: {why}", place.line)
+        })
+    };
+    reached(house).flat_map(of_file).collect()
+}
+
+/// A row of the table.
+struct Row {
+    places: usize,
+    reason: String,
+}
+
+fn table(house: &House) -> BTreeMap<String, Row> {
+    let row = |cells: Vec<&str>| {
+        let [file, places, reason, ..] = cells[..] else { return None };
+        let row = Row { places: places.parse().unwrap_or(0), reason: reason.to_owned() };
+        Some((names(file).pop()?, row))
+    };
+    rows(house.text(TABLE), HEADING).into_iter().filter_map(row).collect()
+}
+
+/// Product code of the crates that bytes come through.
+fn reached(house: &House) -> impl Iterator<Item = (&Path, &str)> {
+    let is_reached =
+        |file: &Path| REACHED.iter().any(|name| file.starts_with(Path::new("crates").join(name).join("src")));
+    house.with_extension("rs").filter(move |(file, _)| is_reached(file) && !is_test(file))
+}
+
+fn is_decoder(file: &Path) -> bool {
+    DECODERS.iter().any(|path| file.starts_with(path))
+}
+
+/// Every place of a file that may panic.
+fn places(text: &str) -> Vec<Place> {
+    let code = without_tests(&code_only(text));
+    let line_of = |at: usize| code[..at].matches('\n').count() + 1;
+    let mut found: Vec<(usize, Place)> = Vec::new();
+    for (call, needed) in CALLS {
+        for (at, _) in code.match_indices(call) {
+            let is_whole = call.starts_with('.') || !follows_word(&code, at);
+            // Of a constant the compiler tells.
+            let is_constant = code[..at].ends_with("const _: () = ");
+            if is_whole && !is_constant {
+                let reason = reason(text, &code, at + call.len() - 1, needed);
+                found.push((at, Place { line: line_of(at), call: Some(call), reason }));
+            }
+        }
+    }
+    for at in indexed(&code) {
+        found.push((at, Place { line: line_of(at), call: None, reason: String::new() }));
+    }
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, place)| place).collect()
+}
+
+fn follows_word(code: &str, at: usize) -> bool {
+    code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+/// What the call whose arguments open at `open` says: the first string behind `needed` arguments; nothing if there is none.
+fn reason(text: &str, code: &str, open: usize, needed: usize) -> String {
+    let said = arguments(code, open).into_iter().skip(needed).find_map(|argument| {
+        let literal = text[argument].trim_start().strip_prefix('"')?;
+        literal.rsplit_once('"').map(|(said, _)| said)
+    });
+    said.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The arguments between the parenthesis at `open` and the one that closes it.
+fn arguments(code: &str, open: usize) -> Vec<Range<usize>> {
+    let (mut depth, mut start, mut found) = (0_usize, open + 1, Vec::new());
+    for (at, c) in code[open..].char_indices().map(|(at, c)| (open + at, c)) {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 1 => {
+                found.push(start..at);
+                break;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 1 => {
+                found.push(start..at);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Offsets of the brackets that index or slice: those behind a value. All of something is never beyond it.
+fn indexed(code: &str) -> impl Iterator<Item = usize> {
+    code.match_indices('[').map(|(at, _)| at).filter(move |at| {
+        let is_behind_value =
+            code[..*at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '?'));
+        is_behind_value && !code[*at..].starts_with("[..]")
+    })
+}
