@@ -85,6 +85,7 @@ impl Wire {
             session.feed(bytes);
             session.advance(context, submit);
         });
+        self.advance();
     }
 
     fn request(&mut self, request: &Request) {
@@ -96,6 +97,14 @@ impl Wire {
             session.complete(number, result, context);
             session.advance(context, submit);
         });
+        self.advance();
+    }
+
+    /// Takes steps until the session waits for something.
+    fn advance(&mut self) {
+        while self.session.has_work() {
+            self.with(|session, context, submit| session.advance(context, submit));
+        }
     }
 
     fn replies(&mut self) -> Vec<Reply> {

@@ -5,7 +5,7 @@ use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::node::status::NodeStatus;
-use crate::quota::Quota;
+use crate::quota::{Quota, STEP_UNITS};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
@@ -14,6 +14,7 @@ use leeward_format::routing::Routing;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,12 +28,15 @@ pub(super) struct FakeNode {
     expiries: BTreeMap<(TableName, Bytes), Expiry>,
     /// What time it is for what expires.
     pub(super) wall: UnixMs,
+    /// How often its figures were gathered.
+    pub(super) gathered: Cell<u32>,
     /// Instead of carrying the next operation out.
     pub(super) error: Option<OpError>,
 }
 
 impl Figures for FakeNode {
     fn status(&self) -> NodeStatus {
+        self.gathered.set(self.gathered.get() + 1);
         NodeStatus { server: ServerId(1), coordinator_up: true, ..NodeStatus::default() }
     }
 
@@ -64,7 +68,8 @@ impl FakeNode {
         regions.push(GroupConfig { table, region, start, end, backups, ..regions[0].clone() });
         let tables = [DEFAULT_TABLE, ORDERS].map(|name| TableOptions { name: name.into(), ..TableOptions::default() });
         let (pairs, expiries, view) = (BTreeMap::new(), BTreeMap::new(), View::default());
-        let mut node = FakeNode { tables: pairs, expiries, wall: UnixMs(1_000_000), view, error: None };
+        let mut node =
+            FakeNode { tables: pairs, expiries, wall: UnixMs(1_000_000), view, gathered: Cell::new(0), error: None };
         tables.iter().for_each(|table| node.set(&ClusterPath::Table(table.name.clone()), Some(encode_value(table))));
         regions.iter().for_each(|config| node.configure(config.region, Some(config)));
         node
@@ -173,7 +178,9 @@ pub(super) struct Fake {
     pub(super) session: Session,
     /// Operations that were submitted and not carried out.
     pub(super) waiting: Vec<Submission>,
-    now: Nanos,
+    pub(super) now: Nanos,
+    /// What a step may take.
+    pub(super) units: u32,
 }
 
 impl Fake {
@@ -194,7 +201,7 @@ impl Fake {
         let mut context =
             Context { now, routes: node.routes(), figures: &node, shared: &mut shared, quota: Quota::default() };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
-        Fake { node, shared, session, waiting: Vec::new(), now }
+        Fake { node, shared, session, waiting: Vec::new(), now, units: STEP_UNITS }
     }
 
     /// Feeds bytes; operations are left waiting.
@@ -203,15 +210,28 @@ impl Fake {
         self.advance();
     }
 
+    /// Takes steps until the session waits for something.
     pub(super) fn advance(&mut self) {
+        self.step();
+        while self.session.has_work() {
+            self.step();
+        }
+    }
+
+    /// Takes one step.
+    pub(super) fn step(&mut self) {
+        self.with(|session, context, waiting| session.advance(context, waiting));
+    }
+
+    pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
         let mut context = Context {
             now: self.now,
             routes: self.node.routes(),
             figures: &self.node,
             shared: &mut self.shared,
-            quota: Quota::default(),
+            quota: Quota::of(self.units),
         };
-        self.session.advance(&mut context, &mut self.waiting);
+        act(&mut self.session, &mut context, &mut self.waiting)
     }
 
     /// Carries out the waiting operation at `index` and answers it.
@@ -224,14 +244,7 @@ impl Fake {
     }
 
     pub(super) fn complete(&mut self, number: u64, result: OpResult) {
-        let mut context = Context {
-            now: self.now,
-            routes: self.node.routes(),
-            figures: &self.node,
-            shared: &mut self.shared,
-            quota: Quota::default(),
-        };
-        self.session.complete(number, result, &mut context);
+        self.with(|session, context, _| session.complete(number, result, context));
         self.advance();
     }
 

@@ -3,3 +3,4 @@
 mod fake;
 mod golden;
 mod pipeline;
+mod steps;

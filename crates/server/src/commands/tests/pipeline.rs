@@ -237,18 +237,20 @@ fn command() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// However the stream is cut, and in whatever order the answers come, a pipeline answers what the same commands
+    /// However the stream and the work are cut, and in whatever order the answers come, a pipeline answers what the same commands
     /// answer one by one.
     #[test]
     fn pipelines_answer_as_single_commands_do(
         commands in prop::collection::vec(command(), 1..30),
         cut in 1_usize..50,
+        units in 1_u32..300,
         picks in prop::collection::vec(any::<prop::sample::Index>(), 400),
     ) {
         let mut one_by_one = Fake::new(&["b", "d"]);
         let expected: String = commands.iter().map(|command| one_by_one.run(command)).collect();
 
         let mut fake = Fake::new(&["b", "d"]);
+        fake.units = units;
         let stream: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
         let mut picks = picks.into_iter();
         let mut done: Vec<(u64, OpResult)> = Vec::new();
