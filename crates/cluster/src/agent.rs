@@ -25,6 +25,7 @@ mod balancing;
 mod claims;
 mod creation;
 mod departure;
+pub(crate) mod pace;
 mod proposals;
 mod ruling;
 pub use agreement::Misfit;
@@ -138,6 +139,7 @@ pub struct Agent {
     proposals: VecDeque<Proposal>,
     creations: VecDeque<Creation>,
     alterations: VecDeque<Alteration>,
+    pace: pace::Pace,
     outcomes: Vec<(ProposalId, Outcome)>,
     ops: Vec<(u64, CoordinatorOp)>,
     next_op: u64,
@@ -173,6 +175,7 @@ impl Agent {
             proposals: VecDeque::new(),
             creations: VecDeque::new(),
             alterations: VecDeque::new(),
+            pace: pace::Pace::default(),
             outcomes: Vec::new(),
             ops: Vec::new(),
             next_op: 1,

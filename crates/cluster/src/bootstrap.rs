@@ -6,6 +6,7 @@ use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, RegionNumbers, TableOptions, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::table::NewTable;
+use std::collections::BTreeSet;
 
 /// Most bytes of the operations that are put to a coordinator at once: ZooKeeper takes 1 MiB by default.
 const MAX_CHUNK_BYTES: usize = 512 << 10;
@@ -69,18 +70,25 @@ pub(crate) fn give(view: &View, numbers: &[RegionId]) -> CoordinatorOp {
     }
 }
 
-/// Numbers for so many new regions: the next that were not given, and of which no live server has a copy.
+/// Numbers for so many new regions: the next that were not given, and of which no live server has a copy; lower ones that were not given
+/// either, where the highest of all is taken.
 ///
 /// # Errors
 /// There are not so many left.
 pub(crate) fn free_numbers(view: &View, regions: u32) -> Result<Vec<RegionId>, String> {
     let copies = view.servers().flat_map(|info| &info.copies).map(|copy| copy.region);
-    let known = copies.chain(view.regions().map(|config| config.region)).max();
-    let none_left = || "there are no region numbers left".to_owned();
-    let next = view.numbers().next().ok_or_else(none_left)?.0;
-    let first = next.max(known.map_or(0, |region| region.0.saturating_add(1)));
-    let after = first.checked_add(regions).ok_or_else(none_left)?;
-    Ok((first..after).map(RegionId).collect())
+    let known: BTreeSet<RegionId> = copies.chain(view.regions().map(|config| config.region)).collect();
+    let (given, above) = (view.numbers(), known.last().map_or(0, |region| region.0.saturating_add(1)));
+    let after = |first: RegionId| Some(first.0.max(above)..first.0.max(above).checked_add(regions)?);
+    if let Some(next) = given.next().and_then(after) {
+        return Ok(next.map(RegionId).collect());
+    }
+    let is_free = |region: &RegionId| !known.contains(region) && !view.is_planned(*region);
+    let below: Vec<RegionId> = given.gaps().filter(is_free).take(regions as usize).collect();
+    match below.len() == regions as usize {
+        true => Ok(below),
+        false => Err("there are no region numbers left".into()),
+    }
 }
 
 pub(crate) fn create(path: ClusterPath, value: Bytes, ephemeral: bool) -> CoordinatorOp {

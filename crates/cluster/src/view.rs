@@ -13,7 +13,7 @@ use leeward_format::cluster::{
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
-use leeward_format::{DecodeError, RegionId, ServerId};
+use leeward_format::{DecodeError, Epoch, RegionId, ServerId};
 use leeward_platform::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -302,6 +302,7 @@ impl Content {
             ClusterPath::Region(id) => {
                 let config: GroupConfig = decode_value("region", value)?;
                 same("region", id.0, config.region.0)?;
+                possible(&config)?;
                 self.forget_plan(id);
                 let plan = config.wishes.plan.as_ref();
                 self.planned.extend(plan.and_then(Plan::child));
@@ -349,6 +350,19 @@ impl Content {
             ClusterPath::Protocol => self.protocol = None,
             ClusterPath::Making(name) => drop(self.making.remove(&name)),
         }
+    }
+}
+
+/// Refuses what no server could serve.
+fn possible(config: &GroupConfig) -> Result<(), DecodeError> {
+    let GroupConfig { region, term, .. } = config;
+    if !region.is_possible() {
+        let range = format!("numbers of regions are from {} to {}", RegionId::FIRST, RegionId::LAST);
+        return Err(DecodeError::invalid("region", format!("number {region}: {range}")));
+    }
+    match term.can_be_term() {
+        true => Ok(()),
+        false => Err(DecodeError::invalid("region", format!("term {term}: the last of all is {}", Epoch::LAST_TERM))),
     }
 }
 

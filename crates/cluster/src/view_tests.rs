@@ -196,3 +196,20 @@ fn a_region_is_gone_only_if_its_number_was_given() {
     view.handle(&CoordinatorEvent::Synced { version: 0 });
     assert!(view.regions().next().is_none() && gone(&view).is_empty());
 }
+
+#[test]
+fn a_region_that_no_server_could_serve_is_left_out() {
+    let mut view = View::default();
+    view.handle(&UP);
+    let config =
+        |region, term| GroupConfig { term: Epoch(term), ..GroupConfig::unassigned(RegionId(region), "default") };
+    let beyond = Epoch::LAST_TERM.next().0;
+    for (region, term) in [(0, 1), (u32::MAX, 1), (5, beyond), (6, Epoch::LAST_TERM.0), (u32::MAX - 1, 1)] {
+        let path = ClusterPath::Region(RegionId(region)).to_string();
+        view.handle(&changed(&path, 3, Some(encode_value(&config(region, term)))));
+    }
+    view.handle(&CoordinatorEvent::Synced { version: 3 });
+    let regions: Vec<u32> = view.regions().map(|config| config.region.0).collect();
+    assert_eq!(regions, [6, u32::MAX - 1]);
+    assert!(!view.lacks(&ClusterPath::Region(RegionId(5))), "nor is it taken for one that has ended");
+}

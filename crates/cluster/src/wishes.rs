@@ -3,6 +3,7 @@
 //! Pure functions of the view: whoever carries a wish out asks them again whenever the view has changed.
 
 use crate::View;
+use crate::agent::pace::LAST_ASKED_FOR;
 use crate::bootstrap::free_numbers;
 use leeward_format::cluster::{GroupConfig, Intent, Member, Plan, RegionWish, Wishes};
 use leeward_format::{MAX_KEY_BYTES, RegionId, ServerId};
@@ -37,6 +38,13 @@ pub(crate) fn wished(view: &View, region: RegionId, wish: &RegionWish) -> Result
         &RegionWish::Move { from, to } => moved(view, config, from, to)?,
     };
     let is_so = (&next.wishes, &next.learners) == (wishes, &config.learners);
+    if !is_so && next.epoch > LAST_ASKED_FOR {
+        let epoch = config.epoch;
+        return Err(format!(
+            "region {region} has had {epoch} configurations: those that are left are for failovers. It goes on being served as it is; \
+             copy its table into a new one to have its regions moved, divided or merged again"
+        ));
+    }
     Ok(Some(next).filter(|_| !is_so))
 }
 

@@ -67,7 +67,7 @@ use relocate::Relocate;
 use runs::Ends;
 
 /// Where compactions take the ids of the segments that they write.
-pub type SegmentIds = Arc<dyn Fn() -> SegmentId + Send + Sync>;
+pub type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
 /// What one step did.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use crate::memory::Purpose;
 use crate::memtable::MOST_RANGES;
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
-use leeward_format::VolumeId;
 use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
+use leeward_format::{SegmentId, ServerId, VolumeId};
 use leeward_platform::{Disk, RealDisk, SimDisk};
 use std::thread;
 use std::time::Duration;
@@ -304,4 +304,30 @@ fn a_wrong_byte_in_a_mapped_tail_is_damage_and_no_value() {
     }
     let memory = region.read(b"second", Reach::Memory, &|| UnixMs(0));
     assert!(matches!(memory, Ok(Lookup::NotInMemory)), "{memory:?}");
+}
+
+#[test]
+fn a_copy_serves_in_no_term_beyond_the_last() {
+    let file = SimDisk::new(1, 1 << 30).open("volume").unwrap();
+    let (volume, _) = Volume::open(file, VolumeId(1), VolumeOptions::default()).unwrap();
+    let replica = Replica::create(&volume, RegionId(1), TableOptions::default()).unwrap();
+    let refused = replica.serve(Epoch::LAST_TERM.next()).unwrap_err().to_string();
+    assert_eq!(refused, "region 1: term 16777216 cannot begin, the last of all is 16777215");
+    let replica = Replica::create(&volume, RegionId(2), TableOptions::default()).unwrap();
+    let region = replica.serve(Epoch::LAST_TERM).unwrap();
+    region.append(&[put(b"key", b"value")]).unwrap();
+}
+
+#[test]
+fn a_term_whose_ids_are_used_up_is_an_error_that_says_what_to_do() {
+    let region = region(32 << 10, 1 << 20);
+    let state = region.volume.with_region(&region.owner, |state| state.clone()).unwrap();
+    let (first, most) = (SegmentId::MOST_OF_TERM - 2, SegmentId::MOST_OF_TERM);
+    let ids = open::ids_from(&state, (first, most), |number| SegmentId::made_by(Epoch(7), number));
+    assert_eq!([ids().unwrap(), ids().unwrap()].map(|id| id.counter()), [first, first + 1]);
+    let refused = ids().unwrap_err().to_string();
+    assert!(refused.ends_with("give the region another primary, or restart the server of its primary"), "{refused}");
+    let built = |number| SegmentId::built_by(Epoch(7), ServerId(3), number);
+    let ids = open::ids_from(&state, (SegmentId::MOST_BUILT - 1, SegmentId::MOST_BUILT), built);
+    assert!(ids().is_ok() && ids().is_err() && ids().is_err());
 }

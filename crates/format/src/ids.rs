@@ -107,6 +107,18 @@ impl<'de> Deserialize<'de> for VolumeId {
     }
 }
 
+impl RegionId {
+    /// The lowest number of a region: 0 is that of none.
+    pub const FIRST: RegionId = RegionId(1);
+    /// The highest number of a region.
+    pub const LAST: RegionId = RegionId(u32::MAX - 1);
+
+    /// Whether a region can have this number.
+    pub fn is_possible(self) -> bool {
+        (RegionId::FIRST..=RegionId::LAST).contains(&self)
+    }
+}
+
 impl Lsn {
     /// The LSN after this one.
     pub fn next(self) -> Lsn {
@@ -115,29 +127,67 @@ impl Lsn {
 }
 
 impl Epoch {
-    /// The epoch after this one.
+    /// The highest epoch in which a primary can begin: its term is part of the ids of what it makes.
+    pub const LAST_TERM: Epoch = Epoch((1 << TERM_BITS) - 1);
+
+    /// The epoch after this one. The last of all has none: whatever is proposed then is not newer, and is refused.
     pub fn next(self) -> Epoch {
-        Epoch(self.0 + 1)
+        Epoch(self.0.saturating_add(1))
+    }
+    /// Whether a primary can begin in this epoch.
+    pub fn can_be_term(self) -> bool {
+        self <= Epoch::LAST_TERM
     }
 }
 
 /// Highest number of a server whose backups can build their own index: it is part of the ids of what they build.
 pub const MAX_BUILDER: u32 = (1 << 12) - 1;
 const BUILDER_COUNTER_BITS: u32 = 27;
+/// Bits of a [`SegmentId`].
+const TERM_BITS: u32 = 24;
+const COUNTER_BITS: u32 = 40;
 /// Bits of a logical [`SegmentName`].
 const NAME_TERM_BITS: u32 = 10;
 const NAME_ORDINAL_BITS: u32 = 32;
 /// Bit of the counter of a segment that a backup built.
-const BUILT_BY_BACKUP: u64 = 1 << 39;
+const BUILT_BY_BACKUP: u64 = 1 << (COUNTER_BITS - 1);
 
 impl SegmentId {
+    /// Segments that one primary can make in one term: with logical addressing pointers have so many names for them.
+    pub const MOST_OF_TERM: u64 = 1 << NAME_ORDINAL_BITS;
+
+    /// Segments that one backup can build by itself in one term.
+    pub const MOST_BUILT: u64 = 1 << BUILDER_COUNTER_BITS;
+
     /// The `counter`-th segment made by the primary that took office in `term`.
+    ///
+    /// # Panics
+    /// There is no such id: see [`SegmentId::made_by`], which is for numbers that are not known beforehand.
     pub fn new(term: Epoch, counter: u64) -> SegmentId {
-        assert!(term.0 < 1 << 24 && counter < 1 << 40, "segment id out of range");
-        SegmentId(u64::from(term.0) << 40 | counter)
+        SegmentId::made_by(term, counter).expect("a segment id out of range")
+    }
+    /// The `counter`-th segment made by the primary that took office in `term`; `None` if there is no such id: beyond
+    /// [`Epoch::LAST_TERM`], or [`SegmentId::MOST_OF_TERM`] segments in a term.
+    ///
+    /// ```
+    /// use leeward_format::{Epoch, SegmentId};
+    /// assert_eq!(SegmentId::made_by(Epoch(5), 9), Some(SegmentId::new(Epoch(5), 9)));
+    /// assert_eq!(SegmentId::made_by(Epoch::LAST_TERM.next(), 9), None);
+    /// assert_eq!(SegmentId::made_by(Epoch(5), SegmentId::MOST_OF_TERM), None);
+    /// ```
+    pub fn made_by(term: Epoch, counter: u64) -> Option<SegmentId> {
+        (counter < SegmentId::MOST_OF_TERM).then(|| SegmentId::of(term, counter)).flatten()
+    }
+    /// What no segment of `term`, or of a later one, is below.
+    pub fn first_of(term: Epoch) -> SegmentId {
+        SegmentId::of(term, 0).unwrap_or(SegmentId(u64::MAX))
+    }
+    fn of(term: Epoch, counter: u64) -> Option<SegmentId> {
+        let fits = term.can_be_term() && counter < 1 << COUNTER_BITS;
+        fits.then(|| SegmentId(u64::from(term.0) << COUNTER_BITS | counter))
     }
     /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such id:
-    /// beyond [`MAX_BUILDER`], or 2^27 segments in a term.
+    /// beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, ServerId};
@@ -147,8 +197,9 @@ impl SegmentId {
     /// assert_eq!(SegmentId::built_by(Epoch(5), ServerId(4096), 9), None);
     /// ```
     pub fn built_by(term: Epoch, server: ServerId, counter: u64) -> Option<SegmentId> {
-        let fits = server.0 <= MAX_BUILDER && counter < 1 << BUILDER_COUNTER_BITS;
-        fits.then(|| SegmentId::new(term, BUILT_BY_BACKUP | u64::from(server.0) << BUILDER_COUNTER_BITS | counter))
+        let fits = server.0 <= MAX_BUILDER && counter < SegmentId::MOST_BUILT;
+        let counter = BUILT_BY_BACKUP | u64::from(server.0) << BUILDER_COUNTER_BITS | counter;
+        fits.then(|| SegmentId::of(term, counter)).flatten()
     }
     /// The server whose backup built it, and its number there; `None` for a segment that a primary made.
     pub fn builder(self) -> Option<(ServerId, u64)> {
@@ -159,11 +210,11 @@ impl SegmentId {
     }
     /// Epoch in which the primary that made the segment took office.
     pub fn term(self) -> Epoch {
-        Epoch((self.0 >> 40) as u32)
+        Epoch((self.0 >> COUNTER_BITS) as u32)
     }
     /// Ordinal of the segment among those of its term.
     pub fn counter(self) -> u64 {
-        self.0 & ((1 << 40) - 1)
+        self.0 & ((1 << COUNTER_BITS) - 1)
     }
     /// What pointers call it on every volume that has it, with logical addressing: whether a backup built it (1 bit), the lowest
     /// bits of its term (10) and its ordinal (32). Of the segments that a copy has at the same time no two have the same, but by
@@ -178,7 +229,8 @@ impl SegmentId {
             Some((_, number)) => (1, number),
             None => (0, self.counter()),
         };
-        assert!(ordinal >> NAME_ORDINAL_BITS == 0, "a primary makes 8 EiB of segments in no term");
+        // Nobody makes a segment that has more; an id that says so came from elsewhere, and is the name of none.
+        let ordinal = ordinal & (SegmentId::MOST_OF_TERM - 1);
         let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
         SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
     }

@@ -160,11 +160,15 @@ impl NewTable {
             ));
         }
         let regions = self.starts().len();
-        let different = self.numbers.iter().filter(|number| (1..u32::MAX).contains(&number.0)).collect::<BTreeSet<_>>();
+        let different = self.numbers.iter().filter(|number| number.is_possible()).collect::<BTreeSet<_>>();
         match different.len() {
             0 if self.numbers.is_empty() => Ok(()),
             numbers if numbers == regions && self.numbers.len() == regions => Ok(()),
-            numbers => Err(format!("{numbers} different numbers for {regions} regions: each has one, which is not 0")),
+            numbers => Err(format!(
+                "{numbers} different numbers for {regions} regions: each has one, from {} to {}",
+                RegionId::FIRST,
+                RegionId::LAST
+            )),
         }
     }
 }

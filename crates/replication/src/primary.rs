@@ -22,7 +22,7 @@ use crate::ship::Parcel;
 use leeward_format::cluster::{Acknowledge, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
-use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
+use leeward_format::{LogKind, Lsn, RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
@@ -57,24 +57,27 @@ pub enum PrimaryAction {
     },
 }
 
-/// Names one-sided writes: unique on a node, with the region in the high bits so that completions find their way.
+/// Names one-sided writes: the region in the high bits so that completions find their way, then a counter of the node. The counter
+/// begins anew after 2^32 writes: a name is in use again only when the write that had it has long completed, since a peer that owes
+/// an answer for [`Timing::answer_patience`] loses its session, and with that all of its writes.
 #[derive(Debug, Default)]
 pub struct Ops {
-    next: u64,
+    last: u32,
 }
 
-const OP_COUNTER_BITS: u32 = 40;
-
 impl Ops {
+    /// Names that follow `last`.
+    pub fn after(last: u32) -> Ops {
+        Ops { last }
+    }
     /// The next name, for a write of `region`.
-    pub fn next(&mut self, region: leeward_format::RegionId) -> u64 {
-        self.next += 1;
-        assert!(self.next < 1 << OP_COUNTER_BITS && region.0 < 1 << 24, "op names are used up");
-        u64::from(region.0) << OP_COUNTER_BITS | self.next
+    pub fn next(&mut self, region: RegionId) -> u64 {
+        self.last = self.last.wrapping_add(1);
+        u64::from(region.0) << u32::BITS | u64::from(self.last)
     }
     /// The region that a completion belongs to.
-    pub fn region_of(op: u64) -> leeward_format::RegionId {
-        leeward_format::RegionId((op >> OP_COUNTER_BITS) as u32)
+    pub fn region_of(op: u64) -> RegionId {
+        RegionId((op >> u32::BITS) as u32)
     }
 }
 
@@ -443,6 +446,11 @@ impl Primary {
     /// The configuration, and all that may have taken its place or are about to.
     fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
         std::iter::once(&self.config).chain(&self.proposed).chain(&self.intent)
+    }
+
+    /// One member will not be primary of another term before it is told, or after now.
+    pub fn has_grant_of(&self, now: Nanos, server: ServerId) -> bool {
+        self.lease.is_valid(now, server)
     }
 
     /// No other primary can have taken office before now.

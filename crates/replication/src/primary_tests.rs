@@ -219,7 +219,7 @@ fn records_are_posted_as_the_table_says_from_one_post_to_the_next() {
     assert_eq!(post(&mut group, 11), [TWO.server, THREE.server], "all that is new is one write");
     group.complete(TWO);
     group.complete(THREE);
-    group.primary.set_options(TableOptions { posting: Posting::PerRecord, ..TableOptions::default() });
+    group.primary.set_options(per_record);
     let (two, three) = ([TWO.server; 3], [THREE.server; 3]);
     assert_eq!(post(&mut group, 14), [two, three].concat());
     group.writes.truncate(4);
@@ -521,4 +521,25 @@ fn a_base_that_cannot_be_read_is_begun_anew() {
     group.primary.load_failed(group.now, TWO.server, session);
     group.wait(50);
     assert!(number(&group) > session);
+}
+
+/// A month of per-record posting comes to the end of the counter; any number of a region has names.
+#[test]
+fn names_of_writes_begin_anew_and_every_region_has_its_own() {
+    let per_record = TableOptions { posting: Posting::PerRecord, ..TableOptions::default() };
+    let mut group = Group::in_sync(&[TWO, THREE], per_record);
+    group.ops = Ops::after(u32::MAX - 3);
+    let mut records = Vec::new();
+    for lsn in 11..=20 {
+        append(&mut records, lsn, 0);
+        group.post(&records, lsn);
+        group.complete(TWO);
+        group.complete(THREE);
+        assert_eq!(group.primary.commit(Lsn(lsn)), Lsn(lsn));
+    }
+    assert!(group.writes.iter().all(|(_, op)| Ops::region_of(*op) == group.primary.config().region));
+    let mut ops = Ops::after(u32::MAX);
+    for region in [RegionId::FIRST, RegionId(1 << 24), RegionId::LAST] {
+        assert_eq!(Ops::region_of(ops.next(region)), region);
+    }
 }

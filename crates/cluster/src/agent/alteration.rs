@@ -11,7 +11,7 @@ use crate::{CoordinatorOp, View};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Plan, RegionWish, encode_value};
 use leeward_format::table::{DEFAULT_TABLE, TableChange, TableName, unknown_table};
-use leeward_format::{RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 
 /// Attempts that may come too late for the version that they were made for.
@@ -42,6 +42,15 @@ impl Wish {
             Wish::Intent(server, _) => ClusterPath::Intent(*server),
             Wish::Drop(name, _) => ClusterPath::Table(name.to_string()),
         }
+    }
+
+    /// The epoch of the group that changes; of what concerns many, the highest.
+    fn epoch(&self, view: &View) -> Epoch {
+        match self {
+            Wish::Region(region, _) | Wish::Split(region, ..) | Wish::Merge(region, _) => view.region(*region),
+            Wish::Table(_) | Wish::Intent(..) | Wish::Drop(..) => view.regions().max_by_key(|config| config.epoch),
+        }
+        .map_or(Epoch(0), |config| config.epoch)
     }
 
     /// The operation that makes it so; `None`: it is so.
@@ -158,7 +167,9 @@ impl Agent {
 
     fn wish(&mut self, now: Nanos, wish: Wish) -> Result<ProposalId, String> {
         self.can_change()?;
-        wish.next(&self.view)?;
+        if wish.next(&self.view)?.is_some() {
+            self.pace.admit(now, &wish.path(), wish.epoch(&self.view))?;
+        }
         let id = self.new_proposal();
         self.alterations.push_back(Alteration { id, wish, failed: 0, refusal: None });
         self.advance(now);

@@ -3,7 +3,7 @@
 use super::super::tests::{Fixture, primary};
 use super::*;
 use crate::{CoordinatorError, CoordinatorEvent};
-use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};
+use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions, Wishes};
 
 fn build_index() -> TableChange {
     TableChange { backups: Some(BackupMode::BuildIndex), ..TableChange::default() }
@@ -151,4 +151,55 @@ fn a_table_that_is_another_by_now_is_not_dropped() {
         let [(of, Outcome::Refused(why))] = &outcomes[..] else { panic!("{outcomes:?}") };
         assert!(*of == id && why.contains("changed meanwhile"), "{why}");
     }
+}
+
+/// As often as somebody asks, failovers find epochs, and the region is served as it is.
+#[test]
+fn requests_without_end_leave_epochs_to_failovers() {
+    let (mut fixture, config) = primary();
+    let wish = |fixture: &mut Fixture, number: u32| {
+        let server = ServerId(2 + number % 2);
+        let asked = fixture.agent.wish_of_region(fixture.now, config.region, RegionWish::Primary(server));
+        fixture.asked.extend(fixture.agent.take_ops());
+        asked
+    };
+    let mut number = 0;
+    let refused = loop {
+        match wish(&mut fixture, number) {
+            Ok(_) => fixture.grant(),
+            Err(why) => break why,
+        }
+        number += 1;
+        assert!(number < 1_000, "nothing is refused");
+    };
+    assert_eq!(refused, "/leeward/region/1 was changed 60 times of late: ask again in 1 s");
+    fixture.now += Nanos::from_secs(1);
+    wish(&mut fixture, number).expect("it was told to ask again");
+    fixture.grant();
+
+    let late = GroupConfig { epoch: super::super::pace::LAST_ASKED_FOR, wishes: Wishes::default(), ..config.clone() };
+    fixture.change("/leeward/region/1", Some(encode_value(&late)));
+    fixture.now += Nanos::from_secs(3_600);
+    let refused = wish(&mut fixture, number).unwrap_err();
+    assert!(refused.contains("those that are left are for failovers"), "{refused}");
+    let same = fixture.agent.wish_of_region(fixture.now, config.region, RegionWish::Nothing);
+    assert!(same.is_ok(), "what changes nothing is no change");
+}
+
+/// The primary goes on in the last of all terms, and hands the region to nobody.
+#[test]
+fn no_primary_begins_beyond_the_last_term() {
+    let (mut fixture, config) = primary();
+    let last = GroupConfig { epoch: Epoch::LAST_TERM, ..config };
+    fixture.change("/leeward/region/1", Some(encode_value(&last)));
+    fixture.asked.clear();
+    let next = last.handed_over(last.backups[0]);
+    let id = fixture.agent.propose(fixture.now, last.clone(), next);
+    fixture.asked.extend(fixture.agent.take_ops());
+    assert_eq!((fixture.outcomes(), fixture.asked.len()), (vec![(id, Outcome::Rejected)], 0));
+    let smaller = last.without(last.backups[0]);
+    fixture.agent.propose(fixture.now, last.clone(), smaller.clone());
+    fixture.asked.extend(fixture.agent.take_ops());
+    fixture.grant();
+    assert_eq!(fixture.agent.view().region(last.region), Some(&smaller), "members come and go");
 }

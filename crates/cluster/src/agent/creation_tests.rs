@@ -345,3 +345,21 @@ fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers
     assert_eq!(made(&fixture).len(), 6_001);
     assert_ne!(fixture.agent.view().version_of(&region), version, "a removal of what there was removes nothing of it");
 }
+
+/// The highest number of all, that an operator named by mistake, does not leave none for those that come.
+#[test]
+fn numbers_go_on_below_the_highest_of_all() {
+    let (mut fixture, _) = primary();
+    let id = create(&mut fixture, NewTable { numbers: vec![RegionId::LAST], ..named("last") });
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    let id = create(&mut fixture, orders());
+    assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/2", "+region/3", "=regions"]);
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    for number in [0, u32::MAX] {
+        let table = NewTable { numbers: vec![RegionId(number)], ..named("none") };
+        let refused = fixture.agent.create_table(fixture.now, table).unwrap_err();
+        assert_eq!(refused, "0 different numbers for 1 regions: each has one, from 1 to 4294967294");
+    }
+}

@@ -70,6 +70,13 @@ impl Agent {
 
     pub(super) fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, other: Other) -> ProposalId {
         let id = self.new_proposal();
+        let made = if let Other::Made(child) = &other { child.term } else { new.term };
+        if !(new.term.can_be_term() && made.can_be_term()) {
+            // The primary that there is goes on.
+            tracing::error!(region = %new.region, epoch = %new.epoch, "no primary can begin in so high a term");
+            self.outcomes.push((id, Outcome::Rejected));
+            return id;
+        }
         self.proposals.push_back(Proposal { id, old, new, other });
         self.advance(now);
         id

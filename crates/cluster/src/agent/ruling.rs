@@ -10,6 +10,9 @@ use leeward_format::cluster::ClusterPath;
 use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 
+/// How long a region is left alone that has no term left.
+const NO_TERM_PAUSE: Nanos = Nanos::from_secs(60);
+
 impl Agent {
     /// Decides as master, if this server is.
     pub(super) fn rule(&mut self, now: Nanos) {
@@ -39,11 +42,21 @@ impl Agent {
         };
         let Decided { next, looked_at } = self.docket.decide(&self.view, policy, is_free);
         for config in next {
+            let path = ClusterPath::Region(config.region);
+            if !config.term.can_be_term() {
+                tracing::error!(
+                    region = config.region.0,
+                    term = config.term.0,
+                    "no primary can begin in so high a term"
+                );
+                self.paused.insert(path, now + NO_TERM_PAUSE);
+                continue;
+            }
             tracing::info!(region = config.region.0, epoch = config.epoch.0, term = config.term.0,
                 primary = ?config.primary, backups = ?config.backups, learners = ?config.learners,
                 "the master proposes a configuration");
             let op = self.replace(&config);
-            self.submit(ClusterPath::Region(config.region), op, Purpose::Plain);
+            self.submit(path, op, Purpose::Plain);
         }
         self.clear_away(&looked_at);
         self.tell_of_waiting(looked_at);

@@ -280,7 +280,7 @@ impl Filling {
     pub(super) fn start(context: &Context) -> Result<Filling> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let segment = volume.allocate(region)?;
-        let id = (context.ids)();
+        let id = (context.ids)()?;
         let address = Address { region, segment: id, offset: 0 };
         let out = Buffer::new(volume.segment_bytes());
         let name = context.reads.name(id, &segment);

@@ -147,7 +147,7 @@ impl OpenRun {
     fn start(context: &Context, log: LogKind, first_lsn: Lsn) -> Result<OpenRun> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let segment = volume.allocate(region)?;
-        let id = (context.ids)();
+        let id = (context.ids)()?;
         let lease = volume.memory().lease(Purpose::Compactions);
         let mut bytes = Buffer::new(volume.segment_bytes());
         bytes.put(&LogHeader { region, log, id, first_lsn }.encode());

@@ -148,7 +148,7 @@ impl Relocate {
         let Leading { leaf, footer, bytes, moves, mut moved } = leading;
         drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let (segment, id) = (volume.allocate(region)?, (context.ids)());
+        let (segment, id) = (volume.allocate(region)?, (context.ids)()?);
         let mut copy = volume.memory().pool().take(bytes.len());
         copy.copy_from_slice(&bytes);
         drop(bytes);

@@ -51,7 +51,7 @@ impl Region {
         let owner = self.volume.put_region(state, &pinned.named())?;
         let parent = Parent { region: self.id(), term: self.term, last_lsn };
         let copy = Replica::divided(&self.volume, owner, options, position, parent);
-        Ok((copy, (self.ids)()))
+        Ok((copy, (self.ids)()?))
     }
 
     /// Whether the manifest has room for `child`, made of all that is here now.

@@ -157,8 +157,6 @@ fn built_ids(state: &RegionState, builder: ServerId) -> Result<SegmentIds> {
     let term = state.term;
     let of_mine = |id: &SegmentId| id.builder().filter(|(server, _)| id.term() == term && *server == builder);
     let last = state.needed_segments().filter_map(|segment| of_mine(&segment.id)).map(|(_, number)| number).max();
-    Ok(ids_from(state, last.map_or(0, |last| last + 1), move |number| {
-        let id = SegmentId::built_by(term, builder, number);
-        id.expect("a term ends before 256 TiB of index were built in it")
-    }))
+    let numbers = (last.map_or(0, |last| last + 1), SegmentId::MOST_BUILT);
+    Ok(ids_from(state, numbers, move |number| SegmentId::built_by(term, builder, number)))
 }

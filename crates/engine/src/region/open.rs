@@ -5,7 +5,7 @@
 
 use super::{Region, Requests, View, Writer};
 use crate::compaction::{Picker, SegmentIds};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::{Ends, LogReader, LogSegment, LogSegments, Overlays, Prefix, Replay, Replayed, Tails};
 use crate::memtable::MemTable;
 use crate::tree::Level;
@@ -134,23 +134,30 @@ pub(super) fn value_reader(
 
 /// Ids of the segments that the primary of `term` makes, in order, but for those whose names others have.
 fn segment_ids(term: Epoch, state: &RegionState) -> SegmentIds {
-    ids_from(state, 0, move |number| SegmentId::new(term, number))
+    let most = SegmentId::MOST_OF_TERM;
+    ids_from(state, (0, most), move |number| SegmentId::made_by(term, number))
 }
 
 /// The ids that `make` makes of the numbers from `first` on, but for those whose names segments of `state` have, or would have, with
-/// logical addressing.
+/// logical addressing. Of the `most` that a term has there may be none left.
 pub(super) fn ids_from(
     state: &RegionState,
-    first: u64,
-    make: impl Fn(u64) -> SegmentId + Send + Sync + 'static,
+    (first, most): (u64, u64),
+    make: impl Fn(u64) -> Option<SegmentId> + Send + Sync + 'static,
 ) -> SegmentIds {
+    let (region, term) = (state.region, state.term);
     let taken: HashSet<SegmentName> = state.needed_segments().map(|segment| segment.id.name()).collect();
     let next = AtomicU64::new(first);
     Arc::new(move || {
         loop {
-            let id = make(next.fetch_add(1, Ordering::Relaxed));
+            let Some(id) = make(next.fetch_add(1, Ordering::Relaxed)) else {
+                return Err(Error::Invalid(format!(
+                    "region {region}: this copy has made all {most} segments of term {term}; begin another: give the region \
+                     another primary, or restart the server of its primary"
+                )));
+            };
             if !taken.contains(&id.name()) {
-                return id;
+                return Ok(id);
             }
         }
     })

@@ -115,7 +115,7 @@ impl Region {
         })?;
         let appender = self.volume.appender(&segment)?;
         let lease = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
-        let id = (self.ids)();
+        let id = (self.ids)()?;
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         let name = self.options.addressing.name(id, segment.no());

@@ -102,6 +102,12 @@ impl Replica {
         if term <= state.term {
             return Err(Error::StaleTerm { region: self.region(), term, seen: state.term });
         }
+        if !term.can_be_term() {
+            let (region, last) = (self.region(), Epoch::LAST_TERM);
+            return Err(Error::Invalid(format!(
+                "region {region}: term {term} cannot begin, the last of all is {last}"
+            )));
+        }
         let recovered = recover(&self.volume, &state, &overlays)?;
         refuse_damage(&self.volume, &state, &recovered.prefix)?;
         say(state.region, &overlays, &recovered.prefix, &recovered.ends);

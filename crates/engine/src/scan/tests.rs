@@ -124,7 +124,7 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
     store.picker = Picker::new(&options, {
         let next = AtomicU64::new(1 << 20);
-        Arc::new(move || SegmentId(next.fetch_add(1, Ordering::Relaxed)))
+        Arc::new(move || Ok(SegmentId(next.fetch_add(1, Ordering::Relaxed))))
     });
     for n in 0..100_000 {
         store.write(&deleted(n), None);
@@ -168,7 +168,7 @@ fn a_deleted_range_is_passed_in_few_steps() {
     for settled in [false, true] {
         if settled {
             let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
-            store.picker = Picker::new(&options, Arc::new(|| SegmentId(1 << 20)));
+            store.picker = Picker::new(&options, Arc::new(|| Ok(SegmentId(1 << 20))));
             store.freeze();
             let compaction = store.pick().expect("an L0");
             store.finish(compaction);

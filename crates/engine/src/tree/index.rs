@@ -28,7 +28,7 @@ pub(crate) fn build_index(
     let mut segments = Vec::<BuiltIndexSegment>::new();
     let root = write_index(&children, &mut |node| {
         if segments.last().is_none_or(|last| last.bytes.len() + NODE_BYTES > volume.segment_bytes()) {
-            segments.push(BuiltIndexSegment { id: ids(), segment: volume.allocate(region)?, bytes: Vec::new() });
+            segments.push(BuiltIndexSegment { id: ids()?, segment: volume.allocate(region)?, bytes: Vec::new() });
         }
         let last = segments.last_mut().expect("one was added if there was none");
         let offset = last.bytes.len() as u32;

@@ -151,7 +151,7 @@ impl Store {
         let reads = Reads::new(Arc::clone(&volume), REGION, Addressing::Physical, Arc::clone(&log) as _);
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
         let ids = AtomicU64::new(1);
-        let ids = Arc::new(move || SegmentId(ids.fetch_add(1, Ordering::Relaxed)));
+        let ids = Arc::new(move || Ok(SegmentId(ids.fetch_add(1, Ordering::Relaxed))));
         let placement = Placement { medium_from: MEDIUM_BYTES, large_from: LARGE_BYTES as u32 };
         let table = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
         let options = TableOptions { l1_runs: 1, ..table };

@@ -21,6 +21,13 @@ impl RegionNumbers {
         (next < u32::MAX).then_some(RegionId(next))
     }
 
+    /// The numbers below those that were given last, and that were not: where the highest was named by an operator, or is of a copy
+    /// that somebody has, these are what is left.
+    pub fn gaps(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let ends = std::iter::once(1).chain(self.given.iter().map(|(_, up_to)| *up_to));
+        ends.zip(self.given.iter().map(|(from, _)| *from)).flat_map(|(from, to)| from..to).map(RegionId)
+    }
+
     /// Whether this number was given.
     pub fn has(&self, region: RegionId) -> bool {
         self.given.iter().any(|(from, up_to)| (*from..*up_to).contains(&region.0))
@@ -65,5 +72,8 @@ mod tests {
         assert_eq!(numbers, given(&[5, 4, 3, 2, 1, 9, 8, 7, 6]), "what comes together is one");
         assert_eq!(given(&[u32::MAX - 1]).next(), None);
         assert_eq!(given(&[u32::MAX]).next(), None);
+        let gaps: Vec<u32> = given(&[2, 3, 6, u32::MAX - 1]).gaps().map(|number| number.0).take(5).collect();
+        assert_eq!(gaps, [1, 4, 5, 7, 8]);
+        assert_eq!(given(&[1, 2]).gaps().next(), None, "what is above is no gap");
     }
 }

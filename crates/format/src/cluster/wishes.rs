@@ -127,7 +127,7 @@ impl GroupConfig {
         let epoch = self.epoch.next();
         let mut left = GroupConfig { epoch, inherited_below, ..self.clone() };
         left.wishes.plan = None;
-        let inherited_below = SegmentId::new(epoch, 0);
+        let inherited_below = SegmentId::first_of(epoch);
         let right = GroupConfig { region: child, start: key.clone(), term: epoch, inherited_below, ..left.clone() };
         left.end = Some(key);
         (left, GroupConfig { yielded: Epoch(0), wishes: Wishes::default(), ..right })
