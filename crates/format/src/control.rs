@@ -90,6 +90,12 @@ pub enum Control {
     },
     /// What the sender has to do, to the master, every few seconds. No answer.
     Load(ServerLoad),
+    /// The sender was the primary of these regions in these terms, and is no more: it has handed them over. It relies no longer on
+    /// the leases that it was granted in them. No answer.
+    Released {
+        /// Regions and terms.
+        regions: Vec<(RegionId, Epoch)>,
+    },
 }
 
 /// What a message is about, for those who decide which of several is looked at first.

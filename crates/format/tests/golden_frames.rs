@@ -224,6 +224,8 @@ fn control_messages() {
     let regions = vec![(RegionId(1), Epoch(2))];
     let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: regions.clone(), heard: Some(300), attested };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
+    let released = Control::Released { regions: regions.clone() };
+    check(FrameKind::Control, released, include_str!("golden/control-released.hex"));
     let grant = Control::LeaseGrant { sent: 1_000_000_000, regions, now: 300 };
     check(FrameKind::Control, grant, include_str!("golden/control-lease-grant.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };

@@ -14,6 +14,8 @@ pub enum Bug {
     SkipLeaseCheck,
     /// A write is acknowledged while a failed backup is still a member.
     AcknowledgeWithFailedMember,
+    /// A write that waited is begun, and acknowledged, although too few members are in sync by then.
+    AcknowledgeBelowMinInSync,
     /// A restarted incarnation is promoted as if it were in sync.
     PromoteRestarted,
     /// Longer tails are not cut to the promoted prefix.
@@ -32,8 +34,8 @@ pub enum Bug {
     CompactUncommitted,
     /// The primary of a table with a quorum serves without hearing of other copies.
     ServeUnheard,
-    /// A primary gives its office up while it still serves.
-    HandOverUndrained,
+    /// A primary releases its leases when it proposes to hand over, while it still serves.
+    ReleaseBeforeKnown,
     /// Promises to a primary are void once another is appointed, though it has not given its office up.
     VoidEverything,
     /// A primary carries out again what it was asked for before.
@@ -62,11 +64,12 @@ pub enum Bug {
 
 impl Bug {
     /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 26] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
         Bug::AcknowledgeWithFailedMember,
+        Bug::AcknowledgeBelowMinInSync,
         Bug::PromoteRestarted,
         Bug::PromoteWithoutCut,
         Bug::ServeUncommitted,
@@ -76,7 +79,7 @@ impl Bug {
         Bug::TakeReplacedVolume,
         Bug::CompactUncommitted,
         Bug::ServeUnheard,
-        Bug::HandOverUndrained,
+        Bug::ReleaseBeforeKnown,
         Bug::VoidEverything,
         Bug::DestroyNamed,
         Bug::ForgetRequests,

@@ -4,9 +4,10 @@
 //! node is the real [`leeward_server::node::Node`] over a volume on a simulated disk; its jobs run a while after they were
 //! asked for, each at one instant, and their results arrive a while after that.
 //!
-//! - [`bounds`]: what regions hold. - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
+//! - [`answering`]: how many members have what is acknowledged. - [`bounds`]: what regions hold. - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
 //!   nothing breaks any more.
 
+mod answering;
 mod bounds;
 mod faults;
 mod machine;
@@ -21,6 +22,7 @@ use crate::character::Character;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
+use answering::Answering;
 use bounds::Bounds;
 use faults::Trouble;
 use leeward_cluster::bootstrap_op;
@@ -130,6 +132,7 @@ pub(crate) struct World {
     appointed: Vec<(RegionId, Epoch)>,
     /// The regions that were there, and what was found wrong with their bounds.
     bounds: Bounds,
+    answering: Answering,
     /// The first time that a node was late, since nothing had woken a region.
     forgotten: Option<String>,
     /// Questions of the verdict, and their answers.
@@ -177,6 +180,7 @@ impl World {
             promotions: BTreeMap::new(),
             appointed: Vec::new(),
             bounds: Bounds::default(),
+            answering: Answering::default(),
             forgotten: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
@@ -206,7 +210,7 @@ impl World {
         }
         self.advance(self.character.troubles.end);
         let compactions = self.compactions();
-        let failure = self.judge().err().or(self.forgotten.take());
+        let failure = self.judge().err().or(self.forgotten.take()).or(self.answering.failure.take());
         Report {
             seed: self.seed,
             character: self.character.name(),
@@ -368,10 +372,12 @@ impl World {
         };
         self.push(self.now + self.load.patience(), Event::Patience { client, token: request.token });
         let Request { token, node, op, once } = request;
+        self.note_asked(node, token, &op);
         self.input(node, Input::Submit { token, table: TableName::default(), op, once, direct: false });
     }
 
     fn answered(&mut self, node: NodeId, token: Token, result: OpResult) {
+        self.look_at_answer(node, token, &result);
         let node = self.machines[node].node.as_ref();
         let committed = |region| node.and_then(|node| node.committed(region));
         if let Some(answer) = self.questions.get_mut(&token) {
@@ -429,3 +435,7 @@ impl World {
         machine.node.as_ref().is_some_and(|node| node.member() == member)
     }
 }
+
+#[cfg(test)]
+#[path = "world/outage_tests.rs"]
+mod outage_tests;

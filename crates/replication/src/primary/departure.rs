@@ -75,7 +75,8 @@ impl Primary {
         self.committed >= last && self.config.backups.iter().all(has_it)
     }
 
-    /// Proposes that `heir` takes the office. From here on nothing may be answered until it is known what came of it.
+    /// Proposes that `heir` takes the office. From here on nothing may be written until it is known what came of it, and nothing be read
+    /// without a lease of the heir.
     pub fn hand_over(&mut self, heir: Member) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;

@@ -108,6 +108,11 @@ pub(super) struct Divided {
 }
 
 impl Serving {
+    /// The region that is to be made of this one, as was proposed.
+    pub(super) fn proposed_child(&self) -> Option<RegionId> {
+        self.division.key.as_ref().filter(|_| self.is_proposed()).map(|(child, _)| *child)
+    }
+
     /// Finds out what is left to be done before the region can come to rest for being divided, if it should be, and does it.
     pub(super) fn prepare_division(&mut self, can_rest: bool, obstacle: Option<&'static str>) {
         if let Some((into, waits_for)) = self.primary.merging() {
@@ -188,7 +193,9 @@ impl Serving {
     /// Stands still for the child `child`.
     fn is_awaiting(&self, child: RegionId) -> bool {
         let is_planned = self.primary.planned().is_some_and(|(planned, _)| planned == child);
-        is_planned && self.division.begun.is_some() && matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed)
+        is_planned
+            && self.division.begun.is_some()
+            && matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed { .. })
     }
 
     /// The job has ended that divided it.
@@ -201,7 +208,7 @@ impl Serving {
     /// The region was made that this one was to give half of its keys to, or was not.
     fn division_ended(&mut self, now: Nanos, outcome: &Answer, again: &mut Vec<Unrouted>) {
         self.primary.proposal_ended();
-        if self.still.stage != Stage::Proposed {
+        if !self.is_proposed() {
             return;
         }
         if *outcome != Answer::Accepted {
@@ -410,7 +417,7 @@ impl Node {
         let key = serving.division.key().expect("it comes to rest only with one").clone();
         let (left, right) = serving.primary.config().divided(key, child, unborn.below);
         serving.primary.divide(left, right);
-        serving.still.stage = Stage::Proposed;
+        serving.still.stage = Stage::Proposed { since: now, heir: None };
         slot.act_as_primary(&mut self.context);
     }
 

@@ -17,6 +17,7 @@ use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId, UnixMs};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
 /// Most entries, and most bytes of keys and values, that one scan operation answers with.
@@ -51,6 +52,14 @@ pub(super) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
     }
 }
 
+/// Why a write was not appended.
+enum NotAppended {
+    /// There is no room yet; is it L0 that lacks it?
+    NoRoom { l0_full: bool },
+    /// Nothing was done, and waiting will not help.
+    Refused(OpError),
+}
+
 /// A first key, and the one after the last.
 pub(super) type KeyBounds = (Bytes, Option<Bytes>);
 
@@ -77,9 +86,8 @@ impl Serving {
                 let error = OpError::Unavailable(failure.to_owned());
                 return self.refuse(to, error);
             }
-            let (in_sync, needed) = self.primary.in_sync();
-            if in_sync < needed {
-                return self.refuse(to, OpError::NotEnoughReplicas { region: self.id, in_sync, needed });
+            if let Some(error) = self.lacks_members() {
+                return self.refuse(to, error);
             }
         }
         if matches!(pending.op, Op::DeleteRange { .. }) {
@@ -90,6 +98,25 @@ impl Serving {
             return self.behind.push_back(pending);
         }
         self.queue_or_start(now, pending);
+    }
+
+    /// Why no write is begun or acknowledged, where fewer members are in sync than the table asks for.
+    pub(super) fn lacks_members(&self) -> Option<OpError> {
+        let (in_sync, needed) = self.primary.in_sync();
+        (in_sync < needed).then_some(OpError::NotEnoughReplicas { region: self.id, in_sync, needed })
+    }
+
+    /// Appends the one write that an operation comes to. Whatever may have changed while the operation waited is looked at here.
+    fn append(&mut self, write: Write<'_>) -> Result<Appended, NotAppended> {
+        if let Some(error) = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync)) {
+            return Err(NotAppended::Refused(error));
+        }
+        self.region.append(&[write]).map_err(|error| match error {
+            AppendError::TailBusy(_) => NotAppended::NoRoom { l0_full: false },
+            AppendError::L0Full => NotAppended::NoRoom { l0_full: true },
+            AppendError::Engine(error @ Error::Invalid(_)) => NotAppended::Refused(OpError::Invalid(error.to_string())),
+            AppendError::Engine(error) => NotAppended::Refused(OpError::Unavailable(error.to_string())),
+        })
     }
 
     /// An operation on a key queues behind those on the same key.
@@ -104,7 +131,7 @@ impl Serving {
     /// Carries out the deletes of ranges that wait, and what waits behind them, as far as nothing stands in their way.
     pub(super) fn go_on(&mut self, now: Nanos) {
         if !self.is_moving() {
-            return;
+            return self.read_on_while_proposed(now);
         }
         while let Some(pending) = self.behind.pop_front() {
             let Op::DeleteRange { start, end } = &pending.op else {
@@ -130,15 +157,15 @@ impl Serving {
         let last = edge.as_ref().or(end.as_ref());
         let user_bytes = first.len() + last.map_or(0, Bytes::len);
         let request = pending.once.map(|once| once.request);
-        match self.region.append(&[Write { request, ..Write::delete_range(&first, last.map(|last| &last[..])) }]) {
+        match self.append(Write { request, ..Write::delete_range(&first, last.map(|last| &last[..])) }) {
             Ok(appended) => {
                 let end = last.map_or(&[][..], |last| &last[..]);
                 self.remember(request, &appended, RecordKind::DeleteRange, end);
                 self.appended(now, &appended, user_bytes);
                 self.hold(now, appended.last, pending.to, true, OpResult::RangeDeleted { resume: edge });
             }
-            Err(AppendError::TailBusy(_) | AppendError::L0Full) => return false,
-            Err(AppendError::Engine(error)) => self.refuse_write(pending.to, &error),
+            Err(NotAppended::NoRoom { .. }) => return false,
+            Err(NotAppended::Refused(error)) => self.refuse(pending.to, error),
         }
         true
     }
@@ -166,7 +193,7 @@ impl Serving {
         }
     }
 
-    fn start(&mut self, now: Nanos, pending: Pending) {
+    pub(super) fn start(&mut self, now: Nanos, pending: Pending) {
         let to = pending.to;
         if self.was_asked_before(now, &pending) {
             return;
@@ -275,7 +302,7 @@ impl Serving {
         let key = op.key().expect("a write has a key");
         let user_bytes = key.len() + put.as_ref().map_or(0, Bytes::len);
         let request = pending.once.map(|once| once.request);
-        match self.region.append(&[Write { expires, request, ..Write::set(key, put.as_deref()) }]) {
+        match self.append(Write { expires, request, ..Write::set(key, put.as_deref()) }) {
             Ok(appended) => {
                 let kind = if put.is_some() { RecordKind::Put } else { RecordKind::Delete };
                 self.remember(request, &appended, kind, put.as_deref().unwrap_or_default());
@@ -285,9 +312,8 @@ impl Serving {
                 }
                 self.hold(now, appended.last, to, true, answer);
             }
-            Err(AppendError::TailBusy(_)) => self.stall(now, pending, false),
-            Err(AppendError::L0Full) => self.stall(now, pending, true),
-            Err(AppendError::Engine(error)) => self.refuse_write(to, &error),
+            Err(NotAppended::NoRoom { l0_full }) => self.stall(now, pending, l0_full),
+            Err(NotAppended::Refused(error)) => self.refuse(to, error),
         }
     }
 
@@ -302,15 +328,14 @@ impl Serving {
         };
         let version = version.map(|version| version.0.to_le_bytes());
         let value = version.as_ref().map_or(&[][..], |bytes| bytes);
-        match self.region.append(&[Write::refusal(once.request, value)]) {
+        match self.append(Write::refusal(once.request, value)) {
             Ok(appended) => {
                 self.remember(Some(once.request), &appended, RecordKind::Refused, value);
                 self.appended(now, &appended, 0);
                 self.hold(now, appended.last, pending.to, true, answer);
             }
-            Err(AppendError::TailBusy(_)) => self.stall(now, pending, false),
-            Err(AppendError::L0Full) => self.stall(now, pending, true),
-            Err(AppendError::Engine(error)) => self.refuse_write(pending.to, &error),
+            Err(NotAppended::NoRoom { l0_full }) => self.stall(now, pending, l0_full),
+            Err(NotAppended::Refused(error)) => self.refuse(pending.to, error),
         }
     }
 
@@ -319,14 +344,6 @@ impl Serving {
         if !appended.pause.is_zero() {
             self.slow_down(now, appended.pause);
         }
-    }
-
-    fn refuse_write(&mut self, to: ReplyTo, error: &Error) {
-        let why = error.to_string();
-        self.refuse(
-            to,
-            if matches!(error, Error::Invalid(_)) { OpError::Invalid(why) } else { OpError::Unavailable(why) },
-        );
     }
 
     fn stall(&mut self, now: Nanos, pending: Pending, l0_full: bool) {

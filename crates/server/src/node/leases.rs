@@ -5,6 +5,7 @@
 
 use super::slot::Slot;
 use super::{Context, Node};
+use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Attested, Control};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -88,6 +89,16 @@ impl Context {
         self.ask_lease_and_attest(server, regions, Vec::new());
     }
 
+    /// The primary of `term` answers nothing any more. If it was handed over, as `config` says, nobody need wait for its leases.
+    pub(super) fn release_leases(&mut self, config: &GroupConfig, term: Epoch) {
+        if config.voided() == Some(term) {
+            let me = self.me;
+            for member in config.members().filter(|member| *member != me) {
+                self.send(member.server, &Control::Released { regions: vec![(config.region, term)] });
+            }
+        }
+    }
+
     /// [`Context::ask_lease`], and tells what is attested besides, if it counts for anything.
     fn ask_lease_and_attest(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>, mut attested: Vec<Attested>) {
         let (sent, heard) = (self.now.0, self.heard_of(server).filter(|_| !attested.is_empty()));
@@ -149,6 +160,19 @@ impl Node {
         }
         if !granted.is_empty() {
             self.context.send(from, &Control::LeaseGrant { sent, regions: granted, now: now.0 });
+        }
+    }
+
+    /// A primary that has handed these regions over relies on no lease of them any more: whoever waited for that goes on.
+    pub(super) fn leases_released(&mut self, now: Nanos, regions: &[(RegionId, Epoch)]) {
+        for (region, term) in regions {
+            self.context.grants.void(*region, *term);
+            if let Some(slot) = self.slots.get_mut(region) {
+                self.touched.insert(*region);
+                slot.backup.join_when_allowed(now, &self.context.grants);
+                slot.act_as_backup(&mut self.context);
+                slot.reconcile(now, &mut self.context, &mut self.answers);
+            }
         }
     }
 

@@ -10,7 +10,7 @@
 //! keys are not its own yet. Then one operation of the coordinator widens the one configuration and removes the other.
 //!
 //! Invariants:
-//! - From before its first pair is read until it is known what came of the proposal, the region that is taken in answers nothing.
+//! - From before its first pair is read until it is known what came of the proposal, the region that is taken in is written nothing.
 //!   What has queued goes to who has its keys then.
 //! - The operation is proposed only once all that was copied is committed, and durable with every member of the taker: what was durable
 //!   before does not hang on memory. It is refused if either configuration is not as it was when the copy began.
@@ -422,7 +422,7 @@ impl Node {
                 into.primary.take_in(taken);
                 let from = self.serving(merging.taken).expect("just looked at");
                 from.primary.be_taken_in();
-                from.still.stage = Standing::Proposed;
+                from.still.stage = Standing::Proposed { since: now, heir: None };
                 merging.stage = Stage::Proposed;
             }
             Stage::Proposed => unreachable!("looked at above"),
@@ -437,7 +437,8 @@ impl Node {
             into.trim = Trim::FIRST;
         }
         let from = self.serving(taken);
-        if let Some(from) = from.filter(|from| matches!(from.still.stage, Standing::Still { .. } | Standing::Proposed))
+        if let Some(from) =
+            from.filter(|from| matches!(from.still.stage, Standing::Still { .. } | Standing::Proposed { .. }))
         {
             from.fail_merge(now, why);
         }
@@ -467,7 +468,7 @@ impl Node {
         }
         if let Some(from) = self.serving(taken.0).filter(|from| from.term == taken.1) {
             from.primary.proposal_ended();
-            if !is_done && from.still.stage == Standing::Proposed {
+            if !is_done && from.is_proposed() {
                 from.fail_merge(now, "a configuration changed meanwhile".into());
             }
         }

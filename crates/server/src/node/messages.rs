@@ -72,6 +72,7 @@ impl Node {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
                 self.lease_granted(from, sent, regions);
             }
+            Control::Released { regions } => self.leases_released(now, &regions),
             Control::Load(load) => self.context.agent.hear_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));

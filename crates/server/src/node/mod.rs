@@ -90,6 +90,17 @@ use wall::Wall;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
+/// How many members of a region are in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InSync {
+    /// The term of its primary.
+    pub term: Epoch,
+    /// Members in sync, the primary included.
+    pub in_sync: u32,
+    /// How many a write needs: `min_in_sync` of the table.
+    pub needed: u32,
+}
+
 /// How often it is looked at how much has come over the fabric, while little does; otherwise at each tick.
 const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 
@@ -333,9 +344,10 @@ impl Node {
 
     /// Ends a turn of a region that is served here.
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
-        let obstacle = self.plan_obstacle(now, region);
+        let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_still_alone(now, region));
         let Some(slot) = self.slots.get_mut(&region) else { return };
         let Some(serving) = slot.serving() else { return };
+        serving.is_alone = is_alone;
         serving.resume(now);
         serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
         if serving.come_to_rest(now, self.context.agent.view().is_synced(), obstacle) {
@@ -529,6 +541,13 @@ impl Node {
     /// Who this is.
     pub fn member(&self) -> Member {
         self.context.me
+    }
+
+    /// Members of a region that is served here, as its primary counts them now.
+    pub fn in_sync(&self, region: RegionId) -> Option<InSync> {
+        let Holding::Serving(serving) = &self.slots.get(&region)?.holding else { return None };
+        let (in_sync, needed) = serving.primary.in_sync();
+        serving.open.then_some(InSync { term: serving.term, in_sync, needed })
     }
 
     /// Whether it serves `region` in `term`.

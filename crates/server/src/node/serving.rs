@@ -3,6 +3,8 @@
 //! Invariants:
 //! - An answer leaves only when every LSN that it shows is committed *and* the lease is held at that moment. Answers
 //!   that must wait are [`Held`].
+//! - A write is begun and acknowledged only while `min_in_sync` members are in sync. One that was begun before there were too few is
+//!   answered with "not known": others would lose it with this member.
 //! - Operations on one key take place in the order in which they were submitted: while one of them waits for the
 //!   device or for room, the later ones queue behind it ([`Serving::locked`]). A delete of a range waits for those on keys of
 //!   the range, and all that come after it wait for it ([`Serving::behind`]).
@@ -133,6 +135,8 @@ pub(super) struct Serving {
     pub(super) acknowledged: Lsn,
     compacting: Compacting,
     pub(super) still: StandStill,
+    /// No other node can serve any of its keys, whatever has come of what is proposed, as of this turn.
+    pub(super) is_alone: bool,
     pub(super) division: Division,
     pub(super) joint: Joint,
     /// Bytes of pairs that are copied at most when it becomes part of its neighbour.
@@ -188,6 +192,7 @@ impl Serving {
             acknowledged: Lsn(0),
             compacting: Compacting::Idle,
             still: StandStill::NEVER,
+            is_alone: true,
             division: Division::default(),
             joint: Joint::default(),
             merge_bytes: context.merge_bytes,
@@ -273,19 +278,25 @@ impl Serving {
     /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
     /// are slowed down.
     fn release(&mut self, now: Nanos, out: &mut Vec<Answer>) {
-        if !self.open || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
+        if !self.open || !self.is_alone || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
             return;
         }
         // What was committed once stays so, also while the session of a member begins anew.
         let waiting = self.held.split_off(&self.acknowledged.next());
         let ready = std::mem::replace(&mut self.held, waiting);
+        // While a write was held others of the group may have failed: what the last member alone has is not acknowledged.
+        let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
+        let id = self.id;
+        let answer = |held: Held| match &lacks {
+            Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
+            _ => (held.to, held.result),
+        };
         if now >= self.slowed_until || !self.is_moving() {
-            out.extend(ready.into_values().flatten().map(|held| (held.to, held.result)));
-            return;
+            return out.extend(ready.into_values().flatten().map(answer));
         }
         for (lsn, answers) in ready {
             let (resting, free): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
-            out.extend(free.into_iter().map(|held| (held.to, held.result)));
+            out.extend(free.into_iter().map(answer));
             if !resting.is_empty() {
                 self.held.insert(lsn, resting);
             }

@@ -115,9 +115,8 @@ impl Slot {
             self.tell_inherited();
         }
         self.be_born(config);
-        let voided = config.voided().or_else(|| planted(Bug::VoidEverything).then_some(config.term));
-        if let Some(term) = voided {
-            context.grants.void(self.id, term);
+        if planted(Bug::VoidEverything) {
+            context.grants.void(self.id, config.term);
             self.backup.join_when_allowed(now, &context.grants);
             self.act_as_backup(context);
         }
@@ -148,7 +147,11 @@ impl Slot {
                 serving.primary.reconfigure(now, config, &context.links_up());
                 self.act_as_primary(context);
             }
-            Holding::Serving(_) => self.lose_office(context, out),
+            Holding::Serving(serving) => {
+                let term = serving.term;
+                self.lose_office(context, out);
+                context.release_leases(&config, term);
+            }
             Holding::Copy(_) if mine && config.term > self.over => self.stand(now, &config, context),
             _ => {}
         }
@@ -452,7 +455,12 @@ impl Slot {
             }
             for action in actions {
                 match action {
-                    PrimaryAction::Propose(config) => context.propose(serving.primary.config(), config),
+                    PrimaryAction::Propose(config) => {
+                        if planted(Bug::ReleaseBeforeKnown) {
+                            context.release_leases(&config, serving.term);
+                        }
+                        context.propose(serving.primary.config(), config);
+                    }
                     PrimaryAction::Divide { left, right } => context.divide(serving.primary.config(), *left, *right),
                     PrimaryAction::Merge { wider, taken } => context.merge(serving.primary.config(), *wider, *taken),
                     PrimaryAction::Peer { server, session, action } => {

@@ -11,15 +11,21 @@
 //! - From `Standing` on no operation is begun: they queue ([`Serving::behind`]) and are carried out here or by who has their keys then.
 //! - Past `Standing` nothing is left to be answered and everything is sealed, flushed and confirmed: so the promises that this
 //!   primary was given are of use to nobody, its volume holds nothing that others lack, and all members have the same.
-//! - While it is not known what came of the proposal nothing is answered, however long that takes.
+//! - While it is not known what came of the proposal nothing is written, however long that takes. It is read once that takes longer than
+//!   usual, if nobody else can serve what is proposed: the leases say so of whoever would be the next primary, or of the region that has the
+//!   keys then ([`Node::is_still_alone`]). A proposal alone ends no lease: the primary that is handed over releases its leases when it
+//!   knows that ([`leeward_format::control::Control::Released`]).
 
+use super::Node;
 use super::serving::Serving;
+use super::slot::{Holding, Slot};
 use leeward_cluster::Outcome;
 use leeward_engine::Tail;
-use leeward_format::LogKind;
 use leeward_format::cluster::Member;
+use leeward_format::{LogKind, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How long a region may stand until all of it is durable with every member.
@@ -27,6 +33,8 @@ const STAND_PATIENCE: Nanos = Nanos::from_millis(150);
 /// How long the region is primed while more is written than can be merged; and how long a merge that goes on is waited for.
 const PRIME_PATIENCE: Nanos = Nanos::from_secs(5);
 const MERGE_PATIENCE: Nanos = Nanos::from_secs(30);
+/// How long the coordinator's answer is waited for before reads go on without it.
+const ANSWER_PATIENCE: Nanos = Nanos::from_millis(150);
 /// Bytes in L0s that are replayed in a few milliseconds.
 const PRIMED_BYTES: u64 = 256 << 10;
 /// How long it rests after an attempt that failed, and how often that is doubled.
@@ -55,8 +63,8 @@ pub(super) enum Stage {
     Standing { since: Nanos },
     /// Everything has ended; a child comes about, or all that it has is copied.
     Still { since: Nanos },
-    /// What it has come to rest for is proposed.
-    Proposed,
+    /// What it has come to rest for is proposed; `heir`: whom it is handed over to.
+    Proposed { since: Nanos, heir: Option<ServerId> },
 }
 
 /// See the module.
@@ -179,7 +187,7 @@ impl Serving {
     /// Begins to come to rest, or comes further with it, if it should; not for a plan if there is an `obstacle` to that. To be
     /// called after each turn; answers whether there is something to be done in another.
     pub(super) fn come_to_rest(&mut self, now: Nanos, is_synced: bool, obstacle: Option<&'static str>) -> bool {
-        if matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed) {
+        if matches!(self.still.stage, Stage::Still { .. } | Stage::Proposed { .. }) {
             return false;
         }
         let aim = self.aim(now, is_synced, obstacle);
@@ -195,7 +203,7 @@ impl Serving {
                     self.still.stage = Stage::Moving { rest_until: now + FIRST_REST };
                     return true;
                 }
-                (Stage::Priming { .. }, Some(Aim::HandOver(heir))) if planted(Bug::HandOverUndrained) => {
+                (Stage::Priming { .. }, Some(Aim::HandOver(heir))) if planted(Bug::ReleaseBeforeKnown) => {
                     self.primary.hand_over(heir);
                     self.move_on(now);
                     return false;
@@ -211,7 +219,7 @@ impl Serving {
                     false => Stage::Standing { since: now },
                 },
                 (Stage::Standing { since }, Some(aim)) => return self.stand(now, since, aim),
-                (Stage::Still { .. } | Stage::Proposed, Some(_)) => {
+                (Stage::Still { .. } | Stage::Proposed { .. }, Some(_)) => {
                     unreachable!("these do not come further by themselves")
                 }
             };
@@ -239,7 +247,7 @@ impl Serving {
                 Aim::HandOver(heir) => {
                     tracing::info!(region = %self.id, term = %self.term, to = %heir.server, stood_us, "hands the office over");
                     self.primary.hand_over(heir);
-                    self.still.stage = Stage::Proposed;
+                    self.still.stage = Stage::Proposed { since: now, heir: Some(heir.server) };
                 }
                 Aim::Divide | Aim::Merge => self.still.stage = Stage::Still { since: now },
             }
@@ -251,13 +259,70 @@ impl Serving {
     pub(super) fn proposal_ended(&mut self, now: Nanos, outcome: &Outcome) {
         self.primary.proposal_ended();
         // Accepted: the configuration that says so follows, and ends the office.
-        if self.still.stage == Stage::Proposed && *outcome != Outcome::Accepted {
+        if self.is_proposed() && *outcome != Outcome::Accepted {
             self.move_on(now);
+        }
+    }
+
+    /// It is proposed what it stood still for.
+    pub(super) fn is_proposed(&self) -> bool {
+        matches!(self.still.stage, Stage::Proposed { .. })
+    }
+
+    /// The coordinator should long have answered.
+    fn is_overdue(&self, now: Nanos) -> bool {
+        matches!(self.still.stage, Stage::Proposed { since, .. } if now - since >= ANSWER_PATIENCE)
+    }
+
+    /// Reads that have queued are carried out, but for those behind a write of their key: that is not known to have been refused. What is
+    /// queued behind a delete of a range stays there, and what reads many keys behind any write.
+    pub(super) fn read_on_while_proposed(&mut self, now: Nanos) {
+        if !self.is_alone || !self.is_overdue(now) {
+            return;
+        }
+        let (mut written, mut is_blocked) = (HashSet::new(), false);
+        for pending in std::mem::take(&mut self.behind) {
+            let must_wait = match pending.op.key() {
+                _ if pending.op.is_write() || is_blocked => true,
+                Some(key) => written.contains(key),
+                None => !written.is_empty(),
+            };
+            if !must_wait {
+                self.start(now, pending);
+                continue;
+            }
+            match pending.op.key() {
+                Some(key) => drop(written.insert(key.clone())),
+                None => is_blocked = true,
+            }
+            self.behind.push_back(pending);
         }
     }
 
     /// What it stood still for has come about.
     pub(super) fn moves_again(&mut self) {
         self.still = StandStill::NEVER;
+    }
+}
+
+impl Node {
+    /// Whether nobody but this node can serve any key of a region, whatever has come of a proposal of its primary: where that is a hand-over,
+    /// the one that it is handed to has granted a lease that it was not released from; where keys change their region, this node has the
+    /// lease of the other region too.
+    pub(super) fn is_still_alone(&mut self, now: Nanos, region: RegionId) -> bool {
+        let Some(serving) = self.slots.get_mut(&region).and_then(Slot::serving) else { return false };
+        let Stage::Proposed { heir, .. } = serving.still.stage else { return true };
+        if let Some(heir) = heir {
+            return serving.primary.has_grant_of(now, heir);
+        }
+        let other = serving.proposed_child().or_else(|| serving.primary.merging().map(|(into, _)| into));
+        let other = other.and_then(|other| self.slots.get_mut(&other)?.serving());
+        other.is_some_and(|other| other.primary.holds_lease(now))
+    }
+
+    /// Regions here of which it is not known what came of their primary's last proposal to hand them over, to divide or to merge them.
+    pub fn undecided(&self) -> impl Iterator<Item = RegionId> {
+        let is_undecided = |slot: &&Slot| matches!(&slot.holding, Holding::Serving(serving) if serving.is_proposed());
+        self.slots.values().filter(is_undecided).map(|slot| slot.id)
     }
 }

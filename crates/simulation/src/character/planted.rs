@@ -26,7 +26,8 @@ impl Character {
                 has(FaultKind::Strand) && is_alone && table.reads != Reads::Primary
             }
             Bug::AgeFromArrival => is_replicated && table.reads != Reads::Primary,
-            Bug::HandOverUndrained => operator.moves,
+            Bug::ReleaseBeforeKnown => operator.moves,
+            Bug::AcknowledgeBelowMinInSync => table.min_in_sync > 1,
             Bug::VoidEverything | Bug::DestroyNamed => is_replicated,
             Bug::BearBeforeInstalled | Bug::TrimBeforeBirth | Bug::ReuseTerm => is_divided,
             Bug::MergeUnsettled | Bug::ForgetAbsorbed => !table.partition.is_hash() && operator.merges,

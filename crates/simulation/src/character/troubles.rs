@@ -56,9 +56,14 @@ impl Theme {
                 FaultKind::CoordinatorDown,
                 FaultKind::Pause,
             ],
-            Theme::Crash => {
-                &[FaultKind::Kill, FaultKind::KillAll, FaultKind::DiskKill, FaultKind::Pause, FaultKind::ReplaceDisk]
-            }
+            Theme::Crash => &[
+                FaultKind::Kill,
+                FaultKind::KillAll,
+                FaultKind::KillOthers,
+                FaultKind::DiskKill,
+                FaultKind::Pause,
+                FaultKind::ReplaceDisk,
+            ],
             Theme::Power => &[
                 FaultKind::PowerLoss,
                 FaultKind::PowerLossAll,

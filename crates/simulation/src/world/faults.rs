@@ -18,6 +18,8 @@ pub(crate) enum FaultKind {
     Kill,
     /// All processes are killed at once.
     KillAll,
+    /// The processes of all nodes but one are killed at once: a primary that was struck is left alone with what it was asked for.
+    KillOthers,
     /// A machine loses power; what was not synced is lost or torn.
     PowerLoss,
     /// All machines lose power at once.
@@ -53,9 +55,10 @@ pub(crate) enum FaultKind {
 
 impl FaultKind {
     /// Every kind, but for [`FaultKind::Strand`].
-    pub(crate) const ALL: [FaultKind; 16] = [
+    pub(crate) const ALL: [FaultKind; 17] = [
         FaultKind::Kill,
         FaultKind::KillAll,
+        FaultKind::KillOthers,
         FaultKind::PowerLoss,
         FaultKind::PowerLossAll,
         FaultKind::DiskKill,
@@ -80,7 +83,7 @@ impl FaultKind {
             // A process that does not run flushes nothing, however long it is.
             FaultKind::Pause => promise == Promise::Everything,
             FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
-            FaultKind::Strand => nodes > 2,
+            FaultKind::Strand | FaultKind::KillOthers => nodes > 2,
             _ => true,
         }
     }
@@ -171,6 +174,7 @@ impl World {
         let struck = match kind {
             FaultKind::Kill
             | FaultKind::KillAll
+            | FaultKind::KillOthers
             | FaultKind::PowerLoss
             | FaultKind::PowerLossAll
             | FaultKind::DiskKill
@@ -190,7 +194,11 @@ impl World {
 
     fn strike_process(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
         let everywhere = matches!(kind, FaultKind::KillAll | FaultKind::PowerLossAll);
-        let victims: Vec<NodeId> = if everywhere { self.nodes().collect() } else { vec![node] };
+        let victims: Vec<NodeId> = match kind {
+            FaultKind::KillOthers => self.nodes().filter(|other| *other != node).collect(),
+            _ if everywhere => self.nodes().collect(),
+            _ => vec![node],
+        };
         if !self.may_crash(&victims, kind.loses_power()) {
             return false;
         }

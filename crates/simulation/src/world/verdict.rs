@@ -249,7 +249,7 @@ impl World {
     }
 
     /// Asks a node until each of the operations, which must be such that twice is as good as once, is answered.
-    fn ask(&mut self, node: NodeId, ops: Vec<Op>) -> Result<Vec<OpResult>, String> {
+    pub(super) fn ask(&mut self, node: NodeId, ops: Vec<Op>) -> Result<Vec<OpResult>, String> {
         let deadline = self.now + HEALING;
         let mut answers: Vec<Option<OpResult>> = vec![None; ops.len()];
         while answers.iter().any(Option::is_none) {
