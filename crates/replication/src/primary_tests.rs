@@ -219,7 +219,7 @@ fn records_are_posted_as_the_table_says_from_one_post_to_the_next() {
     assert_eq!(post(&mut group, 11), [TWO.server, THREE.server], "all that is new is one write");
     group.complete(TWO);
     group.complete(THREE);
-    group.primary.set_options(per_record);
+    group.primary.set_options(TableOptions { posting: Posting::PerRecord, ..TableOptions::default() });
     let (two, three) = ([TWO.server; 3], [THREE.server; 3]);
     assert_eq!(post(&mut group, 14), [two, three].concat());
     group.writes.truncate(4);
