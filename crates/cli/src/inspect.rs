@@ -13,7 +13,6 @@ use leeward_format::node::{Entry, Node, NodeKind};
 use leeward_format::packed::Codec;
 use leeward_format::range::NO_END;
 use leeward_format::record::RecordKind;
-use leeward_format::superblock::VOLUME_VERSION;
 use leeward_format::{Pointer, RegionId, SegmentNo, Stamp};
 use leeward_platform::{Disk, RealDisk};
 use std::collections::BTreeMap;
@@ -101,8 +100,9 @@ fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
     let superblock = image.superblock();
     writeln!(
         out,
-        "volume {}: format {VOLUME_VERSION}, segments of {}, file of {}, life {}",
+        "volume {}: format {}, segments of {}, file of {}, life {}",
         superblock.volume,
+        superblock.version,
         bytes(superblock.segment_bytes.into()),
         bytes(image.file_bytes()?),
         image.state().incarnation
@@ -114,6 +114,7 @@ fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
         }
     }
     let manifest = image.manifest()?;
+    let (used, room) = image.manifest_bytes();
     let (first, last) = (manifest.first().expect("a checkpoint"), manifest.last().expect("a checkpoint"));
     writeln!(
         out,
@@ -122,8 +123,8 @@ fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
         first.offset,
         first.entry.sequence,
         last.entry.sequence,
-        bytes(last.offset + last.bytes as u64 - first.offset),
-        bytes(u64::from(superblock.zone_segments) * u64::from(superblock.segment_bytes))
+        bytes(used),
+        bytes(room)
     )?;
     for region in image.state().regions.values() {
         writeln!(out)?;
@@ -353,6 +354,10 @@ fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {
                 changes.iter().try_for_each(|change| show_change(out, change))?;
             }
             EntryBody::Moved => writeln!(out, "    goes on in the other zone")?,
+            EntryBody::Zone(segments) => {
+                let segments: Vec<String> = segments.iter().map(ToString::to_string).collect();
+                writeln!(out, "    zone, goes on in segments [{}]", segments.join(", "))?;
+            }
         }
     }
     Ok(true)

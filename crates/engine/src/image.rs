@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::verify::{Damage, Item, Verification, walk};
-use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock, zones};
+use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock};
 use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, RegionId, SegmentNo};
@@ -40,8 +40,7 @@ impl Image {
     pub fn read(file: Arc<dyn File>) -> Result<Option<Image>> {
         let device = Arc::new(Device::new(file));
         let Some(superblock) = read_superblock(&device, 0)? else { return Ok(None) };
-        let (start, zone_bytes) = zones(&superblock);
-        let (manifest, state) = Manifest::read(device.clone(), start, zone_bytes)?;
+        let (manifest, state) = Manifest::read(device.clone(), &superblock)?;
         Ok(Some(Image { device, superblock, manifest, state }))
     }
 
@@ -72,6 +71,12 @@ impl Image {
     pub fn manifest(&self) -> Result<Vec<PlacedEntry>> {
         let entries = self.manifest.entries()?.into_iter();
         Ok(entries.map(|(offset, bytes, entry)| PlacedEntry { offset, bytes, entry }).collect())
+    }
+
+    /// Bytes that those take, and bytes that they may take before the next checkpoint.
+    pub fn manifest_bytes(&self) -> (u64, u64) {
+        let (used, room) = self.manifest.extent();
+        (used as u64, room as u64)
     }
 
     /// Length of the file in bytes.

@@ -18,12 +18,14 @@ mod device;
 mod manifest;
 mod open;
 mod registry;
+mod room;
 mod space;
+mod zone;
 
 pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub(crate) use manifest::{Durability, Manifest};
-pub(crate) use open::{read_superblock, zones};
+pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
 pub use space::Segment;
 
@@ -33,14 +35,15 @@ use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
 use leeward_format::frame::body_bytes;
-use leeward_format::manifest::{Change, RegionState, SegmentState};
+use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
 use leeward_platform::{Appender, Bug, DeviceCounters, File, planted};
-use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments};
+use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments, upgrade};
 use parking_lot::Mutex;
 use registry::Registry;
+use room::measure;
 use space::Space;
 use std::any::Any;
 use std::collections::HashMap;
@@ -114,14 +117,17 @@ impl Volume {
         };
         check_len(&device, reserved_bytes(&superblock), "the manifest")?;
         let segment_bytes = u64::from(superblock.segment_bytes);
-        let (start, zone_bytes) = zones(&superblock);
-        let (manifest, state) = Manifest::load(device.clone(), start, zone_bytes)?;
+        let (mut manifest, state) = Manifest::read(device.clone(), &superblock)?;
+        manifest.settle()?;
+        upgrade(&device, &superblock)?;
         let end = grow_to_live(&device, segment_bytes, &state)?;
         let capacity = options.capacity_bytes.unwrap_or(u64::MAX);
         let limit = u32::try_from(capacity / segment_bytes).unwrap_or(u32::MAX);
         let reserved = reserved_segments(&superblock);
         let space = Space::new(device.clone(), segment_bytes, reserved, end, limit);
-        let registry = claim_live(&device, &space, state)?;
+        manifest.claim(&space)?;
+        let mut registry = claim_live(&device, &space, state)?;
+        manifest.begin(&space, &mut registry.state)?;
         let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
         let volume = Arc::new(Volume {
             device,
@@ -159,6 +165,9 @@ impl Volume {
     /// # Errors
     /// As [`Volume::allocate`].
     pub(crate) fn allocate_for_writes(&self, origin: RegionId) -> Result<Arc<Segment>> {
+        if self.space.why_manifest_is_short().is_some() {
+            self.manifest.lock().look_for_room(&self.space)?;
+        }
         self.space.allocate_for_writes(origin)
     }
 
@@ -302,6 +311,12 @@ impl Volume {
 
     /// Why it has no room for another segment, as far as the last attempt told; `None` once one is free.
     pub fn why_full(&self) -> Option<String> {
+        if self.space.why_manifest_is_short().is_some()
+            && let Some(mut manifest) = self.manifest.try_lock()
+            && let Err(error) = manifest.look_for_room(&self.space)
+        {
+            return Some(error.to_string());
+        }
         self.space.why_full()
     }
 
@@ -477,8 +492,8 @@ impl Volume {
         let bytes_of =
             |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
         let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
-        let bytes = others.sum::<usize>() + body_bytes(change);
-        self.manifest.lock().check_room(bytes)
+        let bytes = measure(VolumeState::default()) + others.sum::<usize>() + body_bytes(change);
+        self.manifest.lock().check_room(bytes, &self.space)
     }
 
     /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
@@ -493,13 +508,16 @@ impl Volume {
         let mut manifest = self.manifest.lock();
         self.device.check()?;
         let (dropped, durable) = self.in_doubt(|| {
+            self.registry.lock().check(owner)?;
+            // Refused here, nothing has happened; what fails after it leaves memory ahead of the device.
+            let edit = manifest.prepare(changes, &self.space, |changes| self.registry.lock().size_after(changes))?;
             let dropped = {
                 let mut registry = self.registry.lock();
                 registry.check(owner)?;
-                registry.apply(&self.device, (owner.region, &changes), added)?
+                registry.apply(&self.device, (owner.region, &edit.changes), added)?
             };
             let durability = if dropped.is_empty() { durability } else { Durability::Synced };
-            let durable = manifest.append(changes, durability, || self.registry.lock().state.clone());
+            let durable = manifest.append(edit, durability, || self.registry.lock().state.clone());
             // What is in memory is not on the device, or nobody knows whether it is.
             let durable = durable.inspect_err(|error| self.device.fail(&error.to_string()))?;
             Ok((dropped, durable))

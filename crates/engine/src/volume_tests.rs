@@ -168,7 +168,7 @@ fn a_lost_checkpoint_is_damage_and_not_an_older_state() {
         forget(&volume, &owner, id).unwrap();
     }
     disk.kill_process();
-    disk.flip_bit("volume", (SEGMENT_BYTES + ZONE_BYTES + 20) as u64, 5);
+    disk.flip_bit("volume", (SEGMENT_BYTES + ZONE_BYTES + 14) as u64, 5);
     let error = open(&disk).unwrap_err().to_string();
     assert!(error.contains("the newest checkpoint cannot be read"), "{error}");
 }

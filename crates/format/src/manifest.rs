@@ -3,13 +3,15 @@
 //! ```text
 //! zone      = frame, frame, ...              each starts at a multiple of FRAME_ALIGN bytes, zeroes between
 //! frame     = header of crate::frame, kind ManifestEdit, body = Entry (postcard)
-//! Entry     = sequence, durable, life, Checkpoint(VolumeState) | Edit([Change]) | Moved
+//! Entry     = sequence, durable, life, Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo])
 //! ```
-//! A zone begins with a checkpoint; an entry counts completely or not at all. Sequence numbers are dense, and lives
-//! (the volume's incarnation that wrote the entry) never go down, so that what an earlier use of the zone left behind
-//! is never taken for its continuation. `durable` is the last sequence that was synced when the entry was written,
-//! which tells damage (an entry that was durable is unreadable) from a tear (it may never have been). A zone that ends
-//! with `Moved` was given up for the other one.
+//! A zone begins with a `Zone` entry, which names the segments that it goes on in, and a checkpoint of the same sequence,
+//! which was durable before `Zone` was written. Those of version 8 begin with the checkpoint, and go on nowhere. An entry
+//! counts completely or not at all. Sequence numbers are dense, and lives (the volume's incarnation that wrote the entry)
+//! never go down, so that what an earlier use of the zone left behind is never taken for its continuation. `durable` is
+//! the last sequence that was synced when the entry was written, which tells damage (an entry that was durable is
+//! unreadable) from a tear (it may never have been). The last FRAME_ALIGN bytes of the zone's own place hold `Moved`, once
+//! it was given up for the other one.
 //!
 //! [`Base`], [`InstallEdit`], [`Have`] and [`Shipped`] also travel in control messages, where every [`SegmentNo`] and
 //! [`Pointer`] is one of the sender's volume.
@@ -279,6 +281,8 @@ pub enum EntryBody {
     Edit(Vec<Change>),
     /// The manifest goes on in the other zone.
     Moved,
+    /// The zone goes on in these segments, in order, and a checkpoint comes next. All of it is durable.
+    Zone(Vec<SegmentNo>),
 }
 
 /// Positions of a region's levels, at most.

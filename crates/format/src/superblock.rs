@@ -5,9 +5,10 @@
 //!  | magic  | version | segment bytes | zone segments | volume id | reserved = 0   | crc32c |
 //!  | 8 B    | u32     | u32           | u32           | u64       | 480 B          | u32    |
 //! ```
-//! Little endian; the CRC covers the 508 bytes before it. Written once, when the volume is made, at offsets 0 and
-//! [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments each follow segment 0 and hold the
-//! manifest ([`crate::manifest`]); all later segments are data.
+//! Little endian; the CRC covers the 508 bytes before it. Written when the volume is made, and when one of an older
+//! version is opened, at offsets 0 and [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments
+//! each follow segment 0 and hold the manifest ([`crate::manifest`]), which may go on in later segments; all others are
+//! data.
 //!
 //! Magic and version have their places in every version, and are looked at before the checksum, whose place another
 //! version may have changed.
@@ -21,16 +22,20 @@ pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 /// First bytes of a volume.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
 /// Version of everything on a volume that is not versioned by itself.
-pub const VOLUME_VERSION: u32 = 8;
+pub const VOLUME_VERSION: u32 = 9;
+/// Oldest version that is read. Version 9 has manifests that go on in segments of data; nothing else is new in it.
+pub const OLDEST_VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
 
 /// How a volume is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// Version of what is on the volume: from [`OLDEST_VOLUME_VERSION`] to [`VOLUME_VERSION`].
+    pub version: u32,
     /// Segment size in bytes: a power of two from [`MIN_SEGMENT_BYTES`] to [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// Segments of each of the two manifest zones.
+    /// Segments of each of the two manifest zones, without those of data in which it goes on.
     pub zone_segments: u32,
     /// The volume.
     pub volume: VolumeId,
@@ -46,7 +51,7 @@ impl Superblock {
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes[..8].copy_from_slice(&SUPERBLOCK_MAGIC);
-        bytes[8..12].copy_from_slice(&VOLUME_VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.zone_segments.to_le_bytes());
         bytes[20..28].copy_from_slice(&self.volume.0.to_le_bytes());
@@ -68,7 +73,7 @@ impl Superblock {
             return Err(DecodeError::Short { what: WHAT, needed: SUPERBLOCK_BYTES, available: bytes.len() });
         };
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        if word(8) != VOLUME_VERSION {
+        if !(OLDEST_VOLUME_VERSION..=VOLUME_VERSION).contains(&word(8)) {
             return Err(DecodeError::Version { what: "volume", found: word(8), known: VOLUME_VERSION });
         }
         let (found, expected) = (word(508), crc32c::crc32c(&bytes[..508]));
@@ -76,7 +81,7 @@ impl Superblock {
             return Err(DecodeError::Checksum { what: WHAT, found, expected });
         }
         let volume = VolumeId(u64::from_le_bytes(bytes[20..28].try_into().expect("8 bytes")));
-        let superblock = Superblock { segment_bytes: word(12), zone_segments: word(16), volume };
+        let superblock = Superblock { version: word(8), segment_bytes: word(12), zone_segments: word(16), volume };
         if !Superblock::is_segment_size(superblock.segment_bytes as usize)
             || !(1..=1024).contains(&superblock.zone_segments)
         {

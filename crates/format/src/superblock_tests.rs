@@ -3,21 +3,25 @@
 use super::*;
 use proptest::prelude::*;
 
-const SUPERBLOCK: Superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(7) };
+const SUPERBLOCK: Superblock =
+    Superblock { version: VOLUME_VERSION, segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(7) };
 
 #[test]
 fn what_was_written_is_read() {
-    assert_eq!(Superblock::decode(&SUPERBLOCK.encode()), Ok(SUPERBLOCK));
+    for version in OLDEST_VOLUME_VERSION..=VOLUME_VERSION {
+        let superblock = Superblock { version, ..SUPERBLOCK };
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    }
 }
 
 #[test]
 fn other_versions_say_which_wherever_their_checksum_is() {
     let mut bytes = SUPERBLOCK.encode();
-    bytes[8] = 9;
-    assert_eq!(
-        Superblock::decode(&bytes),
-        Err(DecodeError::Version { what: "volume", found: 9, known: VOLUME_VERSION })
-    );
+    for found in [0, OLDEST_VOLUME_VERSION - 1, VOLUME_VERSION + 1, u32::MAX] {
+        bytes[8..12].copy_from_slice(&found.to_le_bytes());
+        let known = VOLUME_VERSION;
+        assert_eq!(Superblock::decode(&bytes), Err(DecodeError::Version { what: "volume", found, known }));
+    }
     // What is no volume has no version either.
     bytes[0] = 0;
     assert!(matches!(Superblock::decode(&bytes), Err(DecodeError::Invalid { .. })));

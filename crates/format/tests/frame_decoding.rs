@@ -4,7 +4,9 @@
 use leeward_format::DecodeError;
 use leeward_format::control::Control;
 use leeward_format::coordinator::{CoordinatorOp, CoordinatorReply, CoordinatorRequest, LogBatch};
-use leeward_format::frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameKind, frame_bytes, read_frame, write_frame};
+use leeward_format::frame::{
+    FRAME_HEADER_BYTES, FRAME_VERSION, FrameKind, body_bytes, frame_bytes, read_frame, write_frame,
+};
 use leeward_format::manifest::Entry;
 use leeward_format::op::{Reply, Request};
 use proptest::prelude::*;
@@ -45,6 +47,7 @@ proptest! {
         let mut bytes = Vec::new();
         write_frame(FrameKind::Request, &body, &mut bytes);
         let len = bytes.len();
+        prop_assert_eq!(len, FRAME_HEADER_BYTES + body_bytes(&body));
         bytes.extend_from_slice(&rest);
         prop_assert_eq!(read_frame(FrameKind::Request, &bytes, LIMIT), Ok(Some((body, len))));
     }

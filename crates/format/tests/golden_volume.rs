@@ -12,7 +12,7 @@ use leeward_format::manifest::{
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::request::RequestId;
 use leeward_format::segment::LogHeader;
-use leeward_format::superblock::Superblock;
+use leeward_format::superblock::{Superblock, VOLUME_VERSION};
 use leeward_format::{Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, VolumeId};
 
 fn golden(text: &str) -> Vec<u8> {
@@ -88,7 +88,8 @@ fn log_segment_headers() {
 
 #[test]
 fn superblocks() {
-    let superblock = Superblock { segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(0x1122_3344_5566_7788) };
+    let (version, volume) = (VOLUME_VERSION, VolumeId(0x1122_3344_5566_7788));
+    let superblock = Superblock { version, segment_bytes: 2 << 20, zone_segments: 4, volume };
     check("superblock.hex", include_str!("golden/superblock.hex"), &superblock.encode());
 }
 
@@ -146,4 +147,13 @@ fn manifest_entries() {
     let mut bytes = Vec::new();
     write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
     check("manifest-edit.hex", include_str!("golden/manifest-edit.hex"), &bytes);
+}
+
+#[test]
+fn manifest_zones() {
+    let body = EntryBody::Zone(vec![SegmentNo(9), SegmentNo(300)]);
+    let entry = Entry { sequence: 10, durable: 9, life: Incarnation(2), body };
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
+    check("manifest-zone.hex", include_str!("golden/manifest-zone.hex"), &bytes);
 }

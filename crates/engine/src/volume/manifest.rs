@@ -1,21 +1,28 @@
 //! The manifest on the device: two zones of frames, written in turn ([`leeward_format::manifest`] has the drawing).
 //!
 //! An entry is written behind the one before; when the zone is full, a checkpoint of everything begins the other zone,
-//! and once that is durable the old zone ends with `Moved`. So the newest checkpoint that can be read is the current
-//! one, unless the other zone ends with `Moved`: then it was the current one and is damaged. Called under the volume's
-//! manifest lock.
+//! and once that is durable the old zone is marked as `Moved`. So the newest zone that can be read is the current one,
+//! unless it is marked: then the other one was, and is damaged.
+//!
+//! A zone goes on in segments of data ([`super::zone`]). The other zone always has room for the next checkpoint
+//! ([`super::room`]): an edit for which it could not have is refused before anything has changed, and writes are refused
+//! well before that. Called under the volume's manifest lock.
 
 use super::device::{Device, Durable};
+use super::open::{file_len, reserved_segments};
+use super::room::{Size, measure, names_more};
+use super::space::Space;
+use super::zone::{Head, Zone};
 use crate::error::{Error, RESTORE, Result};
-use leeward_format::DecodeError;
-use leeward_format::Incarnation;
+#[cfg(test)]
+use leeward_format::SegmentNo;
 use leeward_format::frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameKind, read_frame, write_frame};
 use leeward_format::manifest::{Change, Entry, EntryBody, FRAME_ALIGN, VolumeState};
-use leeward_platform::Block;
+use leeward_format::superblock::Superblock;
+use leeward_format::{DecodeError, Incarnation};
 use std::sync::Arc;
 
-/// Room at the end of a zone that only `Moved` may use, in bytes.
-const MOVED_BYTES: usize = 2 * FRAME_ALIGN;
+const LOST: &str = "the newest checkpoint cannot be read";
 
 /// Whether an edit is made durable before the caller goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +37,7 @@ pub(crate) enum Durability {
 #[derive(Debug)]
 pub(crate) struct Manifest {
     device: Arc<Device>,
-    zone_bytes: usize,
-    /// Where the zones start, in bytes.
-    starts: [u64; 2],
+    zones: [Zone; 2],
     current: usize,
     /// Where the next entry goes, in bytes from the start of the current zone.
     position: usize,
@@ -40,68 +45,112 @@ pub(crate) struct Manifest {
     sequence: u64,
     durable: u64,
     life: Incarnation,
+    /// Of a checkpoint of what it says.
+    size: Size,
+    /// The other zone has entries, and does not say that it was given up: a crash came first.
+    is_other_open: bool,
+}
+
+/// An edit for which there is room.
+pub(super) struct Prepared {
+    frame: Vec<u8>,
+    pub(super) changes: Vec<Change>,
 }
 
 impl Manifest {
-    fn new(device: Arc<Device>, start: u64, zone_bytes: usize) -> Manifest {
-        let starts = [start, start + zone_bytes as u64];
-        let life = Incarnation(0);
-        Manifest { device, zone_bytes, starts, current: 0, position: 0, sequence: 1, durable: 0, life }
+    fn new(device: Arc<Device>, superblock: &Superblock) -> Manifest {
+        Manifest {
+            device,
+            zones: Zone::both(superblock),
+            current: 0,
+            position: 0,
+            sequence: 1,
+            durable: 0,
+            life: Incarnation(0),
+            size: Size::default(),
+            is_other_open: false,
+        }
     }
 
     /// Writes the first checkpoint of a new volume, durably.
-    pub(super) fn create(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<()> {
-        let mut manifest = Manifest::new(device, start, zone_bytes);
+    pub(super) fn create(device: Arc<Device>, superblock: &Superblock) -> Result<()> {
+        let mut manifest = Manifest::new(device, superblock);
         // The checkpoint goes to the zone that is not current: make that the first.
         manifest.current = 1;
-        manifest.checkpoint(&VolumeState::default()).map(drop)
+        manifest.checkpoint(VolumeState::default()).map(drop)
     }
 
-    /// Reads what the device holds and begins a life after the last one, durably.
-    pub(super) fn load(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
-        let (mut manifest, mut state) = Manifest::read(device, start, zone_bytes)?;
-        // What was read may be in the page cache only: nothing may build on it before it is durable.
-        manifest.device.sync()?;
-        manifest.durable = manifest.sequence - 1;
-        manifest.life = Incarnation(state.incarnation.0 + 1);
-        let opened = Change::Opened(manifest.life);
-        state.apply(&opened).expect("an opening fits every state");
-        manifest.append(vec![opened], Durability::Synced, || state.clone())?;
-        Ok((manifest, state))
-    }
-
-    /// Reads what the device holds.
-    pub(crate) fn read(device: Arc<Device>, start: u64, zone_bytes: usize) -> Result<(Manifest, VolumeState)> {
-        let mut manifest = Manifest::new(device, start, zone_bytes);
-        let first = |zone: &Block| decode(zone).ok().flatten().filter(is_checkpoint);
+    /// Reads what the device holds. `reserved` is the first segment that may be one of data.
+    pub(crate) fn read(device: Arc<Device>, superblock: &Superblock) -> Result<(Manifest, VolumeState)> {
+        let mut manifest = Manifest::new(device, superblock);
         // One of them in memory at a time.
-        let other = first(&manifest.read_zone(1)?).map(|(entry, _)| entry.sequence);
-        let mut zone = manifest.read_zone(0)?;
-        let mut newest = first(&zone);
-        if other > newest.as_ref().map(|(entry, _)| entry.sequence) {
-            manifest.current = 1;
-            drop(zone);
-            zone = manifest.read_zone(1)?;
-            newest = first(&zone);
-        }
-        let Some((first, bytes)) = newest else {
+        let [first, second] = &manifest.zones;
+        let mut heads = [first.read_head(&manifest.device)?, second.read_head(&manifest.device)?];
+        let sequence = |head: &Option<Head>| head.as_ref().map(|head| head.sequence);
+        manifest.current = usize::from(sequence(&heads[1]) > sequence(&heads[0]));
+        manifest.is_other_open = heads[1 - manifest.current].as_ref().is_some_and(|head| !head.is_moved);
+        let Some(head) = heads[manifest.current].take() else {
             return Err(manifest.damaged(0, "neither zone of the manifest starts with a checkpoint".into()));
         };
-        let state = manifest.replay(&zone, first, bytes)?;
+        if head.is_moved {
+            return Err(manifest.damaged(1 - manifest.current, LOST.into()));
+        }
+        let file_bytes = file_len(&manifest.device)?;
+        manifest.zones[manifest.current].follow(&manifest.device, &head, reserved_segments(superblock), file_bytes)?;
+        let zone = manifest.zones[manifest.current].read(&manifest.device)?;
+        let is_first = |(entry, _): &(Entry, usize)| is_checkpoint(entry) && entry.sequence == head.sequence;
+        manifest.position = head.bytes;
+        let Some((first, bytes)) = zone.get(head.bytes..).and_then(|rest| decode(rest).ok()?).filter(is_first) else {
+            return Err(manifest.damaged(manifest.current, LOST.into()));
+        };
+        let state = manifest.replay(&zone, first, head.bytes + bytes)?;
         Ok((manifest, state))
+    }
+
+    /// Makes what was read durable: it may be in the page cache only, and nothing may build on it before.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.device.sync()?;
+        self.durable = self.sequence - 1;
+        Ok(())
+    }
+
+    /// Takes the segments that the manifest goes on in, before any other is taken.
+    pub(super) fn claim(&mut self, space: &Arc<Space>) -> Result<()> {
+        self.zones[self.current].claim(&self.device, space)
+    }
+
+    /// Begins a life after the last one, durably. `state` is what was read.
+    pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState) -> Result<()> {
+        self.life = Incarnation(state.incarnation.0 + 1);
+        if self.is_other_open {
+            let moved = self.encode(EntryBody::Moved);
+            self.zones[1 - self.current].write_moved(&self.device, &moved)?;
+            self.is_other_open = false;
+        }
+        let opened = Change::Opened(self.life);
+        state.apply(&opened).expect("an opening fits every state");
+        let bytes = measure(state.clone());
+        self.size = Size::exactly(bytes);
+        let edit = self.prepare(vec![opened], space, |_| Some(bytes))?;
+        self.append(edit, Durability::Synced, || state.clone()).map(drop)
     }
 
     /// The entries that count, in order, each with its offset in the file and the length of its frame.
     pub(crate) fn entries(&self) -> Result<Vec<(u64, usize, Entry)>> {
-        let zone = self.read_zone(self.current)?;
+        let zone = self.zones[self.current].read(&self.device)?;
         let (mut entries, mut at) = (Vec::new(), 0);
         while at < self.position {
             let entry = decode(&zone[at..]).ok().flatten();
             let (entry, bytes) = entry.ok_or_else(|| self.damaged(self.current, "an entry has changed".into()))?;
-            entries.push((self.starts[self.current] + at as u64, bytes, entry));
+            entries.push((self.zones[self.current].place(at).0, bytes, entry));
             at += bytes.next_multiple_of(FRAME_ALIGN);
         }
         Ok(entries)
+    }
+
+    /// Bytes of the zone that is written: up to which entries reach, and how many they may take.
+    pub(crate) fn extent(&self) -> (usize, usize) {
+        (self.position, self.zones[self.current].bytes())
     }
 
     pub(super) fn life(&self) -> Incarnation {
@@ -117,22 +166,108 @@ impl Manifest {
     /// Bytes that edits may still take in the zone that is written.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
-        self.zone_bytes - MOVED_BYTES - self.position
+        self.zones[self.current].bytes() - self.position
     }
 
-    /// Appends one edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all before,
+    /// The segments of data that each zone has.
+    #[cfg(test)]
+    pub(super) fn segments(&self) -> [Vec<SegmentNo>; 2] {
+        [0, 1].map(|zone| self.zones[zone].segments().to_vec())
+    }
+
+    /// Makes sure that there is room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint of
+    /// what there is after some changes; `None` if those do not fit the state, which is told when they are carried out.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing has happened, and the volume goes on.
+    pub(super) fn prepare(
+        &mut self,
+        changes: Vec<Change>,
+        space: &Arc<Space>,
+        size_after: impl Fn(&[Change]) -> Option<usize>,
+    ) -> Result<Prepared> {
+        let entry = self.entry(EntryBody::Edit(changes));
+        let frame = framed(&entry);
+        let EntryBody::Edit(changes) = entry.body else { unreachable!("it was made one") };
+        let edit = Prepared { frame, changes };
+        let mut size = self.size.after(&edit.changes, edit.frame.len());
+        let mut measured = None;
+        let mut measure_it = |size: &mut Size| match measured.or_else(|| size_after(&edit.changes)) {
+            Some(bytes) => {
+                (measured, *size) = (Some(bytes), Size::exactly(bytes));
+                true
+            }
+            None => false,
+        };
+        if size.is_vague() && !measure_it(&mut size) {
+            return Ok(edit);
+        }
+        let is_last = self.position + edit.frame.len() > self.zones[self.current].bytes();
+        let mut room = self.reserve(size, space);
+        if is_last || matches!(room, Err(Error::NoSpace { .. })) {
+            if !measure_it(&mut size) {
+                return Ok(edit);
+            }
+            room = self.reserve(size, space);
+        }
+        match room {
+            // What names no more makes room.
+            Err(Error::NoSpace { .. }) if !names_more(&edit.changes) && !is_last => {}
+            Err(Error::NoSpace { .. }) if !names_more(&edit.changes) && size.bytes() <= self.other().room() => {}
+            other => other?,
+        }
+        self.size = size;
+        Ok(edit)
+    }
+
+    /// An error if there is no room for changes that add `bytes` to a checkpoint, with which writes go on.
+    pub(super) fn check_room(&mut self, bytes: usize, space: &Arc<Space>) -> Result<()> {
+        let size = Size::exactly(bytes);
+        self.reserve(size, space)?;
+        match space.why_manifest_is_short() {
+            Some(detail) => Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail }),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks again whether there is room for writes.
+    pub(super) fn look_for_room(&mut self, space: &Arc<Space>) -> Result<()> {
+        self.reserve(self.size, space)
+    }
+
+    fn other(&self) -> &Zone {
+        &self.zones[1 - self.current]
+    }
+
+    /// Makes room in the other zone for a checkpoint of `size`, and tells writes whether they may go on.
+    fn reserve(&mut self, size: Size, space: &Arc<Space>) -> Result<()> {
+        let other = &mut self.zones[1 - self.current];
+        let grown = other.grow(&self.device, size.comfortable(), |origin| space.allocate_spare(origin));
+        let short = match grown {
+            Ok(()) => None,
+            Err(Error::NoSpace { detail, .. }) => Some(detail),
+            Err(error) => return Err(error),
+        };
+        let needed = other.grow(&self.device, size.least(), |origin| space.allocate(origin));
+        space.set_manifest_short(short.filter(|_| other.room() < size.for_writes()).map(|detail| {
+            format!("the manifest, of {} bytes, has no room for its next checkpoint: {detail}", size.bytes())
+        }));
+        needed
+    }
+
+    /// Appends an edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all before,
     /// is durable, if it is.
     pub(super) fn append(
         &mut self,
-        changes: Vec<Change>,
+        edit: Prepared,
         durability: Durability,
         state: impl FnOnce() -> VolumeState,
     ) -> Result<Option<Durable>> {
-        let frame = self.encode(EntryBody::Edit(changes));
-        if self.position + frame.len() + MOVED_BYTES > self.zone_bytes {
-            return self.checkpoint(&state()).map(Some);
+        let frame = edit.frame;
+        if self.position + frame.len() > self.zones[self.current].bytes() {
+            return self.checkpoint(state()).map(Some);
         }
-        self.device.write_buffered(self.starts[self.current] + self.position as u64, &frame)?;
+        self.zones[self.current].write(&self.device, self.position, &frame)?;
         self.position += frame.len();
         self.sequence += 1;
         if durability == Durability::Lazy {
@@ -143,62 +278,53 @@ impl Manifest {
         Ok(Some(durable))
     }
 
-    /// An error if a checkpoint whose regions take `bytes` would take more than half of a zone.
-    pub(super) fn check_room(&self, bytes: usize) -> Result<()> {
-        let bytes = self.encode(EntryBody::Checkpoint(VolumeState::default())).len() + bytes;
-        if bytes * 2 <= self.zone_bytes {
-            return Ok(());
-        }
-        let detail = format!("the manifest would take {bytes} of the {} bytes of its zone", self.zone_bytes);
-        Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail })
-    }
-
-    /// Begins the other zone with everything, durably.
-    fn checkpoint(&mut self, state: &VolumeState) -> Result<Durable> {
-        let frame = self.encode(EntryBody::Checkpoint(state.clone()));
-        if frame.len() + MOVED_BYTES > self.zone_bytes {
-            let detail = format!("a manifest of {} bytes in a zone of {} bytes", frame.len(), self.zone_bytes);
+    /// Begins the other zone with everything, durably: what it begins with is written last, so that it counts only with all of
+    /// it.
+    fn checkpoint(&mut self, state: VolumeState) -> Result<Durable> {
+        let frame = self.encode(EntryBody::Checkpoint(state));
+        self.size = Size::exactly(frame.len());
+        let (old, new) = (self.current, 1 - self.current);
+        self.zones[new].shrink(self.size.comfortable());
+        let head = self.encode(EntryBody::Zone(self.zones[new].segments().to_vec()));
+        let (bytes, room) = (head.len() + frame.len(), self.zones[new].bytes());
+        if bytes > room {
+            let detail = format!("a manifest of {bytes} bytes in a zone of {room} bytes");
             self.device.fail(&detail);
             return Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail });
         }
-        let other = 1 - self.current;
-        self.device.write_buffered(self.starts[other], &frame)?;
+        self.zones[new].write(&self.device, head.len(), &frame)?;
+        self.device.sync()?;
+        self.zones[new].write(&self.device, 0, &head)?;
         self.device.sync()?;
         let moved = self.encode(EntryBody::Moved);
-        self.device.write_buffered(self.starts[self.current] + self.position as u64, &moved)?;
+        self.zones[old].write_moved(&self.device, &moved)?;
         let durable = self.device.sync()?;
-        (self.current, self.position) = (other, frame.len());
+        self.zones[old].shrink(self.size.comfortable());
+        (self.current, self.position) = (new, bytes);
         self.durable = self.sequence;
         self.sequence += 1;
         Ok(durable)
     }
 
-    /// The entry's frame, padded to the next place where a frame may start.
+    fn entry(&self, body: EntryBody) -> Entry {
+        Entry { sequence: self.sequence, durable: self.durable, life: self.life, body }
+    }
+
     fn encode(&self, body: EntryBody) -> Vec<u8> {
-        let entry = Entry { sequence: self.sequence, durable: self.durable, life: self.life, body };
-        let mut frame = Vec::new();
-        write_frame(FrameKind::ManifestEdit, &entry, &mut frame);
-        frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);
-        frame
+        framed(&self.entry(body))
     }
 
-    /// A block: an allocator that has been given back so much would keep as much for good.
-    fn read_zone(&self, zone: usize) -> Result<Block> {
-        let mut bytes = Block::bare(self.zone_bytes);
-        self.device.read(self.starts[zone], &mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Applies the entries of the current zone in order, from its checkpoint `first` on, and finds its end.
-    fn replay(&mut self, zone: &[u8], first: Entry, first_bytes: usize) -> Result<VolumeState> {
+    /// Applies the entries of the current zone in order, from its checkpoint `first` on, which reaches to
+    /// `end`, and finds the last.
+    fn replay(&mut self, zone: &[u8], first: Entry, end: usize) -> Result<VolumeState> {
         let EntryBody::Checkpoint(mut state) = first.body else { unreachable!("the caller looked") };
         let mut life = first.life;
         self.sequence = first.sequence + 1;
-        self.position = first_bytes.next_multiple_of(FRAME_ALIGN);
+        self.position = end.next_multiple_of(FRAME_ALIGN);
         while let Some((entry, bytes)) = zone.get(self.position..).and_then(|rest| decode(rest).ok().flatten()) {
             let EntryBody::Edit(changes) = entry.body else {
                 if matches!(entry.body, EntryBody::Moved) && entry.sequence == self.sequence && entry.life >= life {
-                    return Err(self.damaged(1 - self.current, "the newest checkpoint cannot be read".into()));
+                    return Err(self.damaged(1 - self.current, LOST.into()));
                 }
                 break;
             };
@@ -236,16 +362,28 @@ impl Manifest {
     }
 
     fn damaged(&self, zone: usize, detail: String) -> Error {
-        let offset = self.starts[zone] + if zone == self.current { self.position as u64 } else { 0 };
-        Error::Damaged { file: self.device.file().name().to_owned(), offset, detail, advice: RESTORE }
+        let at = if zone == self.current { self.position } else { 0 };
+        damaged(&self.device, self.zones[zone].place(at).0, detail)
     }
 }
 
+pub(super) fn damaged(device: &Device, offset: u64, detail: String) -> Error {
+    Error::Damaged { file: device.file().name().to_owned(), offset, detail, advice: RESTORE }
+}
+
+/// The entry's frame, padded to the next place where a frame may start.
+fn framed(entry: &Entry) -> Vec<u8> {
+    let mut frame = Vec::new();
+    write_frame(FrameKind::ManifestEdit, entry, &mut frame);
+    frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);
+    frame
+}
+
 /// The entry whose frame starts `bytes`, and the frame's length; `None` if there is none at all.
-fn decode(bytes: &[u8]) -> Result<Option<(Entry, usize)>, DecodeError> {
+pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Entry, usize)>, DecodeError> {
     read_frame(FrameKind::ManifestEdit, bytes, bytes.len().saturating_sub(FRAME_HEADER_BYTES))
 }
 
-fn is_checkpoint((entry, _): &(Entry, usize)) -> bool {
+fn is_checkpoint(entry: &Entry) -> bool {
     matches!(entry.body, EntryBody::Checkpoint(_))
 }

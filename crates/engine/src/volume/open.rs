@@ -8,7 +8,7 @@ use super::space::{Segment, Space};
 use super::{Device, SUPERBLOCKS_BYTES, VolumeOptions, ZONE_SEGMENTS};
 use crate::error::{Error, RESTORE, Result};
 use leeward_format::manifest::{RegionState, SegmentState, VolumeState};
-use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
+use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock, VOLUME_VERSION};
 use leeward_format::{DecodeError, RegionId, SegmentNo, VolumeId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,20 +37,35 @@ pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Opti
 
 /// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
 pub(super) fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
-    let superblock = Superblock { segment_bytes: options.segment_bytes as u32, zone_segments: ZONE_SEGMENTS, volume };
+    let (version, segment_bytes) = (VOLUME_VERSION, options.segment_bytes as u32);
+    let superblock = Superblock { version, segment_bytes, zone_segments: ZONE_SEGMENTS, volume };
     let reserved = reserved_bytes(&superblock);
     if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
         return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
     }
     device.allocate(reserved)?;
-    Manifest::create(device.clone(), options.segment_bytes as u64, ZONE_SEGMENTS as usize * options.segment_bytes)?;
+    Manifest::create(device.clone(), &superblock)?;
     device.write_buffered(0, &superblock.encode())?;
     device.write_buffered(SUPERBLOCK_COPY_OFFSET, &superblock.encode())?;
     device.sync()?;
     Ok(superblock)
 }
 
-fn file_len(device: &Device) -> Result<u64> {
+/// Says that the volume is of the present version from now on, before anything is written that was not in its own. One copy
+/// after the other: one of them can be read at any time.
+pub(super) fn upgrade(device: &Device, superblock: &Superblock) -> Result<()> {
+    if superblock.version == VOLUME_VERSION {
+        return Ok(());
+    }
+    let upgraded = Superblock { version: VOLUME_VERSION, ..*superblock };
+    for offset in [SUPERBLOCK_COPY_OFFSET, 0] {
+        device.write_buffered(offset, &upgraded.encode())?;
+        device.sync()?;
+    }
+    Ok(())
+}
+
+pub(super) fn file_len(device: &Device) -> Result<u64> {
     device.file().len().map_err(|error| device.error("length", 0, error))
 }
 
@@ -61,12 +76,6 @@ pub(super) fn reserved_segments(superblock: &Superblock) -> u32 {
 /// Bytes of the superblock's segment and the manifest's zones: no volume is shorter.
 pub(super) fn reserved_bytes(superblock: &Superblock) -> u64 {
     u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
-}
-
-/// Where the manifest's first zone starts, and the length of each, in bytes.
-pub(crate) fn zones(superblock: &Superblock) -> (u64, usize) {
-    let segment_bytes = superblock.segment_bytes as usize;
-    (segment_bytes as u64, superblock.zone_segments as usize * segment_bytes)
 }
 
 /// Refuses a file that ends before byte `needed`, which was durable.

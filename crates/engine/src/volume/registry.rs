@@ -6,6 +6,7 @@
 //! The cost of an edit is that of what it changes: nothing here walks all segments of a region, unless the edit replaces or drops it.
 
 use super::device::{Device, Durable};
+use super::room::measure;
 use super::space::Segment;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
@@ -139,6 +140,13 @@ impl Registry {
     /// A number that is another whenever something of what [`Registry::sharing`] says may be.
     pub(super) fn sharing_serial(&self) -> u64 {
         self.sharing
+    }
+
+    /// Bytes of a checkpoint of the state after `changes`; `None` if they do not fit it.
+    pub(super) fn size_after(&self, changes: &[Change]) -> Option<usize> {
+        let mut state = self.state.clone();
+        changes.iter().try_for_each(|change| state.apply(change)).ok()?;
+        Some(measure(state))
     }
 
     /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more. Of `changes` that do not

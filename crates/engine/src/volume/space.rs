@@ -119,15 +119,25 @@ struct State {
     refusal: Option<String>,
     /// Too few were left for writes when there was one last.
     refuses_writes: bool,
+    /// Why there is no room to name more segments than there are.
+    manifest_short: Option<String>,
 }
 
 impl Space {
     /// The first `reserved` of the `end` segments are never handed out; all others are free.
     pub(super) fn new(device: Arc<Device>, segment_bytes: u64, reserved: u32, end: u32, limit: u32) -> Arc<Space> {
         let (free, hollow) = (BTreeSet::new(), (reserved..end).map(SegmentNo).collect());
-        let state =
-            Mutex::new(State { free, hollow, keeps_all: false, end, serial: 0, refusal: None, refuses_writes: false });
-        Arc::new(Space { device, segment_bytes, limit, state, growth: Mutex::new(()) })
+        let state = State {
+            free,
+            hollow,
+            keeps_all: false,
+            end,
+            serial: 0,
+            refusal: None,
+            refuses_writes: false,
+            manifest_short: None,
+        };
+        Arc::new(Space { device, segment_bytes, limit, state: Mutex::new(state), growth: Mutex::new(()) })
     }
 
     /// Takes `no`, which the manifest names as one of `origin`, when the volume is opened; `None` if it is taken or there is no
@@ -159,6 +169,9 @@ impl Space {
     /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
     /// make room, have those.
     pub(super) fn allocate_for_writes(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
+        if let Some(detail) = self.why_manifest_is_short() {
+            return Err(self.no_space(detail));
+        }
         let too_few = self.too_few_for_writes();
         self.state.lock().refuses_writes = too_few.is_some();
         match too_few {
@@ -167,9 +180,27 @@ impl Space {
         }
     }
 
-    /// Only the last segments below a declared capacity are left.
+    /// [`Space::allocate`] for what can do without: not of the segments that are kept for compactions.
+    pub(super) fn allocate_spare(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
+        match self.too_few_for_writes() {
+            Some(left) => Err(self.kept_for_compactions(left)),
+            None => self.allocate(origin),
+        }
+    }
+
+    /// Only the last segments below a declared capacity are left, or there is no room to name more.
     pub(super) fn is_short(&self) -> bool {
-        self.too_few_for_writes().is_some()
+        self.too_few_for_writes().is_some() || self.why_manifest_is_short().is_some()
+    }
+
+    /// Why the manifest has no room for more segments, as it was told last.
+    pub(super) fn why_manifest_is_short(&self) -> Option<String> {
+        self.state.lock().manifest_short.clone()
+    }
+
+    /// Says whether it has none.
+    pub(super) fn set_manifest_short(&self, why: Option<String>) {
+        self.state.lock().manifest_short = why;
     }
 
     fn no_space(&self, detail: String) -> Error {
@@ -233,6 +264,9 @@ impl Space {
 
     /// Why there is no room for writes: no segment is free, and the file did not grow; or too few are left.
     pub(super) fn why_full(&self) -> Option<String> {
+        if let Some(detail) = self.why_manifest_is_short() {
+            return Some(self.no_space(detail).to_string());
+        }
         let refuses_writes = self.state.lock().refuses_writes;
         if refuses_writes && let Some(left) = self.too_few_for_writes() {
             return Some(self.kept_for_compactions(left).to_string());

@@ -5,7 +5,7 @@
 //! [`Appender::in_memory`] has the same interface and leaves the writing to its owner.
 //!
 //! **What is mapped.** It is mapped because a system call a batch costs too much: records of 100 bytes, put one by one, take
-//! 1.8 us each to a mapped tail and 4.8 us where each is written with `pwrite`, 2.7 and 3.1 us where 16 are put at once. The price is
+//! 1.8 us each to a mapped tail and 4.8 us where each is written with `pwrite`, 2.7 and 3.0 us where 16 are put at once. The price is
 //! that a load or a store may need the file system, and has no result that could be an error. So:
 //!
 //! - *A store without a page.* Bytes are handed out only after [`Appender::reserve`] has written zeroes over them through the page

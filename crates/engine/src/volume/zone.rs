@@ -1,0 +1,212 @@
+//! A zone of the manifest as one range of bytes: its own place, and the segments of data that it goes on in.
+//!
+//! ```text
+//!   own place                       segment      segment
+//!   | Zone, checkpoint, edits .. |M|  .. edits  |  .. edits  |      M: FRAME_ALIGN bytes for `Moved`, outside of the range
+//! ```
+//! A segment is filled with zeroes when it joins a zone, so that nothing a client ever wrote is read as an entry. The zone
+//! that is not written keeps its segments: they are the room of the next checkpoint. Called under the volume's manifest
+//! lock.
+
+use super::device::Device;
+use super::manifest::{damaged, decode};
+use super::space::{Segment, Space};
+use crate::error::{Error, Result};
+use leeward_format::frame::FRAME_HEADER_BYTES;
+use leeward_format::manifest::{EntryBody, FRAME_ALIGN};
+use leeward_format::superblock::Superblock;
+use leeward_format::{RegionId, SegmentNo};
+use leeward_platform::Block;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Zeroes are written so many at a time.
+const ZEROES: [u8; 32 << 10] = [0; 32 << 10];
+/// No zone is longer: frames have lengths of 32 bits.
+const MOST_BYTES: usize = 1 << 30;
+/// Of an encoded number of a segment, at most.
+const NUMBER_BYTES: usize = 5;
+/// Of a `Zone` entry without segments, its padding included, at most.
+const EMPTY_BYTES: usize = (FRAME_HEADER_BYTES + 3 * 10 + 1 + NUMBER_BYTES).next_multiple_of(FRAME_ALIGN);
+/// Origin of the manifest's segments, which hold no checksums of a region.
+const NO_REGION: RegionId = RegionId(0);
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Zone {
+    /// Where its own place starts, and its length, in bytes.
+    start: u64,
+    own_bytes: usize,
+    segment_bytes: usize,
+    segments: Vec<SegmentNo>,
+    /// Those, once they are taken: never, where a volume is only looked at.
+    held: Vec<Arc<Segment>>,
+}
+
+/// How a zone begins.
+pub(super) struct Head {
+    pub(super) sequence: u64,
+    /// It was given up for the other zone.
+    pub(super) is_moved: bool,
+    segments: Vec<SegmentNo>,
+    /// Bytes before its checkpoint.
+    pub(super) bytes: usize,
+}
+
+impl Zone {
+    /// Both zones of a volume.
+    pub(super) fn both(superblock: &Superblock) -> [Zone; 2] {
+        let segment_bytes = superblock.segment_bytes as usize;
+        let own_bytes = superblock.zone_segments as usize * segment_bytes;
+        [0, 1].map(|zone| Zone {
+            start: (segment_bytes + zone * own_bytes) as u64,
+            own_bytes,
+            segment_bytes,
+            segments: Vec::new(),
+            held: Vec::new(),
+        })
+    }
+
+    /// Bytes that entries may take.
+    pub(super) fn bytes(&self) -> usize {
+        self.own_entries() + self.segments.len() * self.segment_bytes
+    }
+
+    /// [`Zone::bytes`] without those of its `Zone` entry.
+    pub(super) fn room(&self) -> usize {
+        self.bytes().saturating_sub(EMPTY_BYTES + self.segments.len() * NUMBER_BYTES)
+    }
+
+    fn own_entries(&self) -> usize {
+        self.own_bytes - FRAME_ALIGN
+    }
+
+    pub(super) fn segments(&self) -> &[SegmentNo] {
+        &self.segments
+    }
+
+    /// Where byte `at` lies in the file, and how many bytes follow there.
+    pub(super) fn place(&self, at: usize) -> (u64, usize) {
+        let own = self.own_entries();
+        if at < own || self.segments.is_empty() {
+            return (self.start + at as u64, own.saturating_sub(at));
+        }
+        let (index, offset) = ((at - own) / self.segment_bytes, (at - own) % self.segment_bytes);
+        let no = self.segments.get(index).map_or(0, |no| u64::from(no.0));
+        (no * self.segment_bytes as u64 + offset as u64, self.segment_bytes - offset)
+    }
+
+    fn slot(&self) -> u64 {
+        self.start + self.own_entries() as u64
+    }
+
+    /// Writes to the page cache.
+    pub(super) fn write(&self, device: &Device, mut at: usize, mut bytes: &[u8]) -> Result<()> {
+        assert!(at + bytes.len() <= self.bytes(), "the caller has looked whether it fits");
+        while !bytes.is_empty() {
+            let (offset, left) = self.place(at);
+            let (piece, rest) = bytes.split_at(left.min(bytes.len()));
+            device.write_buffered(offset, piece)?;
+            (at, bytes) = (at + piece.len(), rest);
+        }
+        Ok(())
+    }
+
+    /// Writes the frame that says that this zone is given up.
+    pub(super) fn write_moved(&self, device: &Device, frame: &[u8]) -> Result<()> {
+        assert!(frame.len() <= FRAME_ALIGN, "there is no more room");
+        device.write_buffered(self.slot(), frame)
+    }
+
+    /// All bytes of entries. A block: an allocator that has been given back so much would keep as much for good.
+    pub(super) fn read(&self, device: &Device) -> Result<Block> {
+        let mut bytes = Block::bare(self.bytes());
+        let mut at = 0;
+        while at < bytes.len() {
+            let (offset, left) = self.place(at);
+            device.read(offset, &mut bytes[at..at + left])?;
+            at += left;
+        }
+        Ok(bytes)
+    }
+
+    /// How it begins; `None` if it does not begin with anything that counts.
+    pub(super) fn read_head(&self, device: &Device) -> Result<Option<Head>> {
+        let mut bytes = Block::bare(self.own_bytes);
+        device.read(self.start, &mut bytes)?;
+        let (entries, slot) = bytes.split_at(self.own_entries());
+        let Some((first, frame)) = decode(entries).ok().flatten() else { return Ok(None) };
+        let (segments, bytes) = match first.body {
+            EntryBody::Checkpoint(_) => (Vec::new(), 0),
+            EntryBody::Zone(segments) => (segments, frame.next_multiple_of(FRAME_ALIGN)),
+            EntryBody::Edit(_) | EntryBody::Moved => return Ok(None),
+        };
+        let moved = decode(slot).ok().flatten().filter(|(entry, _)| matches!(entry.body, EntryBody::Moved));
+        let is_moved = moved.is_some_and(|(entry, _)| entry.sequence > first.sequence);
+        Ok(Some(Head { sequence: first.sequence, is_moved, segments, bytes }))
+    }
+
+    /// Goes on where `head` says. `reserved` is the first segment that may be one of data, `file_bytes` the length of the file.
+    pub(super) fn follow(&mut self, device: &Device, head: &Head, reserved: u32, file_bytes: u64) -> Result<()> {
+        let ends = file_bytes / self.segment_bytes as u64;
+        let (mut seen, all) = (BTreeSet::new(), &head.segments);
+        let wrong = all.iter().find(|no| no.0 < reserved || u64::from(no.0) >= ends || !seen.insert(**no));
+        if let Some(no) = wrong {
+            let detail = format!("the manifest goes on in segment {no}, which is not there, or is something else");
+            return Err(damaged(device, self.start, detail));
+        }
+        self.segments.clone_from(all);
+        Ok(())
+    }
+
+    /// Takes the segments that it goes on in, which nobody has yet.
+    pub(super) fn claim(&mut self, device: &Device, space: &Arc<Space>) -> Result<()> {
+        for no in &self.segments {
+            let Some(segment) = space.claim(*no, NO_REGION) else {
+                return Err(damaged(device, self.start, format!("the manifest goes on in segment {no} twice")));
+            };
+            self.held.push(segment);
+        }
+        Ok(())
+    }
+
+    /// Takes segments from `allocate` until there is room for `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; those of writing.
+    pub(super) fn grow(
+        &mut self,
+        device: &Device,
+        bytes: usize,
+        allocate: impl Fn(RegionId) -> Result<Arc<Segment>>,
+    ) -> Result<()> {
+        while self.room() < bytes {
+            let of_numbers = EMPTY_BYTES + (self.segments.len() + 1) * NUMBER_BYTES;
+            if of_numbers * 2 > self.own_bytes || self.bytes() + self.segment_bytes > MOST_BYTES {
+                let detail =
+                    format!("the manifest is at its limit, {} bytes: there are too many segments", self.bytes());
+                return Err(Error::NoSpace { file: device.file().name().to_owned(), detail });
+            }
+            let segment = allocate(NO_REGION)?;
+            let start = u64::from(segment.no().0) * self.segment_bytes as u64;
+            for at in (0..self.segment_bytes).step_by(ZEROES.len()) {
+                device.write_buffered(start + at as u64, &ZEROES[..ZEROES.len().min(self.segment_bytes - at)])?;
+            }
+            self.segments.push(segment.no());
+            self.held.push(segment);
+        }
+        Ok(())
+    }
+
+    /// Gives segments back that are more than room for `bytes` takes. For a zone that no entry is read from any more.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        while !self.segments.is_empty() && self.room() >= bytes.saturating_add(self.segment_bytes) {
+            self.segments.pop();
+            self.held.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "zone_tests.rs"]
+mod tests;
