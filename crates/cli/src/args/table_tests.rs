@@ -3,6 +3,7 @@
 use super::super::{Cli, Command};
 use super::*;
 use clap::Parser;
+use leeward_format::cluster::{Addressing, CompactionMode};
 use leeward_format::packed::{Codec, Compression};
 
 fn command(name: &str, args: &str) -> TableCommand {

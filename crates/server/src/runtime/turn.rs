@@ -169,7 +169,9 @@ impl EventLoop {
             // Whoever asked may have stopped waiting.
             drop(reply.send(snapshot.clone()));
         }
-        last.map(|reply| reply.send(snapshot));
+        if let Some(reply) = last {
+            drop(reply.send(snapshot));
+        }
         None
     }
 
