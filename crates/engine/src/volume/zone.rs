@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Zeroes are written so many at a time.
-const ZEROES: [u8; 32 << 10] = [0; 32 << 10];
+static ZEROES: [u8; 32 << 10] = [0; 32 << 10];
 /// No zone is longer: frames have lengths of 32 bits.
 const MOST_BYTES: usize = 1 << 30;
 /// Of an encoded number of a segment, at most.

@@ -134,7 +134,7 @@ fn figures_are_gathered_once_for_all_who_ask_at_a_time() {
         fake.run("INFO");
     }
     assert_eq!(fake.node.gathered.get(), 1);
-    fake.now = fake.now + Nanos::from_millis(2);
+    fake.now += Nanos::from_millis(2);
     fake.run("INFO stats");
     assert_eq!(fake.node.gathered.get(), 2, "later they are gathered anew");
 }
