@@ -256,6 +256,12 @@ impl Session {
         }
     }
 
+    /// Changes with whatever a step does, but for the matching of a scan's entries.
+    fn progress(&self) -> (usize, u64, u64, u64) {
+        let (commands, ops) = (self.commands.len() as u64, self.ops.len() as u64);
+        (self.input.len(), self.first_command, self.first_command + commands, self.first_op + ops)
+    }
+
     fn answer(&mut self, context: &mut Context) {
         while self.output.len() < OUTPUT_PAUSE_BYTES
             && !context.quota.is_used_up()
@@ -329,14 +335,17 @@ impl Conversation for Session {
     }
 
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+        let begun = self.progress();
+        let may_be_idle = self.unfinished.is_empty() && !context.quota.is_used_up();
         loop {
-            let before = (self.input.len(), self.commands.len(), self.first_command);
+            let before = self.progress();
             self.go_on(context);
             self.answer(context);
             self.submit(&mut context.quota, submit);
             self.parse(context);
-            self.is_cut = context.quota.is_used_up();
-            if self.is_cut || before == (self.input.len(), self.commands.len(), self.first_command) {
+            // A quota that was used up without any progress was used to see that there is nothing to do.
+            self.is_cut = context.quota.is_used_up() && !(may_be_idle && begun == self.progress());
+            if context.quota.is_used_up() || before == self.progress() {
                 return;
             }
         }

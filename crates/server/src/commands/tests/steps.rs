@@ -102,7 +102,7 @@ fn a_page_is_matched_against_a_hostile_pattern_in_steps_and_a_write_waits_for_th
         assert!(fake.session.output().is_empty());
         fake.step();
         steps += 1;
-        assert!(fake.session.has_work());
+        assert!(fake.session.has_work() || !fake.waiting.is_empty());
     }
     assert!(steps > 100, "{steps} steps");
     fake.answer(0);
