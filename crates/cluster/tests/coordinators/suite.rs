@@ -167,6 +167,8 @@ fn several_operations_are_done_wholly_or_not_at_all(stage: &dyn Stage) {
         create("/z/2", "4", false),
         set("/x", "5", made),
     ]);
+    // What a process proposes is held against what it was told, and it may be told later than others.
+    two.until_tree(|tree| tree.contains_key("/x"));
     let done = two.submit(op).unwrap();
     let expected = [("/x", "5"), ("/y", "2"), ("/z/1", "3"), ("/z/2", "4")];
     assert_eq!(values(&two.tree()), expected);
