@@ -1,3 +1,5 @@
+//! Tests of how connections share a slice of a turn.
+
 use super::*;
 
 /// Serves `line` to its end, or `most` times; each service of `id` takes `cost(id)` and leaves more to do if `has_more(id)`.
