@@ -5,6 +5,7 @@
 //!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
 //! - A segment that regions share is complete, and nobody writes to it any more.
 //! - What the manifest names is in use until the edit that removes the name is durable, whatever fails.
+//! - What is read when it is opened is on the device, and not in the page cache alone ([`Device::settle`]).
 //! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
 //!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
@@ -110,6 +111,7 @@ impl Volume {
             let detail = format!("segment size {}: must be a power of two, {allowed} bytes", options.segment_bytes);
             return Err(Error::Invalid(detail));
         }
+        device.settle()?;
         let unmade_bytes = (1 + 2 * u64::from(ZONE_SEGMENTS)) * options.segment_bytes as u64;
         let superblock = match read_superblock(&device, unmade_bytes)? {
             Some(superblock) => superblock,
@@ -118,7 +120,6 @@ impl Volume {
         check_len(&device, reserved_bytes(&superblock), "the manifest")?;
         let segment_bytes = u64::from(superblock.segment_bytes);
         let (mut manifest, state) = Manifest::read(device.clone(), &superblock)?;
-        manifest.settle()?;
         upgrade(&device, &superblock)?;
         let end = grow_to_live(&device, segment_bytes, &state)?;
         let capacity = options.capacity_bytes.unwrap_or(u64::MAX);

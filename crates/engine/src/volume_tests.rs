@@ -360,6 +360,30 @@ fn a_failed_sync_ends_all_writing() {
     assert_eq!(back, [1; 4096], "reads go on");
 }
 
+/// The page cache has it still, for the next process too: no later sync would write it, and a power loss would take it.
+#[test]
+fn what_a_failed_sync_has_lost_is_not_read_by_the_next_process() {
+    for fault in [Fault::Fail, Fault::Writeback] {
+        let disk = SimDisk::new(9, 1 << 30);
+        let (volume, owner) = open_owned(&disk).unwrap();
+        let segment = volume.allocate(REGION).unwrap();
+        volume.write(segment.no(), 0, &[1; 4096]).unwrap();
+        volume.sync().unwrap();
+        let op = if fault == Fault::Fail { 2 } else { 1 };
+        disk.set_faults(FaultPlan { at: vec![(op, fault)], ..FaultPlan::default() });
+        volume.write(segment.no(), 0, &[2; 4096]).unwrap();
+        assert!(volume.sync().is_err());
+        let no = segment.no();
+        drop((segment, owner, volume));
+        disk.kill_process();
+        disk.set_faults(FaultPlan::default());
+        let mut back = [0; 4096];
+        let (volume, _) = open_owned(&disk).unwrap();
+        volume.read(no, 0, &mut back).unwrap();
+        assert_eq!(back, [1; 4096], "{fault:?}");
+    }
+}
+
 #[test]
 fn only_the_owner_changes_a_region() {
     let disk = SimDisk::new(8, 1 << 30);

@@ -123,6 +123,12 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says; the caller must then assume that any unsynced write is lost.
     fn sync(&self) -> io::Result<()>;
+    /// Has later reads come from the device. After a write that the device has lost, the page cache still has it, also for the
+    /// next process, and no later sync writes it. To be called after a [`File::sync`], when nothing of the file is mapped.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn forget_cached(&self) -> io::Result<()>;
     /// Grows the file to at least `len` bytes with space that writes cannot run out of.
     ///
     /// # Errors

@@ -71,6 +71,9 @@ impl File for CursedFile {
     fn sync(&self) -> io::Result<()> {
         self.meet().sync()
     }
+    fn forget_cached(&self) -> io::Result<()> {
+        self.meet().forget_cached()
+    }
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.meet().allocate(len)
     }

@@ -124,6 +124,13 @@ impl Device {
         self.file.map(offset, bytes).map_err(|error| self.no_space("map", offset, error))
     }
 
+    /// What is read from now on is durable. What an earlier process has written becomes so; what the device has lost of that is in
+    /// the page cache only, where no sync finds it, and is forgotten.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.sync()?;
+        self.file.forget_cached().map_err(|error| self.error("read", 0, error))
+    }
+
     /// Makes everything written before durable. Never succeeds after a sync that has failed.
     pub(crate) fn sync(&self) -> Result<Durable> {
         let mut syncs = self.syncs.lock();

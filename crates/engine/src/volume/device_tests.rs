@@ -42,6 +42,9 @@ impl File for Slow {
         assert!(!self.panics, "the file panics");
         if has_lost { Err(io::Error::other("a write was lost")) } else { Ok(()) }
     }
+    fn forget_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
     fn allocate(&self, _: u64) -> io::Result<()> {
         Ok(())
     }

@@ -107,13 +107,6 @@ impl Manifest {
         Ok((manifest, state))
     }
 
-    /// Makes what was read durable: it may be in the page cache only, and nothing may build on it before.
-    pub(super) fn settle(&mut self) -> Result<()> {
-        self.device.sync()?;
-        self.durable = self.sequence - 1;
-        Ok(())
-    }
-
     /// Takes the segments that the manifest goes on in, before any other is taken.
     pub(super) fn claim(&mut self, space: &Arc<Space>) -> Result<()> {
         self.zones[self.current].claim(&self.device, space)
@@ -122,6 +115,8 @@ impl Manifest {
     /// Begins a life after the last one, durably. `state` is what was read.
     pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState) -> Result<()> {
         self.life = Incarnation(state.incarnation.0 + 1);
+        // What was read was made durable before.
+        self.durable = self.sequence - 1;
         if self.is_other_open {
             let moved = self.encode(EntryBody::Moved);
             self.zones[1 - self.current].write_moved(&self.device, &moved)?;

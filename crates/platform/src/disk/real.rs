@@ -10,7 +10,7 @@ use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
@@ -417,6 +417,10 @@ impl File for RealFile {
     fn sync(&self) -> io::Result<()> {
         self.mapped.lock().retain(|buffer| buffer.upgrade().inspect(|buffer| buffer.detach()).is_some());
         self.handles.buffered.sync_data()
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        Ok(fadvise(&self.handles.buffered, 0, None, Advice::DontNeed)?)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {

@@ -4,7 +4,7 @@
 //! then chooses, sector by sector, which version the platters got. A sector is never torn inside, as on real devices.
 //!
 //! A sync that fails behaves as on Linux: it tells of the error once, what it should have made durable counts as written
-//! from then on, and no later sync makes it durable or fails because of it.
+//! from then on, and no later sync makes it durable or fails because of it. Reads have it until [`File::forget_cached`].
 
 use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
@@ -450,6 +450,14 @@ impl File for SimFile {
         }
         let contents = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
         contents.sync(begun.is_err())
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        self.operate(OpKind::Read, |contents| {
+            for (sector, durable) in std::mem::take(&mut contents.given_up) {
+                contents.put_back(sector, &durable);
+            }
+        })
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
