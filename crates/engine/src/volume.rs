@@ -5,7 +5,7 @@
 //!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
 //! - A segment that regions share is complete, and nobody writes to it any more.
 //! - What the manifest names is in use until the edit that removes the name is durable, whatever fails.
-//! - What is read when it is opened is on the device, and not in the page cache alone ([`Device::settle`]).
+//! - What is read when it is opened is on the device, and not in the page cache alone (`Device::settle`).
 //! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
 //!   panic of a thread that changed something nobody knows what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
