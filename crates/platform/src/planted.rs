@@ -60,6 +60,8 @@ pub enum Bug {
     AttestWithoutLease,
     /// What a backup reads is as old as the primary's message.
     AgeFromArrival,
+    /// Leases and ages are counted by a boot clock that stood still.
+    TrustStoppedClock,
 }
 
 impl Bug {
@@ -91,6 +93,7 @@ impl Bug {
         Bug::ForgetAbsorbed,
         Bug::AttestWithoutLease,
         Bug::AgeFromArrival,
+        Bug::TrustStoppedClock,
     ];
 }
 

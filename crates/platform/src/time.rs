@@ -1,8 +1,10 @@
 //! Time: an instant in nanoseconds on one machine's boot clock, and where it comes from.
 //!
-//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process (DESIGN 6).
+//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process (DESIGN 6). Nobody slews it: chrony may
+//! have the kernel's other clocks run 8.3 % faster or slower, and the kernel lets anyone do so by 10 %.
 
 use std::ops::{Add, AddAssign, Sub};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// An instant, in nanoseconds since an origin that all callers of one [`Clock`] share. Also used for short spans.
@@ -80,17 +82,57 @@ pub trait Clock: Send + Sync {
     fn unix_ms(&self) -> u64;
 }
 
-/// The machine's `CLOCK_BOOTTIME`.
+/// The time since the machine booted, at the speed of its own oscillator: `CLOCK_MONOTONIC_RAW`, which nobody slews, and the time that
+/// the machine was suspended.
+///
+/// A guest whose hypervisor stops it is not suspended: its clocks stand, and this one with them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
 impl Clock for BootClock {
     fn now(&self) -> Nanos {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        use rustix::time::ClockId;
+        let read = |id: ClockId| {
+            let time = rustix::time::clock_gettime(id);
+            time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
+        };
+        // In this order: see `Suspended::after`.
+        let (boot, monotonic) = (read(ClockId::Boottime), read(ClockId::Monotonic));
+        let suspended = SUSPENDED.after(boot, monotonic);
+        Nanos(u64::try_from(read(ClockId::MonotonicRaw).saturating_add(suspended)).unwrap_or(0))
     }
     fn unix_ms(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| since.as_millis() as u64)
     }
 }
+
+/// As far as any thread of this process knows.
+static SUSPENDED: Suspended = Suspended(AtomicI64::new(i64::MIN));
+
+/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are slewed alike. It is
+/// negative only in a time namespace.
+///
+/// The two cannot be read at once. If the first is read first, their difference is at most the time that was spent suspended until then,
+/// and less by the time between the readings. So the largest difference that was ever seen is the best, never too large, and never
+/// goes down: a clock that it is added to stays monotonic, without a lock.
+struct Suspended(AtomicI64);
+
+/// What a difference must be larger by to count: no suspend is so short, and most readings then write nothing that threads share.
+const SUSPEND_STEP: i64 = 1_000_000;
+
+impl Suspended {
+    /// The time suspended, where `boot` was read just before `monotonic`.
+    fn after(&self, boot: i64, monotonic: i64) -> i64 {
+        let known = self.0.load(Ordering::Relaxed);
+        let seen = boot.saturating_sub(monotonic);
+        if seen > known.saturating_add(SUSPEND_STEP) {
+            return self.0.fetch_max(seen, Ordering::Relaxed).max(seen);
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+#[path = "time_tests.rs"]
+mod tests;

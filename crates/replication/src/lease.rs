@@ -3,7 +3,8 @@
 //!
 //! Backups grant them, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a
 //! granter's promise ends after the holder has stopped relying on it, since the holder counts from when it asked,
-//! less a margin, and the granter from when it answered. Both use a clock that runs through suspends.
+//! less a margin, and the granter from when it answered. Both use a clock that nobody slews and that runs through suspends; where it
+//! may have stood still ([`crate::clock`]), the holder forgets what it was promised.
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -65,6 +66,10 @@ impl Lease {
     pub fn forget(&mut self, backup: ServerId) {
         self.until.remove(&backup);
     }
+    /// Forgets what anyone promised: the clock that it was counted by cannot be relied on.
+    pub fn forget_all(&mut self) {
+        self.until.clear();
+    }
     /// `backup` promised beyond `now`.
     pub fn is_valid(&self, now: Nanos, backup: ServerId) -> bool {
         self.until.get(&backup).is_some_and(|until| now < *until)
@@ -107,22 +112,31 @@ mod tests {
 
     const REGION: RegionId = RegionId(1);
 
-    #[test]
-    fn a_granter_stays_out_longer_than_the_holder_relies_on_it() {
+    /// The instants of real time, in milliseconds, at which the holder relied on a promise although the granter had joined another
+    /// term; clocks run at so many percent of real time. And for how long it relied on it.
+    fn relied_on(holder: u64, granter: u64) -> (Vec<u64>, u64) {
         let timing = Timing::default();
         let (mut grants, mut lease) = (Grants::default(), Lease::default());
-        let (asked, answered) = (Nanos::from_millis(100), Nanos::from_millis(105));
-        grants.grant(answered, REGION, Epoch(1), &timing);
-        lease.granted(ServerId(2), asked, &timing);
-        let mut now = asked;
-        let mut relied_on = 0;
-        while grants.blocked_until(now, REGION, Epoch(2)).is_some() {
-            relied_on += usize::from(lease.is_valid(now, ServerId(2)));
-            now += Nanos::from_millis(1);
+        let clock = |percent: u64, ms: u64| Nanos::from_millis(ms * percent / 100);
+        let (asked, answered) = (1_000, 1_005);
+        grants.grant(clock(granter, answered), REGION, Epoch(1), &timing);
+        lease.granted(ServerId(2), clock(holder, asked), &timing);
+        let relies = |ms: &u64| lease.is_valid(clock(holder, *ms), ServerId(2));
+        let joined = |ms: &u64| grants.blocked_until(clock(granter, *ms), REGION, Epoch(2)).is_none();
+        let relied: Vec<u64> = (asked..asked + 2_000).filter(relies).collect();
+        (relied.iter().copied().filter(joined).collect(), relied.len() as u64)
+    }
+
+    #[test]
+    fn a_granter_stays_out_longer_than_the_holder_relies_on_it() {
+        for (holder, granter) in [(100, 100), (90, 110), (110, 90), (91, 99), (99, 108)] {
+            let (both, relied) = relied_on(holder, granter);
+            assert_eq!(both, [], "clocks at {holder} % and {granter} %");
+            assert!(relied > 400, "{relied} ms is too little for three renewals");
         }
-        assert!(relied_on > 500);
-        assert!(!lease.is_valid(now, ServerId(2)));
-        assert!(grants.blocked_until(asked, REGION, Epoch(1)).is_none(), "the same term is not kept out");
+        let (timing, mut grants) = (Timing::default(), Grants::default());
+        grants.grant(Nanos(1), REGION, Epoch(1), &timing);
+        assert!(grants.blocked_until(Nanos(1), REGION, Epoch(1)).is_none(), "the same term is not kept out");
     }
 
     #[test]

@@ -11,12 +11,14 @@
 //! - [`primary`]: the group as its primary sees it: commit, membership, leases.
 //! - [`backup`]: a backup's own side.
 //! - [`lease`]: promises between the two.
+//! - [`clock`]: whether the clock that they are counted by stood still.
 //!
 //! It never knows who elected whom, nor what a key means.
 #![forbid(unsafe_code)]
 
 pub mod backup;
 pub mod candidate;
+pub mod clock;
 pub mod lease;
 pub mod mirror;
 pub mod peer;
@@ -32,7 +34,8 @@ use leeward_platform::Nanos;
 pub struct Timing {
     /// How long a backup's promise lasts, counted at the backup from when it answers.
     pub lease: Nanos,
-    /// How much earlier the holder, who counts from when it asked, stops relying on it: clock drift.
+    /// How much earlier the holder, who counts from when it asked, stops relying on it: more than clocks may differ, see
+    /// [`Timing::margin_of`].
     pub lease_margin: Nanos,
     /// How often leases are renewed.
     pub lease_interval: Nanos,
@@ -47,6 +50,11 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// The margin of such a lease: a fifth. The holder's clock may run at 0.9 times the speed of time and the granter's at 1.1, for
+    /// which 1 - 0.9/1.1 would do. Where clocks are true it covers a stop of the holder's machine that its clocks do not show.
+    pub const fn margin_of(lease: Nanos) -> Nanos {
+        Nanos(lease.0 / 5)
+    }
     /// A member that has not renewed its promise for so long may be about to break it.
     pub fn renewal_patience(&self) -> Nanos {
         self.lease_interval + self.lease_interval
@@ -57,7 +65,7 @@ impl Default for Timing {
     fn default() -> Self {
         Timing {
             lease: Nanos::from_millis(600),
-            lease_margin: Nanos::from_millis(30),
+            lease_margin: Timing::margin_of(Nanos::from_millis(600)),
             lease_interval: Nanos::from_millis(150),
             link_patience: Nanos::from_millis(200),
             promise_patience: Nanos::from_millis(350),

@@ -443,6 +443,12 @@ impl Primary {
         }
     }
 
+    /// This machine's clock may have stood still: what was promised by now, and how long others were silent, counts for nothing.
+    pub fn clock_doubted(&mut self, now: Nanos) {
+        self.lease.forget_all();
+        self.attention = Attention::new(now);
+    }
+
     /// The configuration, and all that may have taken its place or are about to.
     fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
         std::iter::once(&self.config).chain(&self.proposed).chain(&self.intent)

@@ -65,6 +65,7 @@ planted! {
     what_was_asked_of_a_region_that_was_taken_in_is_carried_out_again: ForgetAbsorbed,
     a_primary_vouches_for_what_others_may_have_acknowledged: AttestWithoutLease,
     what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
+    what_was_counted_by_a_clock_that_stood_counts: TrustStoppedClock,
 }
 
 /// The documents name every bug, in the order of the code, and their number.

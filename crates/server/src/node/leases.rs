@@ -41,6 +41,12 @@ impl Promises {
         self.attention
     }
 
+    /// This node's clock may have stood still: everyone is asked at once, and nobody was silent until now.
+    pub(super) fn doubt_clock(&mut self, now: Nanos) {
+        self.asked_at = Nanos::ZERO;
+        self.attention = Attention::new(now);
+    }
+
     /// These are asked, and nobody else.
     fn ask(&mut self, now: Nanos, wanted: &BTreeMap<ServerId, Vec<(RegionId, Epoch)>>) {
         self.asked_at = now;
@@ -179,6 +185,9 @@ impl Node {
     /// A backup promised.
     pub(super) fn lease_granted(&mut self, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
         let refused = self.promises.answered(from, Nanos(sent), &regions);
+        if Nanos(sent) < self.context.clock_since {
+            return;
+        }
         self.touched.extend(refused.into_iter().filter(|region| self.rest.is_resting(*region)));
         for (region, term) in regions {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);

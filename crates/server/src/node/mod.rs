@@ -21,6 +21,7 @@
 mod catch_up;
 pub(crate) mod decide;
 mod division;
+mod doubt;
 mod execute;
 mod export;
 mod forward;
@@ -65,10 +66,11 @@ use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
-use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
+use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
 use leeward_replication::Timing;
+use leeward_replication::clock::ClockWatch;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
 use link::Link;
@@ -116,8 +118,8 @@ struct Context {
     joining: Joining,
     catch_up: CatchUp,
     timing: Timing,
-    /// When this process did.
-    began: Nanos,
+    /// What was counted by its clock before counts no more: when the process began, or the clock may have stood still.
+    clock_since: Nanos,
     now: Nanos,
     wall: Wall,
     jobs: Vec<Job>,
@@ -186,6 +188,7 @@ pub struct Node {
     look_at_all: bool,
     rest: Rest,
     promises: Promises,
+    clock_watch: ClockWatch,
     /// What the coordinator said last is not followed yet.
     has_heard_coordinator: bool,
     presence: Presence,
@@ -213,7 +216,7 @@ impl Node {
             joining: Joining::new(parts.timing.catch_up_bytes),
             catch_up: CatchUp::new(parts.timing.catch_up_bytes),
             timing: parts.timing.replication,
-            began: now,
+            clock_since: now,
             now,
             wall: Wall::default(),
             jobs: Vec::new(),
@@ -247,17 +250,13 @@ impl Node {
             look_at_all: true,
             rest: Rest::default(),
             promises: Promises::new(now),
+            clock_watch: ClockWatch::default(),
             has_heard_coordinator: false,
             presence: Presence::new(now),
             surplus: Surplus::default(),
             has_joined: false,
             twin: None,
         }
-    }
-
-    /// From now on it is `now` by the wall clock: what has expired is decided by it. To be called at each turn.
-    pub fn set_wall(&mut self, now: UnixMs) {
-        self.context.wall.set(now);
     }
 
     /// Takes an input. Its consequences are complete after [`Node::finish_batch`].

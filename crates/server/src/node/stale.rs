@@ -16,7 +16,7 @@
 //!
 //! h and n are read from one clock, so it does not matter how far those of two machines are apart, or how long messages take. A message
 //! that took long, or lay in the queue of a node that was stopped, makes answers older, and they say so. That the clock may be slow is
-//! added to the age.
+//! added to the age. Once the clock may have stood still ([`super::doubt`]), nothing counts that was heard before.
 //!
 //! Invariants:
 //! - A primary attests only what it could read and answer at that moment: it is open, does not stand still, and holds its lease
@@ -48,8 +48,8 @@ use leeward_replication::backup::Office;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A clock is slow by less than this part of the time that passes: 1.5 %, where leases allow for 5 % between two.
-const SLOWNESS_PART: u64 = 64;
+/// A clock that runs at 0.9 times the speed of time, which leases allow for too, lacks a ninth of what it has counted; this is more.
+const SLOWNESS_PART: u64 = 8;
 
 /// Attestations that are kept: the newest may be about records that are not in the copy yet.
 const MOST_ATTESTED: usize = 8;
@@ -139,7 +139,7 @@ impl Node {
     /// A primary vouches for regions.
     pub(super) fn hear_attested(&mut self, now: Nanos, from: ServerId, heard: Option<u64>, attested: &[Attested]) {
         // What another process of this server said means nothing here.
-        let is_mine = |heard: &Nanos| (self.context.began..=now).contains(heard);
+        let is_mine = |heard: &Nanos| (self.context.clock_since..=now).contains(heard);
         let Some(heard) = heard.map(Nanos).filter(is_mine) else { return };
         let heard = if planted(Bug::AgeFromArrival) { now } else { heard };
         for &Attested { region, epoch, lsn } in attested {
@@ -191,7 +191,7 @@ impl Node {
         for (read, result) in std::mem::take(&mut self.stale) {
             let age = age_ms(now, read.heard);
             match result {
-                Ok(result) if age <= u64::from(read.at_most_ms) => {
+                Ok(result) if age <= u64::from(read.at_most_ms) && read.heard >= self.context.clock_since => {
                     self.stale_reads += 1;
                     let age_ms = u32::try_from(age).expect("it is below a bound");
                     self.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));

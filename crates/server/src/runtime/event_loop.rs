@@ -169,7 +169,7 @@ impl EventLoop {
                 other => other?,
             }
             let now = self.clock.now();
-            self.node.set_wall(UnixMs(self.clock.unix_ms()));
+            self.node.set_wall(now, UnixMs(self.clock.unix_ms()));
             for event in &ready {
                 match event.token() {
                     WAKER => {}

@@ -434,7 +434,7 @@ fn timing(config: &NodeConfig) -> NodeTiming {
     NodeTiming {
         replication: Timing {
             lease,
-            lease_margin: Nanos(lease.0 / 20),
+            lease_margin: Timing::margin_of(lease),
             lease_interval: Nanos(lease.0 / 4),
             // Two renewals and a look at the time.
             promise_patience: Nanos(lease.0 / 2) + event_loop::TICK,

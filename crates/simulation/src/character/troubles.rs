@@ -55,6 +55,7 @@ impl Theme {
                 FaultKind::CutCoordinator,
                 FaultKind::CoordinatorDown,
                 FaultKind::Pause,
+                FaultKind::StopGuest,
             ],
             Theme::Crash => &[
                 FaultKind::Kill,
@@ -62,6 +63,7 @@ impl Theme {
                 FaultKind::KillOthers,
                 FaultKind::DiskKill,
                 FaultKind::Pause,
+                FaultKind::StopGuest,
                 FaultKind::ReplaceDisk,
             ],
             Theme::Power => &[

@@ -48,6 +48,8 @@ pub(crate) enum FaultKind {
     CoordinatorDown,
     /// A process stops running for a while; its memory can be written, and what it is sent waits.
     Pause,
+    /// A guest is stopped: its process does not run, and its boot clock stands. When it goes on, its wall clock is right.
+    StopGuest,
     /// A node is cut off from the others, and they from the coordinator. Only where every member answers reads: those of the others
     /// grow old together.
     Strand,
@@ -73,6 +75,7 @@ impl FaultKind {
         FaultKind::CutCoordinator,
         FaultKind::CoordinatorDown,
         FaultKind::Pause,
+        FaultKind::StopGuest,
     ];
 
     /// Whether it can happen to so many nodes without breaking the promise by itself.
@@ -81,7 +84,7 @@ impl FaultKind {
             FaultKind::PowerLossAll => nodes > 1 && promise != Promise::Everything,
             FaultKind::DiskPowerLoss => promise != Promise::Everything,
             // A process that does not run flushes nothing, however long it is.
-            FaultKind::Pause => promise == Promise::Everything,
+            FaultKind::Pause | FaultKind::StopGuest => promise == Promise::Everything,
             FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
             FaultKind::Strand | FaultKind::KillOthers => nodes > 2,
             _ => true,
@@ -181,7 +184,7 @@ impl World {
             | FaultKind::DiskPowerLoss => self.strike_process(kind, node, mend_at),
             FaultKind::DiskError | FaultKind::DiskFull | FaultKind::SlowDisk => self.strike_disk(kind, node, mend_at),
             FaultKind::ReplaceDisk => self.replace_disk(node, mend_at),
-            FaultKind::Pause => self.pause(node, mend_at),
+            FaultKind::Pause | FaultKind::StopGuest => self.pause(kind, node, mend_at),
             _ => self.strike_network(kind, node, mend_at),
         };
         self.trouble.struck += u64::from(struck);
@@ -315,12 +318,13 @@ impl World {
         }
     }
 
-    fn pause(&mut self, node: NodeId, mend_at: Nanos) -> bool {
-        if self.machines[node].node.is_none() {
+    fn pause(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
+        if self.machines[node].node.is_none() || self.machines[node].paused {
             return false;
         }
-        self.log(FaultKind::Pause, node, mend_at);
-        self.machines[node].paused = true;
+        self.log(kind, node, mend_at);
+        let now = self.now;
+        self.machines[node].pause(now, kind == FaultKind::StopGuest);
         self.push(mend_at, Event::Resume { node });
         true
     }

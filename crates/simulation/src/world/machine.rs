@@ -44,6 +44,8 @@ pub(super) struct Machine {
     pub(super) shelf: Vec<(VolumeId, SimDisk)>,
     /// What arrives while it is paused.
     inbox: VecDeque<Input>,
+    /// When its clock began to stand, where it does.
+    stands_since: Option<Nanos>,
     clock_offset: Nanos,
     clock_ppm: u64,
     /// How far its wall clock is ahead of the last one; another with each life.
@@ -64,8 +66,10 @@ impl Machine {
             volume: NO_VOLUME,
             shelf: Vec::new(),
             inbox: VecDeque::new(),
-            clock_offset: Nanos::from_secs(rng.below(1_000)),
-            clock_ppm: rng.between(990_000, 1_010_000),
+            stands_since: None,
+            // A guest may be stopped, for up to minutes altogether.
+            clock_offset: Nanos::from_secs(1_000 + rng.below(1_000)),
+            clock_ppm: rng.between(900_000, 1_100_000),
             wall_ahead: Nanos(rng.below(SKEW.0)),
         }
     }
@@ -92,6 +96,22 @@ impl Machine {
     /// Its boot clock, which is not quite as fast as time.
     fn clock(&self, now: Nanos) -> Nanos {
         self.clock_offset + Nanos(now.0 / 1_000_000 * self.clock_ppm)
+    }
+
+    /// Its process does not run from now on; nor does its clock, if that `stands`.
+    pub(super) fn pause(&mut self, now: Nanos, stands: bool) {
+        self.paused = true;
+        self.stands_since = stands.then_some(now);
+    }
+
+    /// Whatever stood goes on.
+    fn go_on(&mut self, now: Nanos) {
+        self.paused = false;
+        if let Some(since) = self.stands_since.take() {
+            // But for an instant: nothing that comes now came before.
+            let stood = (self.clock(now) - self.clock(since)) - Nanos(1);
+            self.clock_offset = self.clock_offset - stood;
+        }
     }
 }
 
@@ -161,10 +181,11 @@ impl World {
         self.note_death();
         let machine = &mut self.machines[node];
         machine.life += 1;
+        machine.go_on(self.now);
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
         machine.node = None;
         machine.inbox.clear();
-        (machine.paused, machine.dies_with_power) = (false, false);
+        machine.dies_with_power = false;
         match power {
             true => machine.disk.lose_power(&mut self.rng),
             false => machine.disk.kill_process(),
@@ -207,7 +228,7 @@ impl World {
         let (now, ahead) = (machine.clock(self.now), machine.wall_ahead);
         let Some(running) = &mut machine.node else { return };
         let mut outbox = Outbox::default();
-        running.set_wall(wall(self.now, ahead));
+        running.set_wall(now, wall(self.now, ahead));
         inputs.into_iter().for_each(|input| running.handle(now, input));
         running.finish_batch(now, &mut outbox);
         if running.unforeseen() > 0 && self.forgotten.is_none() {
@@ -258,7 +279,7 @@ impl World {
     /// A paused process goes on, with everything that arrived meanwhile.
     pub(super) fn resume(&mut self, node: NodeId) {
         let machine = &mut self.machines[node];
-        machine.paused = false;
+        machine.go_on(self.now);
         let waiting = std::mem::take(&mut machine.inbox);
         self.take_turn(node, waiting);
     }

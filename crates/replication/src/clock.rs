@@ -1,0 +1,55 @@
+//! Whether this machine's boot clock stood still, by what the wall clock says.
+//!
+//! A guest that its hypervisor stops has clocks that stand: when it goes on, its boot clock knows nothing of the time that has passed,
+//! and a lease counted by it seems to last. The wall clock learns of it when the guest agent or NTP sets it. So where wall time and
+//! boot time come apart, nothing that was counted by the boot clock before counts any more. Until the wall clock is set nothing tells:
+//! a lease may then be relied on for what was left of it when the guest was stopped.
+//!
+//! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little: that much is not taken for a stop.
+//! A stop that is too short to be noticed is shorter than the margin of a lease.
+//!
+//! Belongs to the node's thread, which gives it both clocks once a turn.
+
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+
+/// Wall time and boot time may come apart by one part in so many of the time that passes, or of a lease: a little more than a clock may be
+/// slewed by.
+const APART_PART: u64 = 8;
+/// Both clocks are noted so often in a lease.
+const NOTES: u64 = 8;
+
+/// What both clocks said lately.
+#[derive(Debug, Default)]
+pub struct ClockWatch {
+    /// Boot clock, and wall clock in milliseconds; oldest first.
+    noted: VecDeque<(Nanos, u64)>,
+}
+
+impl ClockWatch {
+    /// It is `now` by the boot clock and `wall_ms` by the wall clock. Answers by how many milliseconds the wall clock has gone farther than
+    /// the boot clock (a negative number: less far) if that is more than clocks may differ. `lease` is how long a lease lasts.
+    pub fn look(&mut self, now: Nanos, wall_ms: u64, lease: Nanos) -> Option<i64> {
+        let jump = self.noted.iter().find_map(|(at, wall_at)| {
+            let elapsed = now - *at;
+            let apart = i128::from(wall_ms) - i128::from(*wall_at) - i128::from(elapsed.as_millis());
+            let allowed = elapsed.max(lease).0 / APART_PART;
+            (apart.unsigned_abs() * 1_000_000 > u128::from(allowed)).then_some(apart)
+        });
+        if jump.is_some() {
+            self.noted.clear();
+        }
+        if self.noted.back().is_none_or(|(at, _)| now - *at >= Nanos(lease.0 / NOTES)) {
+            self.noted.push_back((now, wall_ms));
+            // One that is older than a lease is enough.
+            while self.noted.get(1).is_some_and(|(at, _)| now - *at >= lease) {
+                self.noted.pop_front();
+            }
+        }
+        jump.map(|apart| i64::try_from(apart).unwrap_or(if apart < 0 { i64::MIN } else { i64::MAX }))
+    }
+}
+
+#[cfg(test)]
+#[path = "clock_tests.rs"]
+mod tests;

@@ -1,0 +1,56 @@
+//! What is a stop of the boot clock, and what is a clock that runs a little fast or slow.
+
+use super::*;
+
+const LEASE: Nanos = Nanos::from_millis(600);
+const WALL: u64 = 1_700_000_000_000;
+
+/// A watch that has looked every 10 ms for three seconds, at a wall clock that runs at `percent` of the boot clock's speed.
+fn watched(percent: u64) -> ClockWatch {
+    let mut watch = ClockWatch::default();
+    for ms in (0..=3_000).step_by(10) {
+        assert_eq!(watch.look(Nanos::from_millis(ms), WALL + ms * percent / 100, LEASE), None, "{percent} % at {ms} ms");
+    }
+    watch
+}
+
+#[test]
+fn a_clock_that_is_slewed_has_not_stood_still() {
+    for percent in [90, 92, 100, 108, 110] {
+        watched(percent);
+    }
+}
+
+#[test]
+fn a_stop_is_noticed_once_the_wall_clock_tells_and_once_only() {
+    let mut watch = watched(100);
+    // The guest was stopped for five seconds, and nothing says so for 200 ms.
+    let [early, told, later] = [3_010, 3_200, 3_210].map(Nanos::from_millis);
+    assert_eq!(watch.look(early, WALL + 3_010, LEASE), None);
+    assert_eq!(watch.look(told, WALL + 8_200, LEASE), Some(5_000));
+    assert_eq!(watch.look(later, WALL + 8_210, LEASE), None);
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_counts_too() {
+    assert_eq!(watched(100).look(Nanos::from_millis(3_010), WALL + 3_010 - 90, LEASE), Some(-90));
+    assert_eq!(watched(100).look(Nanos::from_millis(3_010), 0, LEASE), Some(-((WALL + 3_010) as i64)));
+}
+
+#[test]
+fn short_stops_add_up_within_a_lease() {
+    let mut watch = watched(100);
+    let apart = (1..=10).find_map(|stop| watch.look(Nanos::from_millis(3_000 + 40 * stop), WALL + 3_000 + 60 * stop, LEASE));
+    assert_eq!(apart, Some(80), "beyond an eighth of the lease");
+}
+
+#[test]
+fn a_process_that_was_stopped_has_clocks_that_agree() {
+    // SIGSTOP: the boot clock went on, and the wall clock with it, a little faster.
+    assert_eq!(watched(100).look(Nanos::from_secs(63), WALL + 66_000, LEASE), None);
+}
+
+#[test]
+fn few_notes_are_kept() {
+    assert!(watched(100).noted.len() as u64 <= NOTES + 2);
+}
