@@ -336,7 +336,7 @@ fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
 
 /// The volumes that a region cannot go on without.
 fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<Awaited> {
-    awaited(group, |server| map.member(server))
+    awaited(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group.region)))
 }
 
 /// The regions as single nodes tell them.

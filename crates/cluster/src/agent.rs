@@ -10,7 +10,7 @@
 //! `(now, event) -> operations`: no thread, clock or socket. One thread at a time. After each call, hand
 //! [`Agent::take_ops`] to the coordinator.
 
-use crate::awaited::{Awaited, awaited};
+use crate::awaited::{Awaited, Found, awaited};
 use crate::docket::Docket;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
@@ -280,7 +280,7 @@ impl Agent {
 
     /// The volumes that the region of `config` waits for, as far as is known.
     fn awaited(&self, config: &GroupConfig) -> Vec<Awaited> {
-        awaited(config, |server| self.view.server(server).map(|info| info.member))
+        awaited(config, |server| self.view.server(server).map(|info| Found::of(info, config.region)))
     }
 
     /// The mirror of the coordinator's tree.

@@ -9,10 +9,13 @@
 //!
 //! A primary that must hear of others before it serves ([`GroupConfig::must_hear`]) waits for them, or for every volume.
 //!
+//! A volume is known by its id, which a copy of it has as well. So one that is back must also hold what its configuration says that
+//! it held, the [`Floor`](leeward_format::cluster::Floor): else it is a copy of an older state, and is awaited as if another were there.
+//!
 //! Pure functions of a configuration and the live servers; any thread.
 
-use leeward_format::cluster::{Former, GroupConfig, Member};
-use leeward_format::{RegionId, ServerId, VolumeId};
+use leeward_format::cluster::{Former, GroupConfig, Member, ServerInfo};
+use leeward_format::{Epoch, Lsn, RegionId, ServerId, VolumeId};
 use leeward_platform::{Bug, planted};
 use std::collections::BTreeSet;
 
@@ -21,8 +24,25 @@ use std::collections::BTreeSet;
 pub struct Awaited {
     /// The member whose volume it is.
     pub member: Member,
-    /// The other volume that its server is back with; `None` if the server is not there.
+    /// The other volume that its server is back with, or the same in an older state; `None` if the server is not there.
     pub found: Option<VolumeId>,
+}
+
+/// Who runs as a server, and what its volume held of a region when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Who.
+    pub member: Member,
+    /// Term and last LSN of its copy; nothing if it had none.
+    pub copy: (Epoch, Lsn),
+}
+
+impl Found {
+    /// What a live server says of itself and `region`.
+    pub fn of(info: &ServerInfo, region: RegionId) -> Found {
+        let copy = info.copies.iter().find(|copy| copy.region == region);
+        Found { member: info.member, copy: copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn)) }
+    }
 }
 
 impl Awaited {
@@ -31,6 +51,11 @@ impl Awaited {
         let Member { server, volume, .. } = self.member;
         let give_up = format!("`leeward accept-loss --region {region} --server {server}`");
         match self.found {
+            Some(found) if found == volume => format!(
+                "region {region} waits for volume {volume} of server {server}, which is back with a copy of it that is of an older \
+                 state, so that acknowledged writes are missing: stop it, put the newest data directory back and start it \
+                 again; or, if that is lost for good, give up what only it held with {give_up}"
+            ),
             Some(found) => format!(
                 "region {region} waits for volume {volume} of server {server}, which is back with another volume, {found}: \
                  stop it, put its old data directory back and start it again; or, if that is lost for good, give up what \
@@ -46,8 +71,8 @@ impl Awaited {
 
 /// The volumes that the region of `config` waits for, where `live` answers who runs as a server; none if it has a live
 /// primary or somebody can take office now, or if it never had a primary.
-pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) -> Vec<Awaited> {
-    let lives = |member: &Member| live(member.server) == Some(*member);
+pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Found>) -> Vec<Awaited> {
+    let lives = |member: &Member| live(member.server).is_some_and(|found| found.member == *member);
     let must_all_be_back = config.must_hear > 0 && config.in_sync().any(|member| lives(&member));
     let lived_on = config.heirs().filter(|heir| lives(heir) && config.lived_on(*heir)).map(|heir| heir.server);
     let lived_on = lived_on.collect::<BTreeSet<ServerId>>().len();
@@ -59,12 +84,12 @@ pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) 
     let mut missing: Vec<Awaited> = Vec::new();
     let mut look_for = |member: Member, is_needed_if_replaced: bool| {
         let found = live(member.server);
-        let is_back = found.is_some_and(|found| is_back(&found, &member));
+        let is_back = found.is_some_and(|found| is_back(config, &found, &member));
         let is_known = missing.iter().any(|other| other.member.has_volume_of(&member));
         if is_back || is_known || (found.is_some() && !is_needed_if_replaced) {
             return;
         }
-        missing.push(Awaited { member, found: found.map(|found| found.volume) });
+        missing.push(Awaited { member, found: found.map(|found| found.member.volume) });
     };
     config.primary.into_iter().for_each(|primary| look_for(primary, true));
     let is_needed = must_all_be_back || config.primary.is_none();
@@ -73,9 +98,14 @@ pub fn awaited(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Member>) 
     missing
 }
 
-/// Whether the live server `found` has the files of `member`.
-pub(crate) fn is_back(found: &Member, member: &Member) -> bool {
-    found.has_volume_of(member) || (planted(Bug::TakeReplacedVolume) && found.server == member.server)
+/// Whether the live server `found` has the files that `member` of `config` had, no older ones.
+pub(crate) fn is_back(config: &GroupConfig, found: &Found, member: &Member) -> bool {
+    if planted(Bug::TakeReplacedVolume) {
+        return found.member.server == member.server;
+    }
+    // Who has lived on has more than it found when it started.
+    let is_whole = found.member == *member || config.is_reached_by(member, found.copy);
+    found.member.has_volume_of(member) && (is_whole || planted(Bug::TakeOlderVolume))
 }
 
 #[cfg(test)]

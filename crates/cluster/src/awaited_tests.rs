@@ -1,6 +1,7 @@
 //! Who is awaited, and what the operator is told.
 
 use super::*;
+use leeward_format::cluster::Floor;
 use leeward_format::{Epoch, Incarnation};
 
 fn member(server: u32, volume: u64) -> Member {
@@ -25,7 +26,9 @@ fn group() -> GroupConfig {
 }
 
 fn servers(config: &GroupConfig, live: &[Member]) -> Vec<(u32, Option<u64>)> {
-    let awaited = awaited(config, |server| live.iter().copied().find(|member| member.server == server));
+    let copy = (Epoch(5), Lsn(100));
+    let found = |member: &Member| Found { member: *member, copy };
+    let awaited = awaited(config, |server| live.iter().find(|member| member.server == server).map(found));
     awaited.into_iter().map(|one| (one.member.server.0, one.found.map(|volume| volume.0))).collect()
 }
 
@@ -89,4 +92,31 @@ fn the_operator_hears_what_is_missing_and_what_to_do() {
     }
     let text = Awaited { member: member(2, 2), found: None }.explain(region);
     assert!(text.contains("not in the cluster: start it"), "{text}");
+}
+
+#[test]
+fn a_copy_of_the_volume_that_is_older_is_awaited_like_another_volume() {
+    let one = restarted(member(1, 1));
+    let config = GroupConfig {
+        backups: Vec::new(),
+        former: Vec::new(),
+        floor: Some(Floor { member: member(1, 1), term: Epoch(5), lsn: Lsn(100) }),
+        ..group()
+    };
+    let waits = |config: &GroupConfig, member, term, lsn| {
+        awaited(config, |_| Some(Found { member, copy: (Epoch(term), Lsn(lsn)) }))
+    };
+    assert_eq!(waits(&config, one, 5, 100), []);
+    assert_eq!(waits(&config, one, 6, 1), []);
+    assert_eq!(waits(&config, member(1, 1), 0, 0), [], "who lives has more than it found when it started");
+    for (term, lsn) in [(5, 99), (4, 200), (0, 0)] {
+        let [older] = waits(&config, one, term, lsn)[..] else { panic!("it passes for the volume") };
+        assert_eq!((older.member, older.found), (member(1, 1), Some(VolumeId(1))));
+        let told = older.explain(config.region);
+        assert!(told.contains("older state") && told.contains("accept-loss --region 7 --server 1"), "{told}");
+    }
+    let given_up = config.without_volume(&member(1, 1));
+    assert_eq!(waits(&given_up, one, 0, 0), []);
+    let unsaid = GroupConfig { floor: None, ..config };
+    assert_eq!(waits(&unsaid, one, 0, 0), []);
 }

@@ -32,7 +32,7 @@ mod wishes;
 pub mod zookeeper;
 
 pub use agent::{Absence, Agent, Balance, ClusterOptions, Misfit, Outcome, ProposalId};
-pub use awaited::{Awaited, awaited};
+pub use awaited::{Awaited, Found, awaited};
 pub use bootstrap::bootstrap_op;
 pub use client::Client;
 pub use deadlines::Deadlines;

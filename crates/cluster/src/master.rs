@@ -6,8 +6,8 @@
 //! - If no in-sync life is left, every in-sync server of the last configuration must be back with the volume that it had
 //!   ([`awaited`] has the one exception), and every one that was in sync when an unsettled primary took office; the copy
 //!   with the highest (term, LSN) wins. So `kill -9` of every process, in any order, loses no acknowledged write: the last
-//!   primary that acknowledged one has it in its files. And a server that lost its files never passes for the one that
-//!   had them.
+//!   primary that acknowledged one has it in its files. And a server that lost its files, or has older ones, never passes for
+//!   the one that had them.
 //! - Of a table with a quorum one member in sync is not enough: who takes office must hear of so many that one of them has all that
 //!   was committed, [`GroupConfig::must_hear`], and serves only then.
 //! - A new primary begins a new term; the epoch rises with every change.
@@ -15,7 +15,7 @@
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use crate::View;
-use crate::awaited::{awaited, is_back};
+use crate::awaited::{Found, awaited, is_back};
 use crate::wishes::gathered;
 use leeward_format::cluster::{Former, GroupConfig, Intent, Member, Plan, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
@@ -180,11 +180,13 @@ impl Group<'_> {
     /// When no in-sync life is left: who has the longest copy, once all volumes that may hold it are back; and of how many it must
     /// hear first, see [`Group::must_hear`].
     fn longest_copy(&self) -> Option<(Member, u32)> {
-        let live = |server| self.view.server(server).map(|info| info.member);
+        let live = |server| self.view.server(server).map(|info| Found::of(info, self.config.region));
         if !awaited(self.config, live).is_empty() {
             return None;
         }
-        let back = |member: &Member| live(member.server).filter(|found| is_back(found, member));
+        let back = |member: &Member| {
+            live(member.server).filter(|found| is_back(self.config, found, member)).map(|found| found.member)
+        };
         let in_sync = self.config.in_sync().filter_map(|member| back(&member));
         let mut copies: Vec<((Epoch, Lsn), Member)> = in_sync.map(|member| (self.copy_of(member), member)).collect();
         let mut has_lived_on = false;
@@ -301,9 +303,8 @@ impl Group<'_> {
 
     /// How far the copy reaches that `member` found when it started; nothing if it had none.
     fn copy_of(&self, member: Member) -> (Epoch, Lsn) {
-        let copies = self.view.server(member.server).map(|info| &info.copies[..]).unwrap_or_default();
-        let copy = copies.iter().find(|copy| copy.region == self.config.region);
-        copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn))
+        let found = self.view.server(member.server).map(|info| Found::of(info, self.config.region));
+        found.map_or((Epoch(0), Lsn(0)), |found| found.copy)
     }
 }
 

@@ -98,8 +98,8 @@ pub struct Volume {
 
 impl Volume {
     /// Opens the volume in `file`, making one that is called `new` if the file is empty; answers the regions it holds,
-    /// in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id, since
-    /// replica groups would take the one for the other.
+    /// in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id, and no two
+    /// processes an incarnation, since replica groups would take the one for the other.
     ///
     /// # Errors
     /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for what this program does not read, [`Error::Damaged`] for a
@@ -128,7 +128,7 @@ impl Volume {
         let space = Space::new(device.clone(), segment_bytes, reserved, end, limit);
         manifest.claim(&space)?;
         let mut registry = claim_live(&device, &space, state)?;
-        manifest.begin(&space, &mut registry.state)?;
+        manifest.begin(&space, &mut registry.state, (new.0 >> 32 ^ new.0) as u32)?;
         let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
         let volume = Arc::new(Volume {
             device,

@@ -171,6 +171,19 @@ pub struct GroupConfig {
     /// The region was divided: segments with lower ids were there then, and parts of them are another region's. 1: it never was, but
     /// was about to take in a neighbour, and may hold some of that. 0: all that it holds is its own.
     pub inherited_below: SegmentId,
+    /// What the volume of a primary is known to hold durably: a copy of that volume which holds less is of an older state.
+    pub floor: Option<Floor>,
+}
+
+/// How far the volume of a member reached that was primary, when it said so last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Floor {
+    /// Who.
+    pub member: Member,
+    /// The term in which it was primary.
+    pub term: Epoch,
+    /// Everything up to here is committed, and durable on its volume.
+    pub lsn: Lsn,
 }
 
 /// A member that was in sync, and left the group before the primary had settled.
@@ -200,6 +213,7 @@ impl GroupConfig {
             yielded: Epoch(0),
             wishes: Wishes::default(),
             inherited_below: SegmentId(0),
+            floor: None,
         }
     }
     /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.
@@ -250,7 +264,21 @@ impl GroupConfig {
         next.primary = self.primary.filter(|primary| !primary.has_volume_of(lost));
         next.backups.retain(|backup| !backup.has_volume_of(lost));
         next.former.retain(|former| !former.member.has_volume_of(lost));
+        next.floor.take_if(|floor| floor.member.has_volume_of(lost));
         next
+    }
+    /// The same configuration, which says that the primary's volume holds everything up to `lsn` durably. Only its primary may propose
+    /// this.
+    #[must_use]
+    pub fn with_floor(self, lsn: Lsn) -> GroupConfig {
+        let floor = self.primary.map(|member| Floor { member, term: self.term, lsn });
+        GroupConfig { floor: floor.or(self.floor), ..self }
+    }
+    /// Whether the volume of `member` may be the one that it had, with a copy of the region that reaches up to `copy`, a term and an
+    /// LSN: it is no older state of it, as far as is known.
+    pub fn is_reached_by(&self, member: &Member, copy: (Epoch, Lsn)) -> bool {
+        let floor = self.floor.filter(|floor| floor.member.has_volume_of(member));
+        floor.is_none_or(|floor| copy >= (floor.term, floor.lsn))
     }
     /// The next configuration, in which `learner` is a backup. Only its primary may propose this, once it has settled
     /// ([`GroupConfig::settled`]), and everything that it will acknowledge from now on reaches the learner too.

@@ -1,9 +1,11 @@
 //! Golden bytes of the coordinator's messages and log, and what damaged bytes do.
 
 use super::*;
-use crate::cluster::{ClusterPath, Former, GroupConfig, MASTER_PATH, Member, Plan, Wishes, decode_value, encode_value};
+use crate::cluster::{
+    ClusterPath, Floor, Former, GroupConfig, MASTER_PATH, Member, Plan, Wishes, decode_value, encode_value,
+};
 use crate::frame::{FrameKind, read_frame, write_frame};
-use crate::{Epoch, Incarnation, RegionId, SegmentId, ServerId, VolumeId};
+use crate::{Epoch, Incarnation, Lsn, RegionId, SegmentId, ServerId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
@@ -112,10 +114,12 @@ fn every_path_has_one_spelling() {
     }
 }
 
-#[test]
-fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
-    let member = |server| Member { server: ServerId(server), volume: VolumeId(8), incarnation: Incarnation(9) };
-    let config = GroupConfig {
+fn member(server: u32) -> Member {
+    Member { server: ServerId(server), volume: VolumeId(8), incarnation: Incarnation(9) }
+}
+
+fn group() -> GroupConfig {
+    GroupConfig {
         start: "a".into(),
         epoch: Epoch(5),
         term: Epoch(4),
@@ -131,10 +135,16 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
             plan: Some(Plan::Split { at: Some("m".into()), child: RegionId(6) }),
         },
         inherited_below: SegmentId(300),
+        floor: Some(Floor { member: member(1), term: Epoch(4), lsn: Lsn(300) }),
         ..GroupConfig::unassigned(RegionId(1), "t")
-    };
+    }
+}
+
+#[test]
+fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
+    let config = group();
     let golden = bytes(
-        "01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01 01 00 01 016d 06  ac02",
+        "01 0174 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01 01 00 01 016d 06  ac02  01 01 08 09 04 ac02",
     );
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);
@@ -174,9 +184,22 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     let handed = config.handed_to(member(3));
     assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));
     assert_eq!((&handed.backups[..], handed.learners.len(), handed.former.len()), (&[member(1), member(2)][..], 0, 1));
+    assert_eq!((left.floor, right.floor), (config.floor, None), "it is of the parent's records");
+}
+
+#[test]
+fn a_volume_below_the_floor_is_an_older_state_until_it_is_given_up() {
+    let config = group();
+    let reached = |server, volume, term, lsn| {
+        let found = Member { volume: VolumeId(volume), incarnation: Incarnation(10), ..member(server) };
+        config.is_reached_by(&found, (Epoch(term), Lsn(lsn)))
+    };
+    assert!(reached(1, 8, 4, 300) && reached(1, 8, 5, 1) && !reached(1, 8, 4, 299) && !reached(1, 8, 3, 400));
+    assert!(reached(2, 8, 0, 0) && reached(1, 7, 0, 0), "of other volumes it says nothing");
+    assert_eq!(config.settled().with_floor(Lsn(400)).floor.map(|floor| floor.lsn), Some(Lsn(400)));
     // A volume is given up in whatever life, and only that one of the server.
     let lost = |server, volume| Member { incarnation: Incarnation(1), volume: VolumeId(volume), ..member(server) };
     let given_up = config.without_volume(&lost(1, 8)).without_volume(&lost(4, 8)).without_volume(&lost(2, 7));
-    assert_eq!((given_up.epoch, given_up.primary, given_up.former.len()), (Epoch(8), None, 0));
+    assert_eq!((given_up.epoch, given_up.primary, given_up.former.len(), given_up.floor), (Epoch(8), None, 0, None));
     assert_eq!((&given_up.backups[..], &given_up.learners[..]), (&[member(2)][..], &[member(3)][..]));
 }

@@ -53,9 +53,18 @@ number!(
 );
 number!(
     /// One life of a volume: each process that opens it has a higher one than those before, and nothing of their
-    /// memory. Two volumes count apart.
+    /// memory. Two volumes count apart. The high 32 bits count, the low ones were drawn at random by the process: so two copies of a
+    /// volume have other incarnations, though they count alike.
     Incarnation(u64)
 );
+
+impl Incarnation {
+    /// That of the next process, which has drawn `drawn`; `None` after as many as can be counted.
+    pub fn next(self, drawn: u32) -> Option<Incarnation> {
+        let count = u32::try_from(self.0 >> 32).expect("32 bits are left").checked_add(1)?;
+        Some(Incarnation(u64::from(count) << 32 | u64::from(drawn)))
+    }
+}
 number!(
     /// Number of a segment in one volume: its device offset divided by the segment size. Local to a node.
     SegmentNo(u32)

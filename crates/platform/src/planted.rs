@@ -30,6 +30,8 @@ pub enum Bug {
     ReuseTailBeforeFlush,
     /// A server that is back with another volume is taken for the one that had the old one.
     TakeReplacedVolume,
+    /// A copy of a volume of an older state is taken for the volume.
+    TakeOlderVolume,
     /// What is not committed is compacted.
     CompactUncommitted,
     /// The primary of a table with a quorum serves without hearing of other copies.
@@ -66,7 +68,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 28] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -79,6 +81,7 @@ impl Bug {
         Bug::InstallBeforeLogDurable,
         Bug::ReuseTailBeforeFlush,
         Bug::TakeReplacedVolume,
+        Bug::TakeOlderVolume,
         Bug::CompactUncommitted,
         Bug::ServeUnheard,
         Bug::ReleaseBeforeKnown,
@@ -92,8 +95,8 @@ impl Bug {
         Bug::MergeUnsettled,
         Bug::ForgetAbsorbed,
         Bug::AttestWithoutLease,
-        Bug::AgeFromArrival,
         Bug::TrustStoppedClock,
+        Bug::AgeFromArrival,
     ];
 }
 

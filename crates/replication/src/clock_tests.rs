@@ -9,7 +9,11 @@ const WALL: u64 = 1_700_000_000_000;
 fn watched(percent: u64) -> ClockWatch {
     let mut watch = ClockWatch::default();
     for ms in (0..=3_000).step_by(10) {
-        assert_eq!(watch.look(Nanos::from_millis(ms), WALL + ms * percent / 100, LEASE), None, "{percent} % at {ms} ms");
+        assert_eq!(
+            watch.look(Nanos::from_millis(ms), WALL + ms * percent / 100, LEASE),
+            None,
+            "{percent} % at {ms} ms"
+        );
     }
     watch
 }
@@ -40,7 +44,8 @@ fn a_wall_clock_that_is_set_back_counts_too() {
 #[test]
 fn short_stops_add_up_within_a_lease() {
     let mut watch = watched(100);
-    let apart = (1..=10).find_map(|stop| watch.look(Nanos::from_millis(3_000 + 40 * stop), WALL + 3_000 + 60 * stop, LEASE));
+    let apart =
+        (1..=10).find_map(|stop| watch.look(Nanos::from_millis(3_000 + 40 * stop), WALL + 3_000 + 60 * stop, LEASE));
     assert_eq!(apart, Some(80), "beyond an eighth of the lease");
 }
 

@@ -47,6 +47,11 @@ pub struct Timing {
     /// A member that owes an answer for so long is proposed for removal. More than `lease`: a backup that joins a
     /// new term first lets its last promise run out.
     pub answer_patience: Nanos,
+    /// A primary says so often how far its volume reaches, if that is farther than it has said ([`Floor`]): a copy of the volume that
+    /// is older, and comes back in its place, is known for one.
+    ///
+    /// [`Floor`]: leeward_format::cluster::Floor
+    pub floor_interval: Nanos,
 }
 
 impl Timing {
@@ -70,6 +75,7 @@ impl Default for Timing {
             link_patience: Nanos::from_millis(200),
             promise_patience: Nanos::from_millis(350),
             answer_patience: Nanos::from_millis(2_000),
+            floor_interval: Nanos::from_secs(600),
         }
     }
 }

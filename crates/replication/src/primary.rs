@@ -12,6 +12,7 @@
 
 mod departure;
 mod division;
+mod floor;
 mod rest;
 
 use crate::Timing;
@@ -19,6 +20,7 @@ use crate::lease::{Attention, Lease};
 use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
+use floor::FloorDue;
 use leeward_format::cluster::{Acknowledge, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
@@ -91,6 +93,7 @@ pub struct Primary {
     lease: Lease,
     attention: Attention,
     next_session: u64,
+    floor: FloorDue,
     /// Everything up to here is committed.
     committed: Lsn,
     /// What is to be proposed once enough of its members have what is committed.
@@ -117,6 +120,7 @@ impl Primary {
             lease: Lease::default(),
             attention: Attention::new(now),
             next_session: 1,
+            floor: FloorDue::new(now),
             committed: Lsn(0),
             intent: None,
             proposed: Vec::new(),
@@ -334,7 +338,8 @@ impl Primary {
         let failed = failed.min_by_key(|peer| peer.confirmed());
         let without_failed = failed.map(|peer| self.config.without(peer.member));
         let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
-        let next = next.or_else(|| self.let_go()).or_else(|| self.convert_a_peer(now));
+        let next =
+            next.or_else(|| self.let_go()).or_else(|| self.convert_a_peer(now)).or_else(|| self.raise_floor(now));
         self.pursue(next);
     }
 
@@ -377,7 +382,7 @@ impl Primary {
     fn settlement(&self) -> Option<GroupConfig> {
         let is_due = self.config.must_hear == 0 || self.is_complete();
         let is_settled = self.config.must_hear == 0 && self.config.former.is_empty();
-        (is_due && !is_settled).then(|| self.config.settled())
+        (is_due && !is_settled).then(|| self.floor.raise(self.config.settled()))
     }
 
     fn with_a_learner_in_sync(&self) -> Option<GroupConfig> {
@@ -386,7 +391,7 @@ impl Primary {
             !self.departing.contains_key(&member.server) && self.peers.get(&member.server).is_some_and(is_ready)
         };
         let learner = self.config.learners.iter().find(ready).filter(|_| self.config.must_hear == 0)?;
-        Some(self.config.with_backup(*learner))
+        Some(self.floor.raise(self.config.with_backup(*learner)))
     }
 
     /// One peer after the other comes to keep its copy the way that the table's options say now. Where enough members are in sync

@@ -179,6 +179,9 @@ impl Character {
             timing.replication.promise_patience = timing.replication.answer_patience;
             timing.flush_interval = Nanos::from_millis(20);
         }
+        if self.troubles.kinds.contains(&FaultKind::RestoreCopy) {
+            timing.replication.floor_interval = Nanos::from_millis(300);
+        }
         timing
     }
 

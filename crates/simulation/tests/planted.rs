@@ -51,6 +51,7 @@ planted! {
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume,
+    a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume,
     what_is_not_committed_is_compacted: CompactUncommitted,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown,
@@ -64,8 +65,8 @@ planted! {
     a_region_becomes_part_of_another_before_that_has_all_of_it_everywhere: MergeUnsettled,
     what_was_asked_of_a_region_that_was_taken_in_is_carried_out_again: ForgetAbsorbed,
     a_primary_vouches_for_what_others_may_have_acknowledged: AttestWithoutLease,
-    what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
     what_was_counted_by_a_clock_that_stood_counts: TrustStoppedClock,
+    what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
 }
 
 /// The documents name every bug, in the order of the code, and their number.

@@ -41,9 +41,9 @@ impl Region {
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
         state.terms.begin(term, recovered.prefix.last);
-        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that holds nothing, the first
-        // sync of a record is soon enough.
-        let is_new = state.segments.is_empty();
+        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that never held anything, the
+        // first sync of a record is soon enough.
+        let is_new = state.segments.is_empty() && recovered.prefix.last == Lsn(0);
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
         if state.says_more_than(&known) {
             volume.sync()?;

@@ -112,9 +112,10 @@ impl Manifest {
         self.zones[self.current].claim(&self.device, space)
     }
 
-    /// Begins a life after the last one, durably. `state` is what was read.
-    pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState) -> Result<()> {
-        self.life = Incarnation(state.incarnation.0 + 1);
+    /// Begins an incarnation after the last one, durably: one that has `drawn` this number. `state` is what was read.
+    pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState, drawn: u32) -> Result<()> {
+        let next = state.incarnation.next(drawn);
+        self.life = next.ok_or_else(|| self.damaged(self.current, "it says it was opened 2^32 times".into()))?;
         // What was read was made durable before.
         self.durable = self.sequence - 1;
         if self.is_other_open {

@@ -130,7 +130,7 @@ impl GroupConfig {
         let inherited_below = SegmentId::first_of(epoch);
         let right = GroupConfig { region: child, start: key.clone(), term: epoch, inherited_below, ..left.clone() };
         left.end = Some(key);
-        (left, GroupConfig { yielded: Epoch(0), wishes: Wishes::default(), ..right })
+        (left, GroupConfig { yielded: Epoch(0), wishes: Wishes::default(), floor: None, ..right })
     }
     /// Whether the keys of `other` follow on this region's, or the other way round: the two could be one.
     pub fn is_next_to(&self, other: &GroupConfig) -> bool {

@@ -1,5 +1,6 @@
 //! A primary at rest: nothing is under way, nothing is wished for, and every peer has all there is. Until something comes from outside,
-//! time alone can change only one thing: a peer may stop to renew its promise, which its node sees for all of its regions together.
+//! time alone can change only two things: a peer may stop to renew its promise, which its node sees for all of its regions together; and
+//! the floor is raised, which may be late.
 
 use super::Primary;
 use crate::lease::Attention;
@@ -9,7 +10,8 @@ use leeward_format::cluster::Wishes;
 use leeward_platform::Nanos;
 
 impl Primary {
-    /// Whether it is at rest, if `last` is the region's last LSN: then [`Primary::tick`] would do nothing.
+    /// Whether it is at rest, if `last` is the region's last LSN: then [`Primary::tick`] would do nothing but
+    /// raise the floor.
     pub fn is_at_rest(&self, now: Nanos, last: Lsn) -> bool {
         let renews =
             |peer: &Peer| self.last_sign(peer).is_some_and(|sign| now - sign <= self.timing.renewal_patience());

@@ -2,7 +2,7 @@
 
 use super::Snapshot;
 use crate::node::status::{NodeStatus, Role};
-use leeward_cluster::awaited;
+use leeward_cluster::{Found, awaited};
 use leeward_format::VolumeId;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use serde::Serialize;
@@ -92,7 +92,8 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
 
 /// What a region cannot go on without, in sentences.
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
-    awaited(group, |server| map.member(server)).into_iter().map(|one| one.explain(group.region)).collect()
+    let found = |server| map.server(server).map(|info| Found::of(info, group.region));
+    awaited(group, found).into_iter().map(|one| one.explain(group.region)).collect()
 }
 
 /// Why the node should get no traffic; `None` if it should.

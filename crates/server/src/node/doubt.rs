@@ -5,11 +5,10 @@
 //! answer is on its way.
 
 use super::Node;
-use super::slot::Slot;
 use super::stale::Attestations;
 use leeward_format::UnixMs;
-use leeward_platform::planted::{Bug, planted};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 
 impl Node {
     /// From now on it is `wall` by the wall clock, which decides what has expired; both clocks were read at once. To be called at each

@@ -398,6 +398,9 @@ impl Node {
     fn look_at(&mut self, now: Nanos, region: RegionId) {
         let Some(slot) = self.slots.get_mut(&region) else { return };
         if let Some(serving) = slot.serving() {
+            if serving.is_moving() && !serving.joint.is_taking_in {
+                serving.primary.durable(serving.region.commit().min(serving.region.synced_lsn()));
+            }
             serving.primary.tick(now, serving.region.commit());
             serving.expire(now, &mut self.answers);
             slot.act_as_primary(&mut self.context);

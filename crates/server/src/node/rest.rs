@@ -168,7 +168,7 @@ impl Node {
             let Some(slot) = self.slots.get(&region).filter(|_| !is_failed) else { continue };
             if slot.may_rest(now, self.context.me) {
                 self.rest.begin(now, region);
-            } else if overdue.contains(&region) {
+            } else if overdue.contains(&region) && !slot.raises_floor() {
                 tracing::warn!(%region, "had something to do, and nothing had told");
                 self.rest.unforeseen += 1;
             }
@@ -177,6 +177,10 @@ impl Node {
 }
 
 impl Slot {
+    fn raises_floor(&self) -> bool {
+        matches!(&self.holding, Holding::Serving(serving) if serving.primary.raises_floor())
+    }
+
     /// It has nothing to do until something happens.
     fn may_rest(&self, now: Nanos, me: Member) -> bool {
         let Some(config) = &self.config else { return false };

@@ -19,6 +19,8 @@ impl Character {
                 kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
             }
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
+            Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
+            Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),
             Bug::ServeUnheard => table.quorum.is_some_and(|quorum| quorum < table.replicas),
             Bug::CompactUncommitted => is_replicated && table.backups == BackupMode::BuildIndex && self.far().is_some(),
             Bug::AttestWithoutLease => {

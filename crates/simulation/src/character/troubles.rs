@@ -55,7 +55,7 @@ impl Theme {
                 FaultKind::CutCoordinator,
                 FaultKind::CoordinatorDown,
                 FaultKind::Pause,
-                FaultKind::StopGuest,
+                FaultKind::SuspendMachine,
             ],
             Theme::Crash => &[
                 FaultKind::Kill,
@@ -63,7 +63,7 @@ impl Theme {
                 FaultKind::KillOthers,
                 FaultKind::DiskKill,
                 FaultKind::Pause,
-                FaultKind::StopGuest,
+                FaultKind::SuspendMachine,
                 FaultKind::ReplaceDisk,
             ],
             Theme::Power => &[
@@ -79,6 +79,7 @@ impl Theme {
                 FaultKind::SlowDisk,
                 FaultKind::DiskKill,
                 FaultKind::ReplaceDisk,
+                FaultKind::RestoreCopy,
             ],
             Theme::Mixture => &FaultKind::ALL,
             // What else cuts would end it.

@@ -34,6 +34,9 @@ pub(crate) enum FaultKind {
     DiskFull,
     /// A disk is replaced by an empty one; the old one is put back if a region waits for it.
     ReplaceDisk,
+    /// All processes are killed, and one is started with a copy of its disk that was made earlier; the newest one is put back if a
+    /// region waits for it.
+    RestoreCopy,
     /// A device answers forty times slower.
     SlowDisk,
     /// A node is cut off from the others, and mostly from the coordinator too. Clients still reach it.
@@ -49,7 +52,7 @@ pub(crate) enum FaultKind {
     /// A process stops running for a while; its memory can be written, and what it is sent waits.
     Pause,
     /// A guest is stopped: its process does not run, and its boot clock stands. When it goes on, its wall clock is right.
-    StopGuest,
+    SuspendMachine,
     /// A node is cut off from the others, and they from the coordinator. Only where every member answers reads: those of the others
     /// grow old together.
     Strand,
@@ -57,7 +60,7 @@ pub(crate) enum FaultKind {
 
 impl FaultKind {
     /// Every kind, but for [`FaultKind::Strand`].
-    pub(crate) const ALL: [FaultKind; 17] = [
+    pub(crate) const ALL: [FaultKind; 19] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::KillOthers,
@@ -75,7 +78,8 @@ impl FaultKind {
         FaultKind::CutCoordinator,
         FaultKind::CoordinatorDown,
         FaultKind::Pause,
-        FaultKind::StopGuest,
+        FaultKind::SuspendMachine,
+        FaultKind::RestoreCopy,
     ];
 
     /// Whether it can happen to so many nodes without breaking the promise by itself.
@@ -84,7 +88,7 @@ impl FaultKind {
             FaultKind::PowerLossAll => nodes > 1 && promise != Promise::Everything,
             FaultKind::DiskPowerLoss => promise != Promise::Everything,
             // A process that does not run flushes nothing, however long it is.
-            FaultKind::Pause | FaultKind::StopGuest => promise == Promise::Everything,
+            FaultKind::Pause | FaultKind::SuspendMachine => promise == Promise::Everything,
             FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
             FaultKind::Strand | FaultKind::KillOthers => nodes > 2,
             _ => true,
@@ -184,7 +188,8 @@ impl World {
             | FaultKind::DiskPowerLoss => self.strike_process(kind, node, mend_at),
             FaultKind::DiskError | FaultKind::DiskFull | FaultKind::SlowDisk => self.strike_disk(kind, node, mend_at),
             FaultKind::ReplaceDisk => self.replace_disk(node, mend_at),
-            FaultKind::Pause | FaultKind::StopGuest => self.pause(kind, node, mend_at),
+            FaultKind::RestoreCopy => self.restore_copy(node, mend_at),
+            FaultKind::Pause | FaultKind::SuspendMachine => self.pause(kind, node, mend_at),
             _ => self.strike_network(kind, node, mend_at),
         };
         self.trouble.struck += u64::from(struck);
@@ -324,7 +329,7 @@ impl World {
         }
         self.log(kind, node, mend_at);
         let now = self.now;
-        self.machines[node].pause(now, kind == FaultKind::StopGuest);
+        self.machines[node].pause(now, kind == FaultKind::SuspendMachine);
         self.push(mend_at, Event::Resume { node });
         true
     }

@@ -8,11 +8,11 @@ use leeward_cluster::ClusterOptions;
 use leeward_engine::{Error, Volume, VolumeOptions};
 use leeward_fabric::PeerId;
 use leeward_format::cluster::{Member, ServerInfo};
-use leeward_format::{UnixMs, VolumeId};
+use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Nanos, Rng, SimDisk};
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, link};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Wall time at which every simulation begins.
@@ -36,12 +36,14 @@ pub(super) struct Machine {
     pub(super) dies_with_power: bool,
     pub(super) paused: bool,
     pub(super) slow_disk: bool,
-    /// What a new volume of this machine is called.
-    new_volume: VolumeId,
     /// The volume on its disk.
     pub(super) volume: VolumeId,
     /// Disks that were taken out, and the volumes on them: kept until no region may need them any more.
     pub(super) shelf: Vec<(VolumeId, SimDisk)>,
+    /// A copy of its disk, of an earlier state.
+    pub(super) copy: Option<DiskCopy>,
+    /// Such a copy is in it; the disk itself is on the shelf.
+    pub(super) has_copy: bool,
     /// What arrives while it is paused.
     inbox: VecDeque<Input>,
     /// When its clock began to stand, where it does.
@@ -52,7 +54,42 @@ pub(super) struct Machine {
     wall_ahead: Nanos,
 }
 
+/// What was on a disk at some moment.
+pub(super) struct DiskCopy {
+    pub(super) disk: SimDisk,
+    /// How far its copy of each region reaches.
+    pub(super) reaches: BTreeMap<RegionId, (Epoch, Lsn)>,
+}
+
+impl DiskCopy {
+    /// One of a disk as a process would read it now.
+    fn of(disk: &SimDisk, seed: u64) -> DiskCopy {
+        let copy = |seed| {
+            let copy = SimDisk::new(seed, DISK_BYTES);
+            let file = copy.open("volume").expect("a simulated disk opens files");
+            file.write_buffered_at(&disk.contents("volume"), 0).and_then(|()| file.sync()).expect("there is room");
+            drop(file);
+            copy
+        };
+        // To open a volume changes it.
+        let file = copy(seed).open("volume").expect("a simulated disk opens files");
+        let opened = Volume::open(
+            file,
+            VolumeId(seed),
+            VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() },
+        );
+        let copies = opened.map(|(_, copies)| copies).unwrap_or_default();
+        let reaches = copies.iter().map(|copy| (copy.region(), copy.position())).collect();
+        DiskCopy { disk: copy(seed.wrapping_add(1)), reaches }
+    }
+}
+
 impl Machine {
+    /// Somebody makes a copy of its disk.
+    pub(super) fn make_copy(&mut self, seed: u64) {
+        self.copy = Some(DiskCopy::of(&self.disk, seed));
+    }
+
     pub(super) fn new(rng: &mut Rng) -> Machine {
         Machine {
             disk: SimDisk::new(rng.u64(), DISK_BYTES),
@@ -62,9 +99,10 @@ impl Machine {
             dies_with_power: false,
             paused: false,
             slow_disk: false,
-            new_volume: VolumeId(rng.u64()),
             volume: NO_VOLUME,
             shelf: Vec::new(),
+            copy: None,
+            has_copy: false,
             inbox: VecDeque::new(),
             stands_since: None,
             // A guest may be stopped, for up to minutes altogether.
@@ -82,14 +120,16 @@ impl Machine {
     pub(super) fn change_disk(&mut self, volume: VolumeId, disk: SimDisk) {
         assert!(self.node.is_none(), "a disk is changed while nothing runs on it");
         let old = (std::mem::replace(&mut self.volume, volume), std::mem::replace(&mut self.disk, disk));
-        self.shelf.push(old);
+        self.copy = None;
+        if !std::mem::take(&mut self.has_copy) {
+            self.shelf.push(old);
+        }
         self.disk_life = self.disk.life();
         self.disk.set_capacity(DISK_BYTES);
     }
 
     /// Puts an empty disk in place of the one it has.
     pub(super) fn replace_disk(&mut self, rng: &mut Rng) {
-        self.new_volume = VolumeId(rng.u64());
         self.change_disk(NO_VOLUME, SimDisk::new(rng.u64(), DISK_BYTES));
     }
 
@@ -133,7 +173,7 @@ impl World {
         // Every second life has less memory than its L0s would like to have, and is in no hurry with learners.
         let (memory_budget, catch_up_bytes) = if life % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
         let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget, ..VolumeOptions::default() };
-        let new = machine.new_volume;
+        let new = VolumeId(self.rng.u64());
         let opened = disk.open("volume").expect("a simulated disk opens files");
         let (volume, copies) = match Volume::open(opened, new, options) {
             Ok(opened) => opened,

@@ -8,8 +8,9 @@
 
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
 use crate::HERE;
-use leeward_cluster::awaited;
-use leeward_format::cluster::{GroupConfig, Member};
+use leeward_cluster::{Found, awaited};
+use leeward_format::cluster::{GroupConfig, Member, ServerInfo, decode_value};
+use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::disk::FaultPlan;
 use leeward_server::node::Node;
@@ -36,10 +37,51 @@ impl World {
         true
     }
 
+    /// All processes die, and the node comes back with a copy of its disk, if there is one that can be known to be older: of each region
+    /// whose acknowledged writes it may be the only one to have. If there is none yet, one is made for later.
+    pub(super) fn restore_copy(&mut self, node: NodeId, look_at: Nanos) -> bool {
+        if self.character.table.quorum.is_some() || self.machines[node].has_copy {
+            return false;
+        }
+        let Some(copy) = &self.machines[node].copy else {
+            if self.machines[node].node.is_some() {
+                let seed = self.rng.u64();
+                self.machines[node].make_copy(seed);
+            }
+            return false;
+        };
+        let (server, volume) = (server_id(node), self.machines[node].volume);
+        let is_it = |member: &Member| (member.server, member.volume) == (server, volume);
+        let is_known = |config: &GroupConfig| {
+            let former = config.former.iter().map(|former| former.member);
+            let reach = copy.reaches.get(&config.region).copied().unwrap_or_default();
+            config.primary.into_iter().chain(former).filter(is_it).all(|member| !config.is_reached_by(&member, reach))
+        };
+        let configs = self.configs();
+        let is_needed = configs.iter().any(|config| config.primary.as_ref().is_some_and(is_it));
+        let everyone: Vec<NodeId> = self.nodes().collect();
+        if !is_needed || !configs.iter().all(is_known) || !self.may_crash(&everyone, false) {
+            return false;
+        }
+        self.log(FaultKind::RestoreCopy, node, look_at);
+        for victim in everyone {
+            self.crash_if_running(victim);
+            let restart = self.now + Nanos::from_millis(self.rng.between(20, 1_500));
+            self.push(restart, Event::Restart { node: victim });
+        }
+        let machine = &mut self.machines[node];
+        let copy = machine.copy.take().expect("just seen");
+        machine.change_disk(volume, copy.disk);
+        machine.has_copy = true;
+        self.push(look_at, Event::Shelf { node });
+        true
+    }
+
     /// The operator looks at the disks that were taken out of a machine.
     pub(super) fn look_at_shelf(&mut self, node: NodeId) {
         if self.is_well() {
             self.machines[node].shelf.clear();
+            self.machines[node].has_copy = false;
         }
         if self.machines[node].shelf.is_empty() {
             return;
@@ -64,15 +106,26 @@ impl World {
         }
     }
 
+    /// Who runs as a server, and what it says of its copy of a region.
+    fn found(&self, server: ServerId, region: RegionId) -> Option<Found> {
+        let path = format!("/leeward/server/{server}");
+        let value = self.host.tree.changes().find(|change| change.path == path)?.value?;
+        let info: ServerInfo = decode_value("server", &value).expect("the tree holds what was written");
+        let lives = self.machines[node_of(server)].node.as_ref().map(Node::member) == Some(info.member);
+        lives.then(|| Found::of(&info, region))
+    }
+
     /// The place on the node's shelf of a disk that a region waits for, and that can be put in now.
     fn to_be_put_back(&self, node: NodeId) -> Option<usize> {
-        let live = |server| self.machines[node_of(server)].node.as_ref().map(Node::member);
         let place_of = |member: Member| {
             let shelf = &self.machines[node_of(member.server)].shelf;
             Some((node_of(member.server), shelf.iter().position(|(volume, _)| *volume == member.volume)?))
         };
         let missed = |config: &GroupConfig| -> Vec<(NodeId, usize)> {
-            awaited(config, live).into_iter().filter_map(|one| place_of(one.member)).collect()
+            awaited(config, |server| self.found(server, config.region))
+                .into_iter()
+                .filter_map(|one| place_of(one.member))
+                .collect()
         };
         let mut missed = self.configs().iter().map(missed).filter(|missed| !missed.is_empty()).collect::<Vec<_>>();
         if !self.may_part_with_disk(node) {
@@ -84,6 +137,9 @@ impl World {
 
     /// Whether each region that counts on the disk which the node has now is held up by another member in sync.
     fn may_part_with_disk(&self, node: NodeId) -> bool {
+        if self.machines[node].has_copy {
+            return true;
+        }
         let (server, volume) = (server_id(node), self.machines[node].volume);
         self.configs().iter().all(|config| {
             let former = config.former.iter().map(|former| former.member);
