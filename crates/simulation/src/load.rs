@@ -394,9 +394,19 @@ impl Load {
 
     /// A process died; answers the clients that were waiting for it.
     pub(crate) fn node_died(&mut self, node: NodeId) -> Vec<usize> {
+        self.disconnected_from(|at| at == node)
+    }
+
+    /// The connections of all clients broke; answers those that were waiting.
+    pub(crate) fn disconnected(&mut self) -> Vec<usize> {
+        self.disconnected_from(|_| true)
+    }
+
+    /// Connections to such nodes broke; answers the clients that were waiting for an answer of theirs.
+    fn disconnected_from(&mut self, is_such: impl Fn(NodeId) -> bool) -> Vec<usize> {
         let mut free = Vec::new();
         for client in 0..self.clients.len() {
-            if let Some(pending) = self.clients[client].pending.take_if(|pending| pending.node == node) {
+            if let Some(pending) = self.clients[client].pending.take_if(|pending| is_such(pending.node)) {
                 self.unanswered(client, pending);
                 free.push(client);
             }

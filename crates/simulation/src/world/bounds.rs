@@ -76,7 +76,7 @@ impl World {
         self.bounds.first_keys.iter().cloned().collect()
     }
 
-    /// An operator wishes that two neighbours become one.
+    /// An operator wishes that two neighbours become one. The connections of all clients break as that begins.
     pub(super) fn wish_for_merge(&mut self, number: usize) {
         let configs = self.by_first_key();
         if configs.len() < 2 {
@@ -86,6 +86,7 @@ impl World {
         let (left, right) = (configs[at].region, configs[at + 1].region);
         let (region, into) = if (number / 2).is_multiple_of(2) { (right, left) } else { (left, right) };
         self.operate(Op::Wish { region, wish: RegionWish::Merge { into } });
+        self.break_connections();
     }
 
     /// A node has done something: if that was to begin a division or a merge, one of the processes may die before it ends, or just
@@ -119,6 +120,17 @@ impl World {
             let at = self.now + Nanos::from_micros(self.rng.below(15_000));
             let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
             self.push(at, Event::Die { node: victim });
+        }
+    }
+
+    /// The connections of all clients break: answers that are under way are lost. Clients whose requests have ids ask again within a
+    /// second, when a region that they have asked may be part of another.
+    fn break_connections(&mut self) {
+        if self.now < self.character.troubles.end {
+            for client in self.load.disconnected() {
+                let again = self.now + Nanos::from_millis(self.rng.below(1_000));
+                self.push(again, Event::Client { client });
+            }
         }
     }
 
