@@ -76,7 +76,7 @@ impl World {
         self.bounds.first_keys.iter().cloned().collect()
     }
 
-    /// An operator wishes that two neighbours become one. The connections of all clients break as that begins.
+    /// An operator asks for the merge of two neighbours. The connections of all clients break as that begins.
     pub(super) fn wish_for_merge(&mut self, number: usize) {
         let configs = self.by_first_key();
         if configs.len() < 2 {
@@ -115,7 +115,7 @@ impl World {
 
     /// The process of a node, or of another, dies in a moment, at every second of so many attempts.
     fn may_end(&mut self, node: NodeId, attempts: u64) {
-        let may_die = self.now < self.character.troubles.end && self.character.may_die();
+        let may_die = self.faults_go_on() && self.character.may_die();
         if may_die && attempts.is_multiple_of(2) {
             let at = self.now + Nanos::from_micros(self.rng.below(15_000));
             let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
@@ -126,7 +126,7 @@ impl World {
     /// The connections of all clients break: answers that are under way are lost. Clients whose requests have ids ask again within a
     /// second, when a region that they have asked may be part of another.
     fn break_connections(&mut self) {
-        if self.now < self.character.troubles.end {
+        if self.faults_go_on() {
             for client in self.load.disconnected() {
                 let again = self.now + Nanos::from_millis(self.rng.below(1_000));
                 self.push(again, Event::Client { client });

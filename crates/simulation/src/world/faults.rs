@@ -166,9 +166,14 @@ impl World {
         }
     }
 
+    /// Whether it is still time for faults.
+    pub(super) fn faults_go_on(&self) -> bool {
+        self.now < self.character.troubles.end
+    }
+
     /// The next fault strikes, if it is time for faults.
     pub(super) fn strike(&mut self) {
-        if self.now >= self.character.troubles.end {
+        if !self.faults_go_on() {
             return;
         }
         let next = self.now + self.until_next_fault();
