@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0                                                                                    budget
-//!  | levels | tails | mirrors, rings | reads | compactions | L0s of all regions |  cache: what is left  |
+//!  | levels | tails | mirrors, rings, clients | reads | compactions | L0s of all regions |  cache: what is left  |
 //!                                                    a quarter   frozen from a quarter on,
 //!                                                    admits new  3/8 make writers wait
 //! ```
@@ -13,6 +13,7 @@
 //!   fit; near the limit writers rest, and at it a region with a frozen L0 waits for its compaction.
 //! - *Compactions*: another begins only where its buffers fit, or none is under way. Regions take turns.
 //! - *Tails*, *reads*: windows and read-ahead become small.
+//! - *Clients*: a server takes no more requests, and disconnects clients that hold most and take nothing.
 //! - *Mirrors*: what is on the volume is given back at once, where otherwise it stays to be written again.
 //!
 //! So the sum stays within the budget but for what a snapshot pins, and what is needed to get on at all: one compaction, and for
@@ -50,9 +51,11 @@ pub enum Purpose {
     Mirrors,
     /// Request rings of clients, for who uses the engine in a server.
     Rings,
+    /// Requests of clients and answers to them, for who uses the engine in a server.
+    Clients,
 }
 
-const PURPOSES: usize = 7;
+const PURPOSES: usize = 8;
 
 /// How a budget is divided at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,12 +78,15 @@ pub struct MemoryStats {
     pub mirrors: u64,
     /// See [`Purpose::Rings`].
     pub rings: u64,
+    /// See [`Purpose::Clients`].
+    pub clients: u64,
 }
 
 impl MemoryStats {
     /// All that is in use.
     pub fn used(&self) -> u64 {
-        self.cache + self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors + self.rings
+        let leased = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
+        self.cache + leased + self.rings + self.clients
     }
 }
 
@@ -190,6 +196,7 @@ impl Memory {
             levels: of(Purpose::Levels),
             mirrors: of(Purpose::Mirrors),
             rings: of(Purpose::Rings),
+            clients: of(Purpose::Clients),
         }
     }
 
@@ -210,7 +217,7 @@ impl Memory {
         let budget = self.accounts.budget;
         match purpose {
             Purpose::L0s => budget / 10 * 3,
-            Purpose::Compactions | Purpose::Mirrors => budget / 4,
+            Purpose::Compactions | Purpose::Mirrors | Purpose::Clients => budget / 4,
             Purpose::Reads | Purpose::Rings => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,

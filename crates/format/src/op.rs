@@ -17,7 +17,7 @@ use std::time::Duration;
 mod messages;
 mod ranged;
 mod stale;
-pub use messages::{Reply, Request};
+pub use messages::{MAX_OPERATIONS, Reply, Request};
 pub use ranged::{RangeOp, ScanRange};
 pub use stale::{Read, ReadResult};
 

@@ -1,6 +1,7 @@
 //! What the event loop sees of a connection, whichever protocol it speaks: bytes in, operations out, results in, bytes
 //! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
 
+use crate::client_memory::Holder;
 use crate::commands::Context;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};
@@ -42,6 +43,8 @@ pub trait Conversation: Send {
     fn stop(&mut self);
     /// Everything was answered and sent after a [stop](Conversation::stop): the connection can be closed.
     fn is_finished(&self) -> bool;
+    /// What it holds of the clients' memory.
+    fn holder(&self) -> Holder;
     /// The conversation of a native client, which may have a ring.
     fn native(&mut self) -> Option<&mut crate::native::Session> {
         None

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod client_memory;
 pub mod commands;
 pub mod config;
 pub mod conversation;

@@ -38,6 +38,8 @@ pub enum Dropped {
     Stalled,
     /// It left more replies unread than may be held.
     OutputLimit,
+    /// The memory for clients was full, and it held most of what nothing was given back of.
+    Memory,
 }
 
 /// Sums over all commands and connections, for `INFO stats`.
@@ -72,6 +74,7 @@ pub struct Metrics {
     protocol_errors: Counter,
     stalled: Counter,
     output_limit: Counter,
+    out_of_memory: Counter,
 }
 
 #[derive(Default)]
@@ -121,6 +124,7 @@ impl Default for Metrics {
             protocol_errors: Counter::default(),
             stalled: Counter::default(),
             output_limit: Counter::default(),
+            out_of_memory: Counter::default(),
         }
     }
 }
@@ -175,6 +179,7 @@ impl Metrics {
             Dropped::Protocol => self.protocol_errors.inc(),
             Dropped::Stalled => self.stalled.inc(),
             Dropped::OutputLimit => self.output_limit.inc(),
+            Dropped::Memory => self.out_of_memory.inc(),
         };
     }
 
@@ -253,9 +258,12 @@ impl Metrics {
         registry.register("connections_accepted", "Client connections accepted", accepted);
         registry.register("connections_refused", "Client connections refused: too many", self.refused.clone());
         let dropped = Family::<Reason, Counter>::default();
-        for (reason, counter) in
-            [("protocol", &self.protocol_errors), ("stalled", &self.stalled), ("output-limit", &self.output_limit)]
-        {
+        for (reason, counter) in [
+            ("protocol", &self.protocol_errors),
+            ("stalled", &self.stalled),
+            ("output-limit", &self.output_limit),
+            ("memory", &self.out_of_memory),
+        ] {
             dropped.get_or_create(&Reason { reason }).inc_by(counter.get());
         }
         registry.register("connections_dropped", "Client connections closed by the server", dropped);
@@ -368,7 +376,8 @@ fn register_cpu(registry: &mut Registry, cpu: &CpuStatus) {
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
     let family = Family::<PurposeLabel, Gauge>::default();
-    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors, rings } = memory;
+    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients } =
+        memory;
     let by_purpose = [
         ("cache", cache),
         ("l0s", l0s),
@@ -378,6 +387,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
         ("levels", levels),
         ("mirrors", mirrors),
         ("rings", rings),
+        ("clients", clients),
     ];
     for (purpose, bytes) in by_purpose {
         family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -36,6 +36,23 @@ struct InLog {
     value_bytes: u32,
 }
 
+/// Bytes of values that may still be read.
+struct Room {
+    left: usize,
+    has_read: bool,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = bytes <= self.left || !self.has_read;
+        if fits {
+            self.left = self.left.saturating_sub(bytes);
+            self.has_read = true;
+        }
+        fits
+    }
+}
+
 /// Leaves to be read, each once.
 #[derive(Default)]
 struct Leaves<'a> {
@@ -70,14 +87,24 @@ impl Version {
     /// # Errors
     /// The device fails or holds damaged bytes, for any of the keys.
     pub fn get_many(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
+        self.get_many_within(keys, now, usize::MAX)
+    }
+
+    /// [`Version::get_many`] that reads at most `room` bytes of values from logs, but always the first such value. A key whose value
+    /// was not read is [`Lookup::NotInMemory`].
+    ///
+    /// # Errors
+    /// As [`Version::get_many`].
+    pub fn get_many_within(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: usize) -> Result<Vec<Lookup>> {
         let mut answers = Vec::with_capacity(keys.len());
+        let mut room = Room { left: room, has_read: false };
         for keys in keys.chunks(MOST_KEYS) {
-            answers.extend(self.get_round(keys, now)?);
+            answers.extend(self.get_round(keys, now, &mut room)?);
         }
         Ok(answers)
     }
 
-    fn get_round(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
+    fn get_round(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: &mut Room) -> Result<Vec<Lookup>> {
         let in_memory = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory, now));
         let mut answers = in_memory.collect::<Result<Vec<_>>>()?;
         let (mut pending, mut in_log) = (Vec::new(), Vec::new());
@@ -93,6 +120,12 @@ impl Version {
         while !pending.is_empty() {
             pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log, now)?;
         }
+        // In the order of the keys, so that the first of them is always read.
+        in_log.sort_unstable_by_key(|at| at.i);
+        in_log.retain(|at| {
+            answers[at.i] = Lookup::NotInMemory;
+            room.take(at.value_bytes as usize)
+        });
         let place = |at: &InLog| {
             let (expires, value_bytes) = (at.stamp.expires, at.value_bytes);
             (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes, expires }, at.stamp.lsn)

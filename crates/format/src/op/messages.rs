@@ -7,7 +7,13 @@ use crate::routes::RoutesUpdate;
 use crate::table::TableName;
 use crate::{Lsn, RegionId, ServerId};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Most operations of one request. A frame that has more is not decoded: each takes a hundred times the bytes that say it.
+pub const MAX_OPERATIONS: usize = 16_384;
 
 /// Native client to node: operations to be carried out as one batch, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +33,8 @@ pub enum Request {
         direct: bool,
         /// The table that they are on.
         table: TableName,
-        /// The batch.
+        /// The batch: at most [`MAX_OPERATIONS`].
+        #[serde(deserialize_with = "at_most")]
         ops: Vec<Op>,
     },
     /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
@@ -65,11 +72,37 @@ pub enum Request {
         direct: bool,
         /// The table that they are on.
         table: TableName,
-        /// The batch.
+        /// The batch: at most [`MAX_OPERATIONS`].
+        #[serde(deserialize_with = "at_most")]
         ops: Vec<Op>,
         /// Positions in the batch, ascending, and how those are asked for.
+        #[serde(deserialize_with = "at_most")]
         named: Vec<(u32, Once)>,
     },
+}
+
+/// A list of at most [`MAX_OPERATIONS`].
+fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct AtMost<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for AtMost<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_OPERATIONS} operations")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut taken = Vec::with_capacity(list.size_hint().unwrap_or(0).min(256));
+            while let Some(next) = list.next_element()? {
+                if taken.len() == MAX_OPERATIONS {
+                    return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request")));
+                }
+                taken.push(next);
+            }
+            Ok(taken)
+        }
+    }
+    from.deserialize_seq(AtMost(PhantomData))
 }
 
 /// Node to native client.

@@ -27,6 +27,7 @@ pub use session::Session;
 pub use table::{Class, Spec, all};
 pub(crate) use work::result_bytes;
 
+use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::node::status::NodeStatus;
@@ -111,6 +112,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The figures that clients were told last, and when they were gathered.
     pub figures: Option<(Nanos, Arc<NodeStatus>)>,
+    /// The account of what is held for clients.
+    pub memory: ClientMemory,
 }
 
 /// Constants of the process, for `INFO`, `HELLO`, `CONFIG GET` and native clients that ask.

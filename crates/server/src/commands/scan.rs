@@ -5,8 +5,8 @@
 //! Every region is seen at one instant; different regions, and different pages, may be seen at different ones.
 
 use super::session::Session;
-use super::work::{Work, too_long, unexpected};
-use super::{Context, MAX_REPLY_BYTES, check_op, error_reply, glob};
+use super::work::{Work, most_reply_bytes, too_long, unexpected};
+use super::{Context, check_op, error_reply, glob};
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::RegionId;
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Most entries asked for in one operation.
 const STEP_ENTRIES: u64 = 1024;
+/// What an entry takes besides its bytes.
+const ENTRY_BYTES: usize = size_of::<(Bytes, Bytes)>();
 /// `COUNT` of a `SCAN` that does not say.
 const DEFAULT_COUNT: u64 = 10;
 
@@ -115,6 +117,7 @@ impl ScanWork {
             other => return Some(unexpected(&other)),
         };
         self.answered += 1;
+        let most = most_reply_bytes(context);
         // Of several regions no more is held than a page has.
         let page = match std::mem::take(&mut self.page) {
             None => part,
@@ -124,7 +127,7 @@ impl ScanWork {
             let bytes_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len();
             let held = page.entries.iter().map(bytes_of).sum::<usize>();
             self.page = Some(page);
-            return (held > MAX_REPLY_BYTES).then(too_long);
+            return (held > most).then(|| too_long(most));
         }
         (self.submitted, self.answered) = (0, 0);
         let Page { entries, resume } = page;
@@ -153,8 +156,8 @@ impl ScanWork {
             }
         }
         let resume = self.unmatched.take().and_then(|unmatched| unmatched.resume);
-        if self.bytes > MAX_REPLY_BYTES {
-            return Some(too_long());
+        if self.bytes > most || self.memory_bytes() > context.shared.memory.most_at_once() {
+            return Some(too_long(most));
         }
         self.end_page(resume, context)
     }
@@ -189,6 +192,18 @@ impl ScanWork {
             }
             _ => Some(self.take_reply()),
         }
+    }
+
+    /// What it holds of what it has met.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let page = self
+            .page
+            .as_ref()
+            .map_or(0, |page| page.entries.iter().map(|(key, value)| key.len() + value.len() + ENTRY_BYTES).sum());
+        let unmatched = self.unmatched.as_ref().map_or(0, |unmatched| {
+            unmatched.entries.as_slice().iter().map(|(key, value)| key.len() + value.len() + ENTRY_BYTES).sum()
+        });
+        self.bytes + self.found.len() * ENTRY_BYTES + page + unmatched
     }
 
     fn take_reply(&mut self) -> Reply {

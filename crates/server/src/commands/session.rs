@@ -11,13 +11,16 @@
 //! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
 //! - No command waits for the one before it, so what a step reads is one batch; only a scan waits for the writes before it, and
 //!   a write for the scans before it.
-//! - Memory is bounded: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held, the window (see `window.rs`) bounds
+//! - What it holds is charged to the account of all clients ([`crate::client_memory`]): while that is full, no command is parsed
+//!   and no operation submitted. An operation under way reserves what a small answer to it takes.
+//! - Memory of one connection is bounded besides: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held, the window (see `window.rs`) bounds
 //!   operations in flight, results that wait for an earlier reply take little more than [`HELD_BYTES`], and while the
 //!   client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it or encoded.
 
 use super::window::Window;
 use super::work::{Kind, Work, result_bytes};
 use super::{Client, Context, table};
+use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES, small_bytes};
 use crate::conversation::{Conversation, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
@@ -35,6 +38,16 @@ pub(super) const OUTPUT_PAUSE_BYTES: usize = 1024 * 1024;
 const TAKEN_BYTES: usize = 32 * 1024 * 1024;
 /// Results whose replies wait for earlier ones: beyond it, in bytes, only the first command goes on.
 const HELD_BYTES: usize = 16 * 1024 * 1024;
+
+/// Replies that the client has not taken, in bytes, beyond which nothing more is submitted or encoded for it while memory is short.
+const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
+/// What a plain write under way takes besides its arguments.
+const WRITE_BYTES: usize = 512;
+/// An input buffer that is empty, and queues that are, give back what they have beyond this.
+const KEPT_INPUT_BYTES: usize = 8 * 1024;
+const KEPT_COMMANDS: usize = 64;
+/// Input that may be in one buffer with what is left of it.
+const BUFFER_BYTES: u64 = 256 * 1024;
 
 /// State of one connection. Belongs to the event loop's thread.
 pub struct Session {
@@ -70,6 +83,14 @@ pub struct Session {
     is_cut: bool,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
     stopped: bool,
+    /// Bytes that have come, and how many had when the buffer began that has the oldest of the input.
+    fed: u64,
+    buffer_from: u64,
+    /// What commands take besides the bytes that they came as, what operations under way have reserved, and small results.
+    costs: usize,
+    reserved: usize,
+    kept: usize,
+    charge: Charge,
 }
 
 struct Command {
@@ -87,12 +108,17 @@ struct Command {
     taken: usize,
     /// Bytes of its results.
     held: usize,
+    /// As of the session, of this command.
+    fed_from: u64,
+    cost: usize,
+    kept: usize,
 }
 
 struct InFlight {
     command: u64,
     position: usize,
     kind: Kind,
+    reserved: usize,
     answered: bool,
 }
 
@@ -116,7 +142,7 @@ impl Session {
             table: TableName::default(),
             at_most_ms: None,
             age_ms: 0,
-            parser: Parser::default(),
+            parser: Parser::within(context.shared.memory.most_at_once()),
             input: BytesMut::new(),
             output: BytesMut::new(),
             commands: VecDeque::new(),
@@ -124,7 +150,7 @@ impl Session {
             next_command: 0,
             ops: VecDeque::new(),
             first_op: 0,
-            window: Window::default(),
+            window: Window::within(context.shared.memory.most_of_one()),
             taken: 0,
             held: 0,
             writes_in_flight: 0,
@@ -132,6 +158,12 @@ impl Session {
             unfinished: VecDeque::new(),
             is_cut: false,
             stopped: false,
+            fed: 0,
+            buffer_from: 0,
+            costs: 0,
+            reserved: 0,
+            kept: 0,
+            charge: context.shared.memory.charge(),
         }
     }
 
@@ -169,7 +201,7 @@ impl Session {
                 }
             }
         }
-        if self.stopped {
+        if self.stopped || self.input.is_empty() && self.input.capacity() > KEPT_INPUT_BYTES {
             self.input = BytesMut::new();
         }
         if let Some((name, client)) = name.zip(context.shared.clients.get_mut(self.id)) {
@@ -194,14 +226,35 @@ impl Session {
 
     fn push(&mut self, spec: Option<usize>, taken: usize, work: Work, begun: Nanos) {
         self.taken += taken;
+        let (fed_from, cost) = (self.buffer_from, work.bytes());
+        self.costs += cost;
+        if cost > KEPT_INPUT_BYTES || self.commands.len().is_multiple_of(KEPT_COMMANDS) {
+            self.settle();
+        }
         // HELLO was carried out by now: it answers in the version that it chose.
         let (protocol, table, at_most_ms) = (self.protocol, self.table.clone(), self.at_most_ms);
         let age_ms = None;
-        self.commands.push_back(Command { spec, protocol, table, at_most_ms, age_ms, begun, work, taken, held: 0 });
+        let (held, kept) = (0, 0);
+        self.commands.push_back(Command {
+            spec,
+            protocol,
+            table,
+            at_most_ms,
+            age_ms,
+            begun,
+            work,
+            taken,
+            held,
+            fed_from,
+            cost,
+            kept,
+        });
     }
 
     fn submit(&mut self, quota: &mut Quota, submit: &mut Vec<Submission>) {
         self.next_command = self.next_command.max(self.first_command);
+        let (before, most_output) = (self.reserved, self.most_output());
+        let most_held = HELD_BYTES.min(self.charge.memory().most_of_one());
         while let Some(command) = self.commands.get_mut((self.next_command - self.first_command) as usize) {
             let is_first = self.next_command == self.first_command;
             while let Some(kind) = command.work.next_kind() {
@@ -210,8 +263,9 @@ impl Session {
                     Kind::Write => self.scans > 0,
                     Kind::Scan => self.writes_in_flight > 0,
                 };
-                let is_full = self.output.len() >= OUTPUT_PAUSE_BYTES || (self.held >= HELD_BYTES && !is_first);
-                if blocked || is_full || !self.window.is_open() || quota.is_used_up() {
+                let is_full = self.output.len() >= most_output || (self.held >= most_held && !is_first);
+                let lacks_memory = self.charge.memory().room() <= (self.reserved - before) as u64;
+                if blocked || is_full || lacks_memory || !self.window.is_open() || quota.is_used_up() {
                     return;
                 }
                 quota.take(OPERATION_UNITS);
@@ -220,6 +274,12 @@ impl Session {
                     Some(at_most_ms) => Read::stale(op, at_most_ms),
                     None => op,
                 };
+                let reserved = match kind {
+                    Kind::Scan => SCAN_OPERATION_BYTES,
+                    Kind::Write if op.is_plain_put() => WRITE_BYTES,
+                    Kind::Read | Kind::Write => OPERATION_BYTES,
+                };
+                self.reserved += reserved;
                 self.window.submitted();
                 match kind {
                     Kind::Write => self.writes_in_flight += 1,
@@ -228,7 +288,7 @@ impl Session {
                 }
                 let number = self.first_op + self.ops.len() as u64;
                 submit.push(Submission { number, table: command.table.clone(), op, once: None, direct: false });
-                self.ops.push_back(InFlight { command: self.next_command, position, kind, answered: false });
+                self.ops.push_back(InFlight { command: self.next_command, position, kind, reserved, answered: false });
             }
             self.next_command += 1;
         }
@@ -240,11 +300,15 @@ impl Session {
             && let Some(command) = self.unfinished.pop_front()
         {
             let at = command.checked_sub(self.first_command);
-            let Some(Command { work, .. }) = at.and_then(|at| self.commands.get_mut(at as usize)) else {
+            let Some(Command { work, kept, .. }) = at.and_then(|at| self.commands.get_mut(at as usize)) else {
                 self.scans -= 1;
                 continue;
             };
             work.go_on(context);
+            if let Some(bytes) = work.scan_bytes(Kind::Scan) {
+                self.kept = self.kept - *kept + bytes;
+                *kept = bytes;
+            }
             if work.is_unfinished() {
                 self.unfinished.push_back(command);
                 continue;
@@ -263,7 +327,7 @@ impl Session {
     }
 
     fn answer(&mut self, context: &mut Context) {
-        while self.output.len() < OUTPUT_PAUSE_BYTES
+        while self.output.len() < self.most_output()
             && !context.quota.is_used_up()
             && let Some(head) = self.commands.front_mut()
         {
@@ -283,8 +347,35 @@ impl Session {
             self.age_ms = head.age_ms.unwrap_or(self.age_ms);
             self.taken -= head.taken;
             self.held -= head.held;
+            self.costs -= head.cost;
+            self.kept -= head.kept;
             self.commands.pop_front();
             self.first_command += 1;
+        }
+    }
+
+    /// Replies that may wait for the client, in bytes, before nothing more is done for it.
+    fn most_output(&self) -> usize {
+        if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES }
+    }
+
+    /// Charges what is held now.
+    fn settle(&mut self) {
+        // All that has come since the oldest command did may be in buffers of which it holds slices.
+        let oldest = self.commands.front().map_or(self.fed - self.input.len() as u64, |command| command.fed_from);
+        let input =
+            (self.fed - oldest) as usize + self.input.capacity() - self.input.len() + self.parser.memory_bytes();
+        let queues = self.commands.capacity() * size_of::<Command>() + self.ops.capacity() * size_of::<InFlight>();
+        self.charge.set(input + queues + self.costs + self.reserved + self.kept + self.output.capacity());
+    }
+
+    /// What was grown for many commands is given back once there are none.
+    fn shrink(&mut self) {
+        if self.commands.is_empty() && self.commands.capacity() > KEPT_COMMANDS {
+            self.commands = VecDeque::new();
+        }
+        if self.ops.is_empty() && self.ops.capacity() > KEPT_COMMANDS {
+            self.ops = VecDeque::new();
         }
     }
 }
@@ -292,7 +383,12 @@ impl Session {
 impl Conversation for Session {
     fn feed(&mut self, bytes: &[u8]) {
         if !self.stopped {
+            let first = self.fed - self.input.len() as u64;
+            self.buffer_from =
+                if self.input.is_empty() { first } else { self.buffer_from.max(first.saturating_sub(BUFFER_BYTES)) };
+            self.fed += bytes.len() as u64;
             self.input.extend_from_slice(bytes);
+            self.settle();
         }
     }
 
@@ -304,9 +400,10 @@ impl Conversation for Session {
             return;
         }
         let (result, age_ms) = result.fresh();
-        let bytes = result_bytes(&result);
+        let (bytes, small) = (result_bytes(&result), small_bytes(&result));
         self.window.answered(bytes);
         context.quota.take(COMMAND_UNITS);
+        self.reserved -= in_flight.reserved;
         let (command, position, kind) = (in_flight.command, in_flight.position, in_flight.kind);
         while self.ops.front().is_some_and(|op| op.answered) {
             self.ops.pop_front();
@@ -319,11 +416,18 @@ impl Conversation for Session {
         }
         // A command that was answered early is gone; what is left of its operations has nobody to tell.
         let Some(at) = command.checked_sub(self.first_command) else { return };
-        let Command { work, held, age_ms: oldest, .. } = &mut self.commands[at as usize];
+        let Command { work, held, kept, age_ms: oldest, .. } = &mut self.commands[at as usize];
+        *kept += small;
+        self.kept += small;
         *oldest = Some(oldest.unwrap_or(0).max(age_ms));
         *held += bytes;
         self.held += bytes;
         work.answered(position, result, context);
+        if let Some(bytes) = work.scan_bytes(kind) {
+            // Of what a scan has met it may hold a part only.
+            self.kept = self.kept - *kept + bytes;
+            *kept = bytes;
+        }
         if work.is_unfinished() {
             // What waits for the scan waits for this too.
             self.scans += 1;
@@ -345,10 +449,13 @@ impl Conversation for Session {
             self.parse(context);
             // A quota that was used up without any progress was used to see that there is nothing to do.
             self.is_cut = context.quota.is_used_up() && !(may_be_idle && begun == self.progress());
+            self.settle();
             if context.quota.is_used_up() || before == self.progress() {
-                return;
+                break;
             }
         }
+        self.shrink();
+        self.settle();
     }
 
     fn has_work(&self) -> bool {
@@ -360,8 +467,13 @@ impl Conversation for Session {
     }
 
     fn wants_input(&self) -> bool {
-        let has_room = self.commands.len() < MAX_COMMANDS && self.taken < TAKEN_BYTES;
-        !self.stopped && has_room && self.output.len() < OUTPUT_PAUSE_BYTES
+        let has_room =
+            self.commands.len() < MAX_COMMANDS && self.taken < TAKEN_BYTES.min(self.charge.memory().most_at_once());
+        !self.stopped && has_room && self.output.len() < self.most_output() && !self.charge.memory().is_full()
+    }
+
+    fn holder(&self) -> Holder {
+        Holder::new(&self.charge, !self.output.is_empty() || self.ops.is_empty())
     }
 
     fn stop(&mut self) {

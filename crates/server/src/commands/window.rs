@@ -8,25 +8,32 @@
 const REPLY_BUDGET_BYTES: usize = 16 * 1024 * 1024;
 /// Before any reply was seen.
 const FIRST: usize = 64;
-/// However large the replies are.
+/// However large the replies are, where memory allows.
 const LEAST: usize = 16;
 /// However small the replies are.
 const MOST: usize = 1024;
 
 /// The window of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Window {
+    /// What the replies in flight may take.
+    budget: usize,
     in_flight: usize,
     /// Size of the largest reply; what was seen long ago fades.
     largest: usize,
 }
 
 impl Window {
+    /// One whose replies in flight take no more than `most`, or one large one.
+    pub(super) fn within(most: usize) -> Window {
+        Window { budget: REPLY_BUDGET_BYTES.min(most), in_flight: 0, largest: 0 }
+    }
+
     /// Another operation may be submitted.
     pub(super) fn is_open(&self) -> bool {
         let limit = match self.largest {
             0 => FIRST,
-            largest => (REPLY_BUDGET_BYTES / largest).clamp(LEAST, MOST),
+            largest => (self.budget / largest).clamp((self.budget >> 20).clamp(1, LEAST), MOST),
         };
         self.in_flight < limit
     }
@@ -59,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_window_follows_the_size_of_replies() {
-        let mut window = Window::default();
+        let mut window = Window::within(usize::MAX);
         assert_eq!(room(&mut window), FIRST);
         window.submitted();
         window.answered(10);
@@ -72,5 +79,17 @@ mod tests {
             window.answered(10);
         }
         assert_eq!(room(&mut window), MOST);
+    }
+
+    #[test]
+    fn a_window_is_small_where_memory_is() {
+        let mut window = Window::within(4 << 20);
+        window.submitted();
+        window.answered(1 << 20);
+        assert_eq!(room(&mut window), 4);
+        let mut window = Window::within(1 << 10);
+        window.submitted();
+        window.answered(1 << 20);
+        assert_eq!(room(&mut window), 1);
     }
 }

@@ -69,6 +69,26 @@ impl Work {
         })
     }
 
+    /// What it takes until it is answered, besides the bytes of its arguments.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Work::Ready(reply) => reply.memory_bytes(),
+            Work::Many(many) => {
+                many.ops.as_slice().len() * size_of::<Op>() + many.results.len() * size_of::<OpResult>()
+            }
+            Work::One(_) | Work::Scan(_) | Work::InTurn(_) | Work::Age => 0,
+        }
+    }
+
+    /// What it holds of what its scans have met, if it is one.
+    pub(super) fn scan_bytes(&self, kind: Kind) -> Option<usize> {
+        match self {
+            Work::Scan(scan) => Some(scan.memory_bytes()),
+            Work::Ready(reply) if kind == Kind::Scan => Some(reply.memory_bytes()),
+            _ => None,
+        }
+    }
+
     /// The next operation can be submitted, and it is a write, or a scan.
     pub(super) fn next_kind(&self) -> Option<Kind> {
         match self {
@@ -112,7 +132,7 @@ impl Work {
                 OpResult::Error(error) => error_reply(&error),
                 result => (one.finish)(result),
             }),
-            Work::Many(many) => many.answered(position, result),
+            Work::Many(many) => many.answered(position, result, most_reply_bytes(context)),
             Work::Scan(scan) => scan.answered(result, context),
             // Its reply was decided while other operations of it were still under way.
             Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
@@ -124,12 +144,12 @@ impl Work {
 }
 
 impl Many {
-    fn answered(&mut self, position: usize, result: OpResult) -> Option<Reply> {
+    fn answered(&mut self, position: usize, result: OpResult, most: usize) -> Option<Reply> {
         self.bytes += result_bytes(&result);
         self.results[position] = Some(result);
         self.waiting -= 1;
-        if self.bytes > MAX_REPLY_BYTES {
-            return Some(too_long());
+        if self.bytes > most {
+            return Some(too_long(most));
         }
         if self.waiting > 0 {
             return None;
@@ -181,9 +201,14 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
     }
 }
 
-/// The reply to a command whose reply would be longer than [`MAX_REPLY_BYTES`].
-pub(super) fn too_long() -> Reply {
-    Reply::err(format_args!("the reply would be longer than {MAX_REPLY_BYTES} bytes: ask for less (LIMIT, SCAN)"))
+/// Most bytes that one reply may hold: [`MAX_REPLY_BYTES`], or what the memory for clients allows for one.
+pub(super) fn most_reply_bytes(context: &Context) -> usize {
+    MAX_REPLY_BYTES.min(context.shared.memory.most_at_once())
+}
+
+/// The reply to a command whose reply would be longer than `most`.
+pub(super) fn too_long(most: usize) -> Reply {
+    Reply::err(format_args!("the reply would be longer than {most} bytes: ask for less (LIMIT, SCAN)"))
 }
 
 /// The reply when a node answers with a result that does not belong to the operation.

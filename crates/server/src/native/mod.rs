@@ -13,6 +13,7 @@
 //!
 //! Belongs to the event loop's thread.
 
+use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::conversation::{Conversation, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
@@ -20,16 +21,20 @@ use crate::rings::{Ask, Door};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::merge::Page;
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, OpResult, ReadResult, Reply, Request};
+use leeward_format::op::{
+    MAX_MESSAGE_BYTES, MAX_OPERATIONS as MOST_DECODED, Op, OpError, OpResult, ReadResult, Reply, Request,
+};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Most operations of one request, and most of one connection in flight.
-pub const MAX_OPERATIONS: usize = 16_384;
+pub const MAX_OPERATIONS: usize = MOST_DECODED;
 /// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
 pub const OUTPUT_PAUSE_BYTES: usize = 4 * 1024 * 1024;
+/// The same while memory is short.
+const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
 /// What a result takes in a frame besides its keys and values, at most: an error with its text.
 const RESULT_OVERHEAD_BYTES: usize = 192;
 /// What an entry of a scan takes in a frame besides its key and value, at most.
@@ -37,6 +42,11 @@ const ENTRY_OVERHEAD_BYTES: usize = 8;
 
 /// Where a scan goes on, at most: the key that follows on the longest.
 const BOUND_BYTES: usize = MAX_KEY_BYTES + 1;
+
+/// A buffer for input that was larger than this is given back when what is left fits.
+const KEPT_INPUT_BYTES: usize = 16 * 1024;
+/// What a plain write under way takes besides its bytes.
+const WRITE_BYTES: usize = 512;
 
 /// State of one connection.
 pub struct Session {
@@ -54,6 +64,11 @@ pub struct Session {
     stopped: bool,
     /// The last step ended because its quota was used up.
     is_cut: bool,
+    /// Bytes that the buffer of the input has, since it was made.
+    buffer_bytes: usize,
+    /// What requests take that are not answered.
+    costs: usize,
+    charge: Charge,
     frame: Vec<u8>,
     for_rings: Vec<(Door, Vec<u8>)>,
     ring_asks: Vec<Ask>,
@@ -65,6 +80,8 @@ struct Pending {
     door: Option<Door>,
     results: Vec<Option<OpResult>>,
     waiting: usize,
+    /// What it takes until it is answered.
+    cost: usize,
     bytes: usize,
     /// A result says that another node is the primary: the client is told of newer routes first.
     is_misrouted: bool,
@@ -79,6 +96,8 @@ struct Batch {
     table: TableName,
     ops: Vec<Op>,
     named: Vec<(u32, Once)>,
+    /// Of the frame that it came in.
+    bytes: usize,
 }
 
 /// Where the result of an operation belongs.
@@ -107,6 +126,9 @@ impl Session {
             told: 0,
             stopped: false,
             is_cut: false,
+            buffer_bytes: 0,
+            costs: 0,
+            charge: context.shared.memory.charge(),
             frame: Vec::new(),
             for_rings: Vec::new(),
             ring_asks: Vec::new(),
@@ -121,7 +143,8 @@ impl Session {
                 self.refuse(context, "a message about rings in a ring");
             }
             Ok(Some((request, len))) if len == frame.len() => {
-                self.begin(request, Some(door), context, submit);
+                self.begin((request, len), Some(door), context, submit);
+                self.settle();
                 self.seen(context);
             }
             Ok(_) => self.refuse(context, "a message in a ring that is not one frame"),
@@ -167,17 +190,20 @@ impl Session {
     }
 
     /// Takes the next request off the input, if it is all there.
-    fn next_request(&mut self, context: &mut Context) -> Option<Request> {
+    fn next_request(&mut self, context: &mut Context) -> Option<(Request, usize)> {
         match read_frame::<Request>(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES) {
             Ok(Some((request, len))) => {
                 self.input.advance(len);
-                Some(request)
+                self.shrink();
+                Some((request, len))
             }
             Ok(None) => {
                 // The rest of a large frame arrives without growing the buffer step by step.
                 let whole = frame_bytes(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES).ok().flatten();
                 if let Some(missing) = whole.and_then(|whole| whole.checked_sub(self.input.len())) {
                     self.input.reserve(missing);
+                    // Before its bytes come.
+                    self.settle();
                 }
                 None
             }
@@ -198,7 +224,13 @@ impl Session {
         self.stop();
     }
 
-    fn begin(&mut self, request: Request, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
+    fn begin(
+        &mut self,
+        (request, bytes): (Request, usize),
+        door: Option<Door>,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    ) {
         context.quota.take(COMMAND_UNITS);
         match request {
             Request::Hello { client, known } => {
@@ -222,24 +254,18 @@ impl Session {
             }
             // Whoever reads the stream looks at the ring.
             Request::RingBell => {}
-            Request::Ops { ops, .. } | Request::Once { ops, .. } if ops.len() > MAX_OPERATIONS => {
-                self.refuse(
-                    context,
-                    &format!("{} operations in one request, the limit is {MAX_OPERATIONS}", ops.len()),
-                );
-            }
             Request::Ops { id, direct, table, ops } => {
-                let batch = Batch { id, direct, table, ops, named: Vec::new() };
+                let batch = Batch { id, direct, table, ops, named: Vec::new(), bytes };
                 self.begin_batch(batch, door, context, submit);
             }
             Request::Once { id, direct, table, ops, named } => {
-                self.begin_batch(Batch { id, direct, table, ops, named }, door, context, submit);
+                self.begin_batch(Batch { id, direct, table, ops, named, bytes }, door, context, submit);
             }
         }
     }
 
     fn begin_batch(&mut self, batch: Batch, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
-        let Batch { id, direct, table, ops, named } = batch;
+        let Batch { id, direct, table, ops, named, bytes } = batch;
         let is_in_order = named.is_sorted_by(|(a, _), (b, _)| a < b);
         if !is_in_order || named.last().is_some_and(|(last, _)| *last as usize >= ops.len()) {
             return self.refuse(context, "names of operations that are not in the request");
@@ -250,7 +276,9 @@ impl Session {
         let of = |(position, _): &(u32, Once)| ops.get(*position as usize)?.region_in(context.routes, &table);
         let named_in = named.iter().filter_map(of).map(|config| config.region).collect();
         let (waiting, results) = (ops.len(), vec![None; ops.len()]);
-        let pending = Pending { id, door, results, waiting, bytes: 0, is_misrouted: false, named_in };
+        let cost = bytes + cost(&ops);
+        self.costs += cost;
+        let pending = Pending { id, door, results, waiting, cost, bytes: 0, is_misrouted: false, named_in };
         self.requests.push_back(Some(pending));
         let mut named = named.into_iter().peekable();
         for (position, op) in ops.into_iter().enumerate() {
@@ -320,6 +348,7 @@ impl Session {
     fn reply_if_complete(&mut self, request: u64, context: &Context) {
         let slot = &mut self.requests[(request - self.first_request) as usize];
         let Some(pending) = slot.take_if(|pending| pending.waiting == 0) else { return };
+        self.costs -= pending.cost;
         while self.requests.front().is_some_and(Option::is_none) {
             self.requests.pop_front();
             self.first_request += 1;
@@ -348,6 +377,24 @@ impl Session {
         self.send_frames(door);
     }
 
+    /// Gives the input's buffer back if it is large and little is left in it.
+    fn shrink(&mut self) {
+        self.buffer_bytes = self.buffer_bytes.max(self.input.capacity());
+        if self.input.len() <= KEPT_INPUT_BYTES && self.buffer_bytes > KEPT_INPUT_BYTES {
+            self.input = BytesMut::from(&self.input[..]);
+            self.buffer_bytes = self.input.capacity();
+        }
+    }
+
+    /// Charges what is held now.
+    fn settle(&mut self) {
+        self.buffer_bytes = self.buffer_bytes.max(self.input.capacity());
+        let for_rings: usize = self.for_rings.iter().map(|(_, frames)| frames.len()).sum();
+        let queues = self.ops.capacity() * size_of::<Option<Place>>();
+        let answers = self.output.capacity() + self.frame.capacity() + for_rings;
+        self.charge.set(self.buffer_bytes + queues + self.costs + answers);
+    }
+
     fn send(&mut self, reply: &Reply, door: Option<Door>) {
         self.frame.clear();
         write_frame(FrameKind::Reply, reply, &mut self.frame);
@@ -362,10 +409,24 @@ impl Session {
     }
 }
 
+/// What operations take besides their bytes until they are answered, with small answers: large ones charge the account by themselves.
+fn cost(ops: &[Op]) -> usize {
+    let of = |op: &Op| {
+        let reserved = match op {
+            op if op.range().is_some() && !op.is_write() => SCAN_OPERATION_BYTES,
+            op if op.is_plain_put() => WRITE_BYTES,
+            _ => OPERATION_BYTES,
+        };
+        size_of::<Op>() + size_of::<Option<OpResult>>() + reserved
+    };
+    ops.iter().map(of).sum()
+}
+
 impl Conversation for Session {
     fn feed(&mut self, bytes: &[u8]) {
         if !self.stopped {
             self.input.extend_from_slice(bytes);
+            self.settle();
         }
     }
 
@@ -388,11 +449,13 @@ impl Conversation for Session {
         {
             active = true;
             self.begin(request, None, context, submit);
+            self.settle();
         }
         self.is_cut = context.quota.is_used_up();
         if active {
             self.seen(context);
         }
+        self.settle();
     }
 
     fn has_work(&self) -> bool {
@@ -404,7 +467,13 @@ impl Conversation for Session {
     }
 
     fn wants_input(&self) -> bool {
-        !self.stopped && self.ops.len() < MAX_OPERATIONS && self.output.len() < OUTPUT_PAUSE_BYTES
+        let most_output = if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES };
+        let has_room = self.ops.len() < MAX_OPERATIONS && self.output.len() < most_output;
+        !self.stopped && has_room && !self.charge.memory().is_full()
+    }
+
+    fn holder(&self) -> Holder {
+        Holder::new(&self.charge, !self.output.is_empty() || self.ops.is_empty())
     }
 
     fn stop(&mut self) {

@@ -1,6 +1,7 @@
 //! Native connections: ids come back, answers find their place, limits hold, hostile bytes end the connection.
 
 use super::*;
+use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Cursors, Facts, Figures, Shared};
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
@@ -39,9 +40,10 @@ struct Wire {
 impl Wire {
     fn new() -> Wire {
         let metrics = Arc::new(Metrics::default());
+        let memory = ClientMemory::unlimited();
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
-        let mut shared =
-            Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics, figures: None };
+        let (clients, cursors) = (Clients::default(), Cursors::new(1));
+        let mut shared = Shared { facts, clients, cursors, metrics, memory, figures: None };
         let view = View::default();
         let routes = view.routes();
         let mut context =
@@ -50,6 +52,12 @@ impl Wire {
         let mut wire = Wire { session, shared, view, submitted: Vec::new() };
         wire.change(9);
         wire
+    }
+
+    /// Another session of the same process.
+    fn anew(mut self) -> Wire {
+        self.session = self.with(|_, context, _| Session::new(5, "peer".into(), "here".into(), context));
+        self
     }
 
     /// Something in the cluster changes.
@@ -410,4 +418,44 @@ proptest! {
         let mut wire = Wire::new();
         stream.chunks(step).for_each(|piece| wire.feed(piece));
     }
+}
+
+#[test]
+fn a_frame_is_charged_before_it_comes() {
+    let mut wire = Wire::new();
+    let memory = wire.shared.memory.clone();
+    let before = memory.used();
+    let put = Op::Put {
+        key: Bytes::from_static(b"k"),
+        value: Bytes::from(vec![b'v'; MAX_VALUE_BYTES]),
+        when: Condition::Always,
+        want_old: false,
+        lifetime: Lifetime::Forever,
+    };
+    let bytes = frame(&ops(1, false, vec![put; 7]));
+    wire.feed(&bytes[..FRAME_HEADER_BYTES]);
+    assert!(memory.used() - before >= bytes.len() as u64, "{} bytes are charged", memory.used());
+    wire.feed(&bytes[FRAME_HEADER_BYTES..]);
+    assert!(memory.used() - before >= bytes.len() as u64, "its operations have them now");
+    for number in 0..7 {
+        wire.complete(number, OpResult::Put { done: true, old: None, version: None });
+    }
+    wire.replies();
+    wire.with(|session, context, submit| session.advance(context, submit));
+    assert!(memory.used() - before < 64 << 10, "{} bytes are left", memory.used() - before);
+}
+
+#[test]
+fn nothing_is_taken_from_a_native_client_while_the_account_is_full() {
+    let mut wire = Wire::new();
+    wire.shared.memory = ClientMemory::with_limit(1 << 20);
+    wire = wire.anew();
+    let other = wire.shared.memory.hold(Bytes::from(vec![1; 1 << 20]));
+    wire.request(&ops(1, false, vec![get("k")]));
+    assert!(!wire.session.wants_input() && wire.submitted.is_empty());
+    drop(other);
+    wire.feed(&[]);
+    assert_eq!(wire.submitted.len(), 1);
+    wire.complete(0, value("v"));
+    assert_eq!(wire.replies().len(), 1);
 }

@@ -7,8 +7,8 @@ use super::decide::{Current, Decision, decide};
 use super::job::Outcome;
 use super::requests::Known;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
+use crate::client_memory::ClientMemory;
 use bytes::Bytes;
-use leeward_engine::version::Version;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
@@ -97,6 +97,9 @@ impl Serving {
         if !self.behind.is_empty() && pending.op.key().is_some() {
             return self.behind.push_back(pending);
         }
+        if self.lacks_memory(&pending.op) {
+            return self.behind.push_back(pending);
+        }
         self.queue_or_start(now, pending);
     }
 
@@ -119,6 +122,12 @@ impl Serving {
         })
     }
 
+    /// The answer to `op` may hold values, and there is no memory for any: it waits, and what comes later waits behind it.
+    pub(super) fn lacks_memory(&self, op: &Op) -> bool {
+        let reads_values = matches!(op, Op::Scan(_)) || op.key().is_some() && !op.is_plain_put();
+        reads_values && self.clients.is_full()
+    }
+
     /// An operation on a key queues behind those on the same key.
     fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
         match pending.op.key().and_then(|key| self.locked.get_mut(key)) {
@@ -135,6 +144,9 @@ impl Serving {
         }
         while let Some(pending) = self.behind.pop_front() {
             let Op::DeleteRange { start, end } = &pending.op else {
+                if self.lacks_memory(&pending.op) {
+                    return self.behind.push_front(pending);
+                }
                 self.queue_or_start(now, pending);
                 continue;
             };
@@ -218,7 +230,7 @@ impl Serving {
                 let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
                     Ok(Lookup::NotInMemory) => self.look_up(pending),
-                    Ok(found) => self.decided(now, pending, current(found)),
+                    Ok(found) => self.decided(now, pending, current(held(found, &self.clients))),
                     Err(error) => self.failed_read(to, &error),
                 }
             }
@@ -255,10 +267,17 @@ impl Serving {
 
     /// Asks the device for the keys that wait for it.
     pub(super) fn start_lookups(&mut self) {
-        if let Some(Lookups { version, keys }) = self.lookups.take() {
-            let now = self.wall.now();
-            self.spawn(move || Outcome::LookedUp { answers: look_up(&version, keys, now) });
+        if !self.clients.is_full() {
+            std::mem::take(&mut self.unread).into_iter().for_each(|lookups| self.spawn_lookups(lookups));
         }
+        if let Some(lookups) = self.lookups.take() {
+            self.spawn_lookups(lookups);
+        }
+    }
+
+    fn spawn_lookups(&mut self, lookups: Lookups) {
+        let (now, clients) = (self.wall.now(), self.clients.clone());
+        self.spawn(move || look_up(lookups, now, &clients));
     }
 
     fn ticket(&mut self, pending: Pending) -> u64 {
@@ -381,6 +400,7 @@ impl Serving {
         let (at, op, bounds) = (self.read_lsn(), pending.op.clone(), self.key_bounds());
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
+        let clients = self.clients.clone();
         self.spawn(move || {
             let Op::Scan(range) = &op else { unreachable!("only scans come here") };
             let result = match scan(&snapshot, scan_within(bounds.clone(), range), range.limit) {
@@ -391,7 +411,7 @@ impl Serving {
                 }
                 other => other,
             };
-            Outcome::Scanned { ticket, at, result }
+            Outcome::Scanned { ticket, at, result: clients.hold_result(result) }
         });
     }
 
@@ -433,15 +453,41 @@ impl Serving {
     }
 }
 
-fn look_up(version: &Version, keys: Vec<(u64, Bytes, Lsn)>, now: UnixMs) -> Vec<(u64, Result<Lookup, Error>)> {
-    let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
-    match version.get_many(&wanted, &|| now) {
-        Ok(found) => keys.into_iter().zip(found).map(|((ticket, ..), found)| (ticket, Ok(found))).collect(),
-        // One by one: only those answer with an error that have one.
-        Err(_) => {
-            let look_up = |key: &[u8], at| version.get(key, at, Reach::Device, &|| now);
-            keys.into_iter().map(|(ticket, key, at)| (ticket, look_up(&key, at))).collect()
+/// Asks the device for keys, as far as there is memory for their values; at least for one of them.
+fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory) -> Outcome {
+    let Lookups { version, mut keys } = lookups;
+    let mut answers = Vec::with_capacity(keys.len());
+    loop {
+        let room = usize::try_from(clients.room()).unwrap_or(usize::MAX);
+        let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
+        let found: Vec<Result<Lookup, Error>> = match version.get_many_within(&wanted, &|| now, room) {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            // One by one: only those answer with an error that have one.
+            Err(_) => {
+                let look_up = |(key, at): (&[u8], Lsn)| version.get(key, at, Reach::Device, &|| now);
+                wanted.into_iter().map(look_up).collect()
+            }
+        };
+        let mut unread = Vec::new();
+        for ((ticket, key, at), found) in keys.into_iter().zip(found) {
+            match found {
+                Ok(Lookup::NotInMemory) => unread.push((ticket, key, at)),
+                found => answers.push((ticket, found.map(|found| held(found, clients)))),
+            }
         }
+        if unread.is_empty() || clients.is_full() {
+            let unread = (!unread.is_empty()).then_some(Lookups { version, keys: unread });
+            return Outcome::LookedUp { answers, unread };
+        }
+        keys = unread;
+    }
+}
+
+/// With a value that charges the account.
+fn held(found: Lookup, clients: &ClientMemory) -> Lookup {
+    match found {
+        Lookup::Found { lsn, expires, value } => Lookup::Found { lsn, expires, value: clients.hold(value) },
+        other => other,
     }
 }
 

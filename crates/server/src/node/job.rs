@@ -4,7 +4,7 @@
 use super::division::Divided;
 use super::merging::Gathered;
 use super::requests::{OfNode, Requests};
-use super::serving::ReplyTo;
+use super::serving::{Lookups, ReplyTo};
 use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::Piece;
@@ -141,7 +141,8 @@ pub(super) enum Outcome {
     /// What the region has that is another's was looked for.
     LookedForForeign(Result<Option<Piece>, Error>),
     /// Keys were looked up on the device, each for the operation with that ticket.
-    LookedUp { answers: Vec<(u64, Result<Lookup, Error>)> },
+    /// `unread` are those whose values memory had no room for.
+    LookedUp { answers: Vec<(u64, Result<Lookup, Error>)>, unread: Option<Lookups> },
     /// A question about segments was answered.
     Proved { to: ReplyTo, result: OpResult },
     /// A read that any member may answer was carried out, of a backup's copy.

@@ -52,6 +52,7 @@ mod waiting;
 mod wall;
 mod wishes;
 
+use crate::client_memory::ClientMemory;
 use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
 use forward::{Forwarding, Naming, Unrouted, Way};
@@ -110,6 +111,7 @@ const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 struct Context {
     me: Member,
     volume: Arc<Volume>,
+    clients: ClientMemory,
     fabric: Arc<dyn Fabric>,
     agent: Agent,
     links: BTreeMap<ServerId, Link>,
@@ -208,6 +210,7 @@ impl Node {
         let context = Context {
             me,
             volume: parts.volume,
+            clients: parts.clients,
             fabric: parts.fabric,
             agent: Agent::new(info, parts.cluster),
             links: BTreeMap::new(),

@@ -3,6 +3,7 @@
 use super::Token;
 use super::export::Checkpoints;
 use super::job::{Job, JobDone};
+use crate::client_memory::ClientMemory;
 use leeward_cluster::{ClusterOptions, Coordinator, CoordinatorEvent};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
@@ -87,6 +88,8 @@ pub struct NodeParts {
     pub volume: Arc<Volume>,
     /// The copies that the volume held when it was opened.
     pub copies: Vec<Replica>,
+    /// The account of its clients' memory.
+    pub clients: ClientMemory,
     /// Its fabric, whose events come back as [`Input::Link`].
     pub fabric: Arc<dyn Fabric>,
     /// Its coordinator, whose events come back as [`Input::Coordinator`].

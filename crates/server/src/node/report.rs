@@ -172,8 +172,8 @@ impl Serving {
 }
 
 fn memory_status(stats: &MemoryStats) -> MemoryStatus {
-    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings } = stats;
-    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors, rings }
+    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients } = stats;
+    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients }
 }
 
 fn peer_status(peer: &Peer) -> PeerStatus {

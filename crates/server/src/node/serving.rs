@@ -24,6 +24,7 @@ use super::stand_still::{Merging, StandStill};
 use super::status::RegionCounters;
 use super::trim::Trim;
 use super::wall::Wall;
+use crate::client_memory::ClientMemory;
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::version::Version;
@@ -103,6 +104,8 @@ pub(super) struct Serving {
     pub(super) open: bool,
     pub(super) since: Nanos,
     pub(super) wall: Wall,
+    /// Values that are read for clients charge it; while it is full none is read.
+    pub(super) clients: ClientMemory,
     pub(super) checkpoints: Option<Checkpoints>,
     /// Checkpoints that were asked for, by name.
     pub(super) exporting: BTreeMap<String, Exporting>,
@@ -118,6 +121,8 @@ pub(super) struct Serving {
     pub(super) next_ticket: u64,
     /// Keys to be looked up at the end of the turn, of one version.
     pub(super) lookups: Option<Lookups>,
+    /// Those whose values memory had no room for: they are read when it has.
+    pub(super) unread: Vec<Lookups>,
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
@@ -173,6 +178,7 @@ impl Serving {
             open: false,
             since: now,
             wall: context.wall.clone(),
+            clients: context.clients.clone(),
             checkpoints: context.checkpoints.clone(),
             exporting: BTreeMap::new(),
             recovery: Nanos::ZERO,
@@ -183,6 +189,7 @@ impl Serving {
             pending: HashMap::new(),
             next_ticket: 0,
             lookups: None,
+            unread: Vec::new(),
             stalled: VecDeque::new(),
             stalled_since: None,
             behind: VecDeque::new(),
@@ -272,7 +279,7 @@ impl Serving {
     /// Time alone will let it go on, soon: it wants each turn.
     pub(super) fn is_restless(&self, now: Nanos) -> bool {
         let is_slowed = now < self.slowed_until && !self.held.is_empty();
-        is_slowed || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
+        is_slowed || !self.unread.is_empty() || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
     }
 
     /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
@@ -320,7 +327,13 @@ impl Serving {
             self.unlock(now, &key);
         }
         while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_PATIENCE) {
-            let why = || format!("region {id}: no room for writes, or keys of the range are in use");
+            let lacks_memory = self.lacks_memory(&first.op);
+            let why = || match lacks_memory {
+                true => {
+                    format!("region {id}: the memory for clients is full; raise memory_budget, or ask for less at once")
+                }
+                false => format!("region {id}: no room for writes, or keys of the range are in use"),
+            };
             let error = if self.is_moving() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
             out.push((first.to, OpResult::Error(error)));
             self.go_on(now);
@@ -336,6 +349,7 @@ impl Serving {
         let queued = std::mem::take(&mut self.locked).into_values().flatten();
         let waiting = std::mem::take(&mut self.pending).into_values();
         self.lookups = None;
+        self.unread.clear();
         let stalled = std::mem::take(&mut self.stalled);
         let behind = std::mem::take(&mut self.behind);
         let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(behind));

@@ -521,7 +521,8 @@ impl Slot {
         }
         let serving = self.serving().expect("just seen");
         match outcome {
-            Outcome::LookedUp { answers } => {
+            Outcome::LookedUp { answers, unread } => {
+                serving.unread.extend(unread);
                 for (ticket, result) in answers {
                     serving.looked_up(now, ticket, result);
                 }

@@ -167,7 +167,7 @@ impl Node {
         let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
             return self.route(now, unrouted, way);
         };
-        if age_ms(now, known.heard) > u64::from(at_most_ms) {
+        if age_ms(now, known.heard) > u64::from(at_most_ms) || self.context.clients.is_full() {
             return self.route(now, unrouted, way);
         }
         let snapshot = copy.snapshot(known.lsn, self.context.wall.now());
@@ -176,11 +176,15 @@ impl Node {
             return self.route(now, unrouted, way);
         }
         let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
-        let bounds = key_bounds(&config, partition);
+        let (bounds, clients) = (key_bounds(&config, partition), self.context.clients.clone());
         match in_memory(&snapshot, &read.unrouted.op) {
-            Some(result) => self.stale.push((read, result)),
+            Some(result) => {
+                let result = result.map(|result| clients.hold_read(result));
+                self.stale.push((read, result));
+            }
             None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
                 let result = from_device(&snapshot, &read.unrouted.op, bounds);
+                let result = result.map(|result| clients.hold_read(result));
                 Outcome::ReadStale { read, result }
             }),
         }

@@ -131,6 +131,9 @@ pub struct MemoryStatus {
     /// Request rings of clients.
     #[serde(default)]
     pub rings: u64,
+    /// Requests of clients and answers to them.
+    #[serde(default)]
+    pub clients: u64,
 }
 
 /// What a node is to a region.

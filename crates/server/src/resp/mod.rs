@@ -9,4 +9,4 @@ mod request;
 
 pub use reply::{Protocol, Reply};
 pub(crate) use request::parse_integer;
-pub use request::{MAX_ARGUMENTS, MAX_COMMAND_BYTES, MAX_INLINE_BYTES, Parsed, Parser, ProtocolError};
+pub use request::{ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_COMMAND_BYTES, MAX_INLINE_BYTES, Parsed, Parser, ProtocolError};

@@ -63,6 +63,25 @@ impl Reply {
         value.map_or(Reply::Null, Reply::Bulk)
     }
 
+    /// What it takes besides its own place.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of = |replies: &[Reply]| replies.iter().map(|reply| size_of::<Reply>() + reply.memory_bytes()).sum();
+        match self {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Null | Reply::NullArray => 0,
+            Reply::Error(text) | Reply::Verbatim(text) => text.len(),
+            Reply::Bulk(bytes) => bytes.len(),
+            Reply::Array(items) | Reply::Set(items) => of(items),
+            Reply::Map(pairs) => {
+                let pair = |(key, value): &(Reply, Reply)| key.memory_bytes() + value.memory_bytes();
+                pairs.iter().map(|both| 2 * size_of::<Reply>() + pair(both)).sum()
+            }
+            Reply::Keys(keys) => keys.iter().map(|key| size_of::<Bytes>() + key.len()).sum(),
+            Reply::Entries(entries) => {
+                entries.iter().map(|(key, value)| 2 * size_of::<Bytes>() + key.len() + value.len()).sum()
+            }
+        }
+    }
+
     /// Appends the reply to `out`.
     pub fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let resp3 = protocol == Protocol::Resp3;

@@ -16,8 +16,12 @@ pub const MAX_INLINE_BYTES: usize = 64 * 1024;
 pub const MAX_ARGUMENTS: usize = 1024 * 1024;
 /// Most bytes of one command's arguments together; a longer one is dropped as it arrives.
 pub const MAX_COMMAND_BYTES: usize = 32 * 1024 * 1024;
+/// What an argument takes besides its bytes until its command is answered, at most: its place, its framing, an operation and a result.
+pub const ARGUMENT_BYTES: usize = 320;
 /// Longest bulk string that is skipped; a longer one closes the connection (as Redis).
 const MAX_SKIPPED_BYTES: i64 = 512 * 1024 * 1024;
+/// What the head of a bulk string takes in a buffer of which its bytes are a slice.
+const FRAMING_BYTES: usize = 16;
 /// Longest line that holds a count.
 const MAX_COUNT_LINE_BYTES: usize = 32;
 
@@ -47,8 +51,10 @@ impl ProtocolError {
 }
 
 /// Incremental parser of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Parser {
+    /// Most memory that one command may take.
+    most: usize,
     /// Arguments still to come of the array that is being read.
     remaining: usize,
     /// Arguments read so far.
@@ -63,7 +69,23 @@ pub struct Parser {
     too_large: Option<String>,
 }
 
+impl Default for Parser {
+    fn default() -> Parser {
+        Parser::within(usize::MAX)
+    }
+}
+
 impl Parser {
+    /// One that refuses commands that would take more memory than `most`.
+    pub fn within(most: usize) -> Parser {
+        Parser { most, remaining: 0, args: Vec::new(), bytes: 0, bulk: None, skip: 0, too_large: None }
+    }
+
+    /// What the command takes that is being read, as far as it was taken off the input.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes + self.args.capacity() * size_of::<Bytes>() + self.args.len() * FRAMING_BYTES
+    }
+
     /// Takes the next command off the front of `input`; `None` when it is not all there yet, or the quota is used up.
     ///
     /// # Errors
@@ -160,6 +182,13 @@ impl Parser {
         } else if self.bytes + len > MAX_COMMAND_BYTES {
             self.refuse(format!("arguments of more than {MAX_COMMAND_BYTES} bytes together"));
         }
+        let arguments = self.args.len() + 1;
+        if self.too_large.is_none() && self.bytes + len + arguments * ARGUMENT_BYTES > self.most {
+            let most = self.most;
+            self.refuse(format!(
+                "{arguments} arguments and their answers would take more than {most} bytes, an eighth of memory_budget: use fewer at once"
+            ));
+        }
         if self.too_large.is_some() {
             self.skip = len + 2;
         } else {
@@ -172,6 +201,8 @@ impl Parser {
     fn refuse(&mut self, reason: String) {
         self.too_large.get_or_insert(reason);
         self.args.truncate(1);
+        self.args.shrink_to_fit();
+        self.bytes = 0;
     }
 
     fn finish(&mut self) -> Parsed {

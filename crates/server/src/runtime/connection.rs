@@ -19,7 +19,7 @@ const DRAINED_BYTES: usize = 1024 * 1024;
 const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// Memory for replies that a connection keeps between them, in bytes.
-const KEPT_OUTPUT_BYTES: usize = 256 * 1024;
+const KEPT_OUTPUT_BYTES: usize = 16 * 1024;
 
 /// Which protocol a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use super::channel::Events;
 use super::connection::{Connection, Kind, refuse};
 use super::pool::Pool;
 use super::ringing::Ringing;
+use super::shortage::Shortage;
 use super::spending::Spending;
 use super::turn::Backlog;
 use crate::commands::{Context, Shared};
@@ -98,6 +99,7 @@ pub(super) struct EventLoop {
     pub(super) connections: HashMap<u64, Connection>,
     next_connection: u64,
     pub(super) attention: Attention,
+    pub(super) shortage: Shortage,
     /// Connections whose output or state may have changed in this turn.
     pub(super) touched: BTreeSet<u64>,
     pub(super) submissions: Vec<Submission>,
@@ -126,6 +128,7 @@ impl EventLoop {
             events: parts.events,
             attention: Attention::new(parts.ringing.spin, MOST_LEFT),
             ringing: parts.ringing,
+            shortage: Shortage::default(),
             listeners: [(Kind::Resp, Some(parts.resp)), (Kind::Native, Some(parts.native))],
             accept_again: false,
             unaccepted: [false; 2],
@@ -260,6 +263,7 @@ impl EventLoop {
         self.node.handle(now, Input::Tick);
         self.depart(now);
         self.pass_time_for_rings(now);
+        self.end_stuck(now);
         if self.accept_again {
             self.accept_again = false;
             self.unaccepted = [true; 2];

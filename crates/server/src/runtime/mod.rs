@@ -18,11 +18,13 @@ mod event_loop;
 mod pool;
 mod ringing;
 mod shares;
+mod shortage;
 pub(crate) mod spending;
 mod turn;
 
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking};
+use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
@@ -137,11 +139,13 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     };
     let rings = bind_rings(config, server, &volume, &doorbell)?;
     let metrics = Arc::new(Metrics::default());
-    let shared = shared(config, &info, local(&listeners.resp)?, metrics.clone());
+    let clients = ClientMemory::of(volume.memory());
+    let shared = shared(config, &info, local(&listeners.resp)?, (metrics.clone(), clients.clone()));
     let parts = NodeParts {
         info: info.clone(),
         volume,
         copies,
+        clients,
         fabric,
         coordinator: join_cluster(config, credentials, &doorbell)?,
         cluster: cluster_options(config),
@@ -458,7 +462,12 @@ fn checkpoints(config: &NodeConfig) -> Checkpoints {
     })
 }
 
-fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc<Metrics>) -> Shared {
+fn shared(
+    config: &NodeConfig,
+    info: &ServerInfo,
+    resp: SocketAddr,
+    (metrics, memory): (Arc<Metrics>, ClientMemory),
+) -> Shared {
     let started = BootClock.now();
     let Member { server, volume, incarnation } = info.member;
     let facts = Facts {
@@ -471,13 +480,8 @@ fn shared(config: &NodeConfig, info: &ServerInfo, resp: SocketAddr, metrics: Arc
         max_connections: config.max_connections as usize,
         data_dir: config.data_dir().display().to_string(),
     };
-    Shared {
-        facts,
-        clients: Clients::default(),
-        cursors: Cursors::new(volume.0.wrapping_add(incarnation.0)),
-        metrics,
-        figures: None,
-    }
+    let cursors = Cursors::new(volume.0.wrapping_add(incarnation.0));
+    Shared { facts, clients: Clients::default(), cursors, metrics, memory, figures: None }
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

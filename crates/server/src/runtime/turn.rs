@@ -265,9 +265,10 @@ impl EventLoop {
             let is_done = self.touched.is_empty();
             if is_done || !left.is_empty() {
                 self.touched.extend(left);
-                return;
+                break;
             }
         }
+        self.backlog.has_submitted |= self.end_shortage();
     }
 
     /// Hands conversations what the node has answered; answers what time it is.
@@ -319,6 +320,9 @@ impl EventLoop {
         let Some(connection) = self.connections.get(&id) else { return false };
         if connection.takes_input() {
             self.attention.takes(id);
+        }
+        if self.shared.memory.is_full() {
+            self.shortage.waits(id);
         }
         if connection.is_dead {
             self.remove(id);

@@ -11,6 +11,7 @@ use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Nanos, Rng, SimDisk};
+use leeward_server::client_memory::ClientMemory;
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, link};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -200,6 +201,7 @@ impl World {
             },
             volume,
             copies,
+            clients: ClientMemory::unlimited(),
             fabric: self.network.node(link::peer(server_id(node)), sink),
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions {

@@ -1,5 +1,6 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
+use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Context, Cursors, Facts, Figures, Session, Shared, check_op};
 use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
@@ -185,6 +186,11 @@ pub(super) struct Fake {
 
 impl Fake {
     pub(super) fn new(splits: &[&str]) -> Fake {
+        Fake::within(splits, ClientMemory::unlimited())
+    }
+
+    /// One of those that share an account.
+    pub(super) fn within(splits: &[&str], memory: ClientMemory) -> Fake {
         let node = FakeNode::new(splits);
         let facts = Facts {
             resp_port: 7379,
@@ -195,8 +201,8 @@ impl Fake {
             ..Facts::default()
         };
         let metrics = Arc::new(Metrics::default());
-        let mut shared =
-            Shared { facts, clients: Clients::default(), cursors: Cursors::new(1), metrics, figures: None };
+        let (clients, cursors) = (Clients::default(), Cursors::new(1));
+        let mut shared = Shared { facts, clients, cursors, metrics, memory, figures: None };
         let now = Nanos::from_secs(100);
         let mut context =
             Context { now, routes: node.routes(), figures: &node, shared: &mut shared, quota: Quota::default() };
@@ -244,7 +250,10 @@ impl Fake {
     }
 
     pub(super) fn complete(&mut self, number: u64, result: OpResult) {
-        self.with(|session, context, _| session.complete(number, result, context));
+        self.with(|session, context, _| {
+            let result = context.shared.memory.hold_result(result);
+            session.complete(number, result, context);
+        });
         self.advance();
     }
 

@@ -2,5 +2,6 @@
 
 mod fake;
 mod golden;
+mod memory;
 mod pipeline;
 mod steps;
