@@ -178,6 +178,8 @@ pub trait Fabric: Send + Sync {
     fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64);
     /// Pushes out what was posted: until then a transport may hold it back.
     fn flush(&self);
+    /// Bytes that were posted to `peer` and wait to be sent, where the transport knows: a link that has too many goes down.
+    fn queued_bytes(&self, peer: PeerId) -> usize;
     /// What went over the wire so far.
     fn counters(&self) -> FabricCounters;
 }

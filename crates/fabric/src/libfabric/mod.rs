@@ -261,6 +261,9 @@ impl Fabric for LibfabricFabric {
     fn flush(&self) {
         self.stream.flush();
     }
+    fn queued_bytes(&self, peer: PeerId) -> usize {
+        self.stream.queued_bytes(peer)
+    }
     fn counters(&self) -> FabricCounters {
         self.context.counters.snapshot()
     }

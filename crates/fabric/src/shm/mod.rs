@@ -94,6 +94,9 @@ impl Fabric for ShmFabric {
     fn flush(&self) {
         self.stream.flush();
     }
+    fn queued_bytes(&self, peer: PeerId) -> usize {
+        self.stream.queued_bytes(peer)
+    }
     fn counters(&self) -> FabricCounters {
         let mut counters = self.stream.counters().snapshot();
         for memory in self.registry.all() {

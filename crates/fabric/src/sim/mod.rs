@@ -192,6 +192,9 @@ impl Fabric for SimFabric {
     fn flush(&self) {
         self.alive(|world| world.flush(self.me));
     }
+    fn queued_bytes(&self, _peer: PeerId) -> usize {
+        0
+    }
     fn counters(&self) -> FabricCounters {
         self.counters.snapshot()
     }

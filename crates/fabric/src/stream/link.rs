@@ -129,6 +129,11 @@ impl<X: Extension> Link<X> {
         }
     }
 
+    /// Bytes that were posted and that the kernel has not taken.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.state.lock().out.len()
+    }
+
     /// Connects somewhere else from now on.
     pub(crate) fn redirect(&self, address: &str) {
         let mut state = self.state.lock();

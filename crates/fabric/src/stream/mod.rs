@@ -192,6 +192,11 @@ impl<X: Extension> StreamFabric<X> {
         }
     }
 
+    /// See [`crate::Fabric::queued_bytes`].
+    pub(crate) fn queued_bytes(&self, peer: PeerId) -> usize {
+        self.link(peer).map_or(0, |link| link.queued_bytes())
+    }
+
     /// See [`crate::Fabric::flush`].
     pub(crate) fn flush(&self) {
         let links: Vec<_> = self.links.read().values().map(Arc::clone).collect();

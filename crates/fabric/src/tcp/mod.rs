@@ -98,6 +98,9 @@ impl Fabric for TcpFabric {
     fn flush(&self) {
         self.stream.flush();
     }
+    fn queued_bytes(&self, peer: PeerId) -> usize {
+        self.stream.queued_bytes(peer)
+    }
     fn counters(&self) -> FabricCounters {
         self.stream.counters().snapshot()
     }

@@ -41,6 +41,9 @@ const HELD_BYTES: usize = 16 * 1024 * 1024;
 
 /// Replies that the client has not taken, in bytes, beyond which nothing more is submitted or encoded for it while memory is short.
 const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
+/// A reply of more bytes is encoded into a buffer of its size, since one that grows takes twice as much; while memory is short
+/// it waits until those before it are sent.
+const LARGE_REPLY_BYTES: usize = 64 * 1024;
 /// What a plain write under way takes besides its arguments.
 const WRITE_BYTES: usize = 512;
 /// An input buffer that is empty, and queues that are, give back what they have beyond this.
@@ -338,7 +341,14 @@ impl Session {
                 head.work = Work::Ready(Reply::Integer(self.age_ms.into()));
             }
             let Work::Ready(reply) = &head.work else { return };
-            let before = self.output.len();
+            let (before, bytes) = (self.output.len(), reply.memory_bytes());
+            if bytes > LARGE_REPLY_BYTES {
+                if before == 0 {
+                    self.output = BytesMut::with_capacity(bytes + LARGE_REPLY_BYTES);
+                } else if self.charge.memory().is_short() {
+                    return;
+                }
+            }
             reply.encode(head.protocol, &mut self.output);
             context.quota.take(COMMAND_UNITS);
             context.quota.take_bytes(self.output.len() - before);

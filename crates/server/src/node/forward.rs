@@ -13,8 +13,10 @@
 //! answer to an operation of its own.
 
 use super::Node;
+use super::in_flight::InFlight;
 use super::serving::{Answer, Pending, ReplyTo};
 use super::slot::Holding;
+use crate::client_memory::ClientMemory;
 use leeward_format::cluster::Member;
 use leeward_format::control::Control;
 use leeward_format::op::{Op, OpError, OpResult};
@@ -104,6 +106,8 @@ struct Forwarded {
     unrouted: Unrouted,
     region: RegionId,
     server: ServerId,
+    /// What it counts for among what is in flight.
+    bytes: u64,
 }
 
 /// What to do with an operation whose answer was lost or no answer.
@@ -120,6 +124,7 @@ pub(super) struct Forwarding {
     /// Id of the message that was sent last.
     last: u64,
     sent: BTreeMap<u64, Forwarded>,
+    pub(super) in_flight: InFlight,
     pub(super) total: u64,
     /// For what this node sees to.
     ids: RequestIds,
@@ -130,17 +135,25 @@ pub(super) struct Forwarding {
 
 impl Forwarding {
     /// Nothing is sent yet by `me`, the only process that is this member.
-    pub(super) fn new(me: Member) -> Forwarding {
+    pub(super) fn new(me: Member, memory: ClientMemory) -> Forwarding {
         // Far apart: those of two lives on a volume, and those on two volumes. In a simulation, the same in every run.
         let volume = Rng::new(me.volume.0).u64();
         let mut rng = Rng::new(volume.wrapping_add(me.incarnation.0));
         let (last, ids) = (rng.u64(), RequestIds::new(rng.u64()));
-        Forwarding { last, sent: BTreeMap::new(), total: 0, ids, heard: Heard::default(), asked_once: BTreeMap::new() }
+        Forwarding {
+            last,
+            sent: BTreeMap::new(),
+            in_flight: InFlight::new(memory),
+            total: 0,
+            ids,
+            heard: Heard::default(),
+            asked_once: BTreeMap::new(),
+        }
     }
 
     /// No answer is waited for.
     pub(super) fn is_empty(&self) -> bool {
-        self.sent.is_empty()
+        self.sent.is_empty() && self.in_flight.is_empty()
     }
 
     /// An operation on `region` goes to `server`; answers the id of its message, and how it is asked for.
@@ -155,7 +168,8 @@ impl Forwarding {
         };
         self.last = self.last.wrapping_add(1);
         self.total += 1;
-        self.sent.insert(self.last, Forwarded { unrouted, region, server });
+        let bytes = self.in_flight.sent(server, &unrouted.op);
+        self.sent.insert(self.last, Forwarded { unrouted, region, server, bytes });
         (self.last, once)
     }
 
@@ -164,7 +178,8 @@ impl Forwarding {
         if self.sent.get(&id)?.server != server {
             return None;
         }
-        let Forwarded { mut unrouted, region, .. } = self.sent.remove(&id)?;
+        let Forwarded { mut unrouted, region, bytes, .. } = self.sent.remove(&id)?;
+        self.in_flight.ended(server, bytes, Some(&result));
         let verdict = match &mut unrouted.naming {
             Naming::Here(attempts) => attempts.answered(&unrouted.op, result),
             _ => match result {
@@ -205,7 +220,7 @@ impl Forwarding {
         me: ServerId,
         primary_of: impl Fn(RegionId) -> Option<ServerId>,
     ) -> Vec<Next> {
-        self.take_back(now, |Forwarded { unrouted, region, server }| {
+        self.take_back(now, |Forwarded { unrouted, region, server, .. }| {
             let is_deposed = *server != me && primary_of(*region).is_some_and(|primary| primary != *server);
             is_deposed && (matches!(unrouted.naming, Naming::Here(_)) || !unrouted.op.is_write())
         })
@@ -214,6 +229,7 @@ impl Forwarding {
     fn take_back(&mut self, now: Nanos, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Next> {
         let lost: Vec<Forwarded> =
             self.sent.extract_if(.., |_, forwarded| is_lost(forwarded)).map(|(_, one)| one).collect();
+        lost.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
         let next = |Forwarded { mut unrouted, region, .. }: Forwarded| match &mut unrouted.naming {
             Naming::Here(attempts) => {
                 let verdict = attempts.lost(&unrouted.op, LOST.into());
@@ -240,7 +256,9 @@ impl Forwarding {
     /// Gives up what was not answered in time.
     pub(super) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
         let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= PATIENCE);
-        old.map(|(_, Forwarded { unrouted, region, .. })| (unrouted.to, unknown(region, &unrouted.op))).collect()
+        let old: Vec<Forwarded> = old.map(|(_, one)| one).collect();
+        old.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
+        old.into_iter().map(|one| (one.unrouted.to, unknown(one.region, &one.unrouted.op))).collect()
     }
 }
 
@@ -287,6 +305,27 @@ impl Node {
             Next::AtOnce(unrouted) => self.route(now, unrouted, Way::Any),
             Next::Again(unrouted) => self.context.again.push(unrouted),
             Next::Answer(answer) => self.answers.push(answer),
+        }
+    }
+
+    /// Operations that waited for others to be answered go on.
+    pub(super) fn forward_waiting(&mut self, now: Nanos) {
+        for server in self.forwarding.in_flight.ready() {
+            let mut waiting = self.forwarding.in_flight.take(server);
+            while !self.forwarding.in_flight.must_wait(server)
+                && let Some(unrouted) = waiting.pop_front()
+            {
+                self.route(now, unrouted, Way::Any);
+            }
+            self.forwarding.in_flight.put_back(server, waiting);
+        }
+    }
+
+    /// Gives up operations that have waited for too long: nobody has begun them.
+    pub(super) fn refuse_waiting(&mut self, now: Nanos) {
+        for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= PATIENCE) {
+            let region = self.region_of(&unrouted.op, &unrouted.table).map_or(RegionId(0), |(region, ..)| region);
+            self.answers.push(unrouted.give_up(OpError::Overloaded(region)));
         }
     }
 

@@ -1,6 +1,7 @@
 //! What becomes of operations whose answers are lost.
 
 use super::*;
+use crate::client_memory::ClientMemory;
 use crate::node::Token;
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime};
@@ -45,7 +46,7 @@ impl Forwarding {
 
 #[test]
 fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.heard.note(REGION, Lsn(40));
     let theirs = Once { request: RequestId { client: 7, sequence: 7 }, region: REGION, since: Lsn(3), is_again: false };
     assert_eq!(forwarding.send(unrouted(Nanos(0), to(1), get()), REGION, THERE).1, None);
@@ -72,7 +73,7 @@ fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
 
 #[test]
 fn a_doubt_ends_with_an_answer_or_as_a_doubt() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let mut doubtful = || {
         forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
         let Some(Next::Again(again)) = forwarding.lost(Nanos(1), THERE).pop() else { panic!("it has a name") };
@@ -93,7 +94,7 @@ fn a_doubt_ends_with_an_answer_or_as_a_doubt() {
 
 #[test]
 fn who_is_forgotten_asks_at_once_with_what_was_heard() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let forgotten = || OpResult::Error(OpError::Forgotten(REGION));
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     let next = forwarding.answered(Nanos(1), THERE, id, forgotten());
@@ -107,7 +108,7 @@ fn who_is_forgotten_asks_at_once_with_what_was_heard() {
 
 #[test]
 fn who_is_primary_no_more_is_not_waited_for() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let mut sent = |token, op, server| forwarding.send_to(unrouted(Nanos(0), to(token), op), server);
     sent(1, add(), THERE);
     sent(2, get(), THERE);
@@ -121,7 +122,7 @@ fn who_is_primary_no_more_is_not_waited_for() {
 
 #[test]
 fn not_done_is_routed_again_until_its_time_is_over() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     let again = forwarding.answered(Nanos::from_secs(1), THERE, id, not_primary());
@@ -133,7 +134,7 @@ fn not_done_is_routed_again_until_its_time_is_over() {
 
 #[test]
 fn answers_count_once_and_only_from_where_they_were_asked() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
     assert!(matches!(
@@ -146,7 +147,7 @@ fn answers_count_once_and_only_from_where_they_were_asked() {
 #[test]
 fn an_answer_to_an_earlier_process_answers_nothing() {
     let lives = [member(1, 1), member(1, 2), member(1, 3), member(2, 1), member(2, 2), member(3, 1)];
-    let mut lives = lives.map(Forwarding::new);
+    let mut lives = lives.map(|life| Forwarding::new(life, ClientMemory::unlimited()));
     let mut ids = Vec::new();
     for forwarding in &mut lives {
         let new: Vec<u64> =
@@ -163,7 +164,7 @@ fn an_answer_to_an_earlier_process_answers_nothing() {
 
 #[test]
 fn what_is_not_answered_in_time_is_unknown() {
-    let mut forwarding = Forwarding::new(member(1, 1));
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     forwarding.send_to(unrouted(Nanos::from_secs(4), to(2), add()), THERE);
     let expired = forwarding.expire(Nanos::from_secs(6));

@@ -36,11 +36,16 @@ pub(super) struct Link {
     unsent: VecDeque<(Nanos, Vec<u8>)>,
     /// Theirs.
     unsent_bytes: usize,
+    /// Answers that wait until what was sent before has gone, and since when. Their values charge the clients' memory.
+    waiting: VecDeque<(Nanos, Control)>,
 }
 
 /// Bytes of answers that wait for a link, at most: then the oldest are dropped, and whoever asked waits until its time is over. A part of
 /// what a link may have to send.
 const UNSENT_BYTES: usize = 16 << 20;
+
+/// While so many bytes wait to be sent over a link, no answer to an operation is added: what leases and mirroring send must find room.
+const MOST_QUEUED_BYTES: usize = 8 << 20;
 
 impl Link {
     /// Drops the answers that have waited longest, while `is_spent` says so of the oldest and all of them have so many bytes.
@@ -57,6 +62,9 @@ impl Context {
     pub(super) fn answer(&mut self, to: ServerId, answer: Control) {
         let link = self.links.entry(to).or_default();
         if link.up {
+            if !link.waiting.is_empty() || self.fabric.queued_bytes(peer(to)) > MOST_QUEUED_BYTES {
+                return link.waiting.push_back((self.now, answer));
+            }
             return self.send(to, &answer);
         }
         let mut frame = Vec::new();
@@ -75,10 +83,23 @@ impl Context {
         }
     }
 
+    /// Sends answers that waited for the links, as far as those take them.
+    pub(super) fn send_waiting(&mut self) {
+        let waiting = self.links.iter().filter(|(_, link)| link.up && !link.waiting.is_empty());
+        for to in waiting.map(|(server, _)| *server).collect::<Vec<ServerId>>() {
+            while self.fabric.queued_bytes(peer(to)) <= MOST_QUEUED_BYTES
+                && let Some((_, answer)) = self.links.get_mut(&to).and_then(|link| link.waiting.pop_front())
+            {
+                self.send(to, &answer);
+            }
+        }
+    }
+
     /// Drops what nobody waits for any more.
     pub(super) fn expire_unsent(&mut self) {
         let now = self.now;
         for link in self.links.values_mut() {
+            while link.waiting.pop_front_if(|(since, _)| now - *since >= forward::PATIENCE).is_some() {}
             link.drop_unsent(|since, _| now - since >= forward::PATIENCE);
         }
     }

@@ -82,6 +82,7 @@ impl Node {
             }
             Control::Forwarded { id, result, committed } => {
                 self.forwarding.hear(committed);
+                let result = self.context.clients.hold_result(result);
                 self.forwarded(now, from, id, result);
             }
             Control::ToBackup { region, term, session, body } => {

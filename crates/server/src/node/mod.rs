@@ -25,6 +25,7 @@ mod doubt;
 mod execute;
 mod export;
 mod forward;
+mod in_flight;
 mod job;
 mod joining;
 mod leases;
@@ -207,6 +208,7 @@ impl Node {
         let mut info = parts.info;
         info.copies = parts.copies.iter().map(copy_found).collect();
         let me = info.member;
+        let clients = parts.clients.clone();
         let context = Context {
             me,
             volume: parts.volume,
@@ -236,7 +238,7 @@ impl Node {
             context,
             coordinator: parts.coordinator,
             slots,
-            forwarding: Forwarding::new(me),
+            forwarding: Forwarding::new(me, clients),
             dividing: None,
             merging: None,
             flush_interval: parts.timing.flush_interval,
@@ -325,6 +327,8 @@ impl Node {
             }
         }
         self.merge(now);
+        self.forward_waiting(now);
+        self.context.send_waiting();
         self.answer_stale(now);
         self.let_rest(now);
         while !self.answers.is_empty() {
@@ -393,6 +397,7 @@ impl Node {
         self.ask_for_leases(now);
         self.report_load(now);
         self.answers.extend(self.forwarding.expire(now));
+        self.refuse_waiting(now);
         self.context.expire_unsent();
         self.route_again(now);
     }
@@ -523,6 +528,9 @@ impl Node {
             Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
             Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
+                if self.forwarding.in_flight.must_wait(primary.server) {
+                    return self.forwarding.in_flight.wait(primary.server, unrouted);
+                }
                 let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
                 let (id, once) = self.forwarding.send(unrouted, region, primary.server);
                 return self.context.send(primary.server, &Control::Forward { id, table, op, once, epoch });

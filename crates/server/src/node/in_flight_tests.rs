@@ -1,0 +1,95 @@
+//! What is under way to a server and back is bounded in bytes, and what waits goes on in order.
+
+use super::super::serving::ReplyTo;
+use super::*;
+use bytes::Bytes;
+use leeward_format::op::{Condition, Lifetime};
+use leeward_format::table::TableName;
+use leeward_platform::Nanos;
+
+const PEER: ServerId = ServerId(2);
+const LIMIT: u64 = 32 << 20;
+
+fn get(number: u64) -> Unrouted {
+    let op = Op::Get { key: Bytes::from(number.to_string()) };
+    Unrouted::new(Nanos::ZERO, ReplyTo::Peer(ServerId(1), number), TableName::default(), op, None)
+}
+
+fn put(value_bytes: usize) -> Op {
+    let value = Bytes::from(vec![b'v'; value_bytes]);
+    Op::Put { key: "k".into(), value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }
+}
+
+#[test]
+fn a_thousand_reads_are_answered_by_no_more_at_a_time_than_there_is_memory_for() {
+    let mut in_flight = InFlight::new(ClientMemory::with_limit(LIMIT));
+    let result = OpResult::Value(Some(Bytes::from(vec![b'v'; 1 << 20])));
+    (0..1_024).for_each(|number| in_flight.wait(PEER, get(number)));
+    let (mut sent, mut order) = (VecDeque::new(), Vec::new());
+    while order.len() < 1_024 {
+        for server in in_flight.ready() {
+            let mut waiting = in_flight.take(server);
+            while !in_flight.must_wait(server)
+                && let Some(unrouted) = waiting.pop_front()
+            {
+                sent.push_back((in_flight.sent(server, &unrouted.op), unrouted.to));
+            }
+            in_flight.put_back(server, waiting);
+        }
+        assert!((1..=16).contains(&sent.len()), "{} reads of up to a megabyte are under way", sent.len());
+        let (bytes, to) = sent.pop_front().expect("just seen");
+        in_flight.ended(PEER, bytes, Some(&result));
+        order.push(to);
+    }
+    assert_eq!(order, (0..1_024).map(|number| ReplyTo::Peer(ServerId(1), number)).collect::<Vec<_>>());
+    assert!(in_flight.is_empty() && !in_flight.must_wait(PEER));
+}
+
+#[test]
+fn small_answers_let_more_be_under_way_and_a_large_one_fewer() {
+    let mut in_flight = InFlight::new(ClientMemory::with_limit(LIMIT));
+    let fill = |in_flight: &mut InFlight| {
+        let mut sent = Vec::new();
+        while !in_flight.must_wait(PEER) {
+            sent.push(in_flight.sent(PEER, &get(1).op));
+        }
+        let count = sent.len();
+        sent.into_iter().for_each(|bytes| in_flight.ended(PEER, bytes, None));
+        count
+    };
+    assert_eq!(fill(&mut in_flight), 16);
+    for _ in 0..1_000 {
+        let bytes = in_flight.sent(PEER, &get(1).op);
+        in_flight.ended(PEER, bytes, Some(&OpResult::Value(None)));
+    }
+    assert_eq!(fill(&mut in_flight), 128);
+    let bytes = in_flight.sent(PEER, &get(1).op);
+    in_flight.ended(PEER, bytes, Some(&OpResult::Value(Some(Bytes::from(vec![1; 1 << 20])))));
+    assert_eq!(fill(&mut in_flight), 16);
+}
+
+#[test]
+fn requests_never_fill_a_link() {
+    let mut in_flight = InFlight::new(ClientMemory::with_limit(1 << 40));
+    let (mut count, op) = (0, put(1 << 20));
+    while !in_flight.must_wait(PEER) {
+        in_flight.sent(PEER, &op);
+        count += 1;
+    }
+    assert_eq!(count, 16, "of 64 MiB that a link takes");
+}
+
+#[test]
+fn one_is_always_under_way() {
+    let memory = ClientMemory::with_limit(LIMIT);
+    let mut in_flight = InFlight::new(memory.clone());
+    let _full = memory.hold(Bytes::from(vec![1; LIMIT as usize]));
+    assert!(!in_flight.must_wait(PEER));
+    let bytes = in_flight.sent(PEER, &get(1).op);
+    assert!(in_flight.must_wait(PEER));
+    in_flight.ended(PEER, bytes, None);
+    assert!(!in_flight.must_wait(PEER));
+    in_flight.wait(PEER, get(2));
+    assert!(in_flight.late(|_| false).is_empty() && !in_flight.is_empty());
+    assert_eq!(in_flight.late(|_| true).len(), 1);
+}
