@@ -4,16 +4,17 @@
 //!   sockets -> input -> commands -> operations -> results -> output -> sockets
 //!   `----------------------- ClientMemory, a share of memory_budget ---------'
 //! ```
-//! The limit is the share of [`Purpose::Clients`]. Whoever is about to take memory for a client looks first whether the account is
-//! [full](ClientMemory::is_full), and charges what it takes at once. So the sum exceeds the limit by one step at most: one
+//! The limit is the share of [`Purpose::Clients`]. Before memory is taken for a client, the account must not be
+//! [full](ClientMemory::is_full); what is taken is charged at once. So the sum exceeds the limit by one step at most: one
 //! read of a socket, one value, one page of a scan, one request.
 //!
 //! - A connection has a [`Charge`], set to what its session holds.
 //! - A large value charges the account by itself ([`ClientMemory::hold`]) from when it was read until its last slice is dropped,
 //!   wherever it is: in the node, on its way, in a session. A session counts small values only.
+//! - The last quarter is for connections that hold little ([`LITTLE_BYTES`]). For the others the account is full before.
 //! - While the account is full nothing is read from a socket, no command is parsed, no operation is submitted, and a region does
 //!   not begin to read. What was begun ends, which gives memory back.
-//! - Where nothing is given back, the client that holds most is disconnected: see [`Stuck`].
+//! - Where nothing is given back, the clients that hold most are disconnected: see [`Stuck`].
 //!
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.
 
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use leeward_engine::{Lease, Memory, Purpose};
 use leeward_format::op::{OpResult, ReadResult};
 use leeward_platform::Nanos;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +39,8 @@ const STEP: u64 = 256 << 10;
 const LEAST_LIMIT: u64 = 4 << 20;
 /// For so long nothing must have been given back by a connection that is disconnected.
 const STUCK_AFTER: Nanos = Nanos::from_millis(200);
+/// A connection that holds no more than this may take from the last quarter of the account.
+pub(crate) const LITTLE_BYTES: u64 = 16 << 10;
 /// A connection that holds less than this is never disconnected for it.
 const LEAST_STUCK: u64 = 32 << 10;
 
@@ -75,10 +79,38 @@ impl ClientMemory {
         self.used() >= self.0.limit
     }
 
+    /// Nothing more is to be taken by one that holds so many bytes.
+    #[inline]
+    pub(crate) fn is_full_for(&self, held: u64) -> bool {
+        self.used() >= self.limit_for(held)
+    }
+
+    /// The last quarter is for those that hold little: clients with one small command do not wait for those that fill the account.
+    fn limit_for(&self, held: u64) -> u64 {
+        if held <= LITTLE_BYTES { self.0.limit } else { self.0.limit / 4 * 3 }
+    }
+
+    /// Those that hold more than little take nothing more.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.is_full_for(u64::MAX)
+    }
+
+    /// More is taken than one step each of those that take it explains.
+    #[inline]
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.used() >= self.0.limit.saturating_add(self.0.limit / 4)
+    }
+
     /// More than half is taken: who holds much takes no more.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.used() >= self.0.limit / 2
+    }
+
+    /// Bytes beyond a half: so many are to be given back where others wait for them.
+    pub(crate) fn excess(&self) -> u64 {
+        self.used().saturating_sub(self.0.limit / 2)
     }
 
     /// Bytes that may still be taken.
@@ -209,6 +241,19 @@ impl Charge {
         }
     }
 
+    /// A step of `more` bytes is not to be taken by who has this, and `taken` besides, which it will be set to.
+    #[inline]
+    pub(crate) fn lacks_room(&self, taken: usize, more: usize) -> bool {
+        let taken = taken as u64;
+        self.memory.used() + taken >= self.memory.limit_for(self.bytes + taken + more as u64)
+    }
+
+    /// Nothing more is to be taken by who has this.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.memory.is_full_for(self.bytes)
+    }
+
     /// How many bytes it is.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -268,14 +313,19 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// What its session has charged.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.0
+    }
+
     /// One with this charge.
     pub fn new(charge: &Charge, waits_for_client: bool) -> Holder {
         Holder { held: (charge.bytes, charge.given_back), waits_for_client }
     }
 }
 
-/// Finds the connection that is to end where the account stays full: of those that wait for their clients and have given
-/// nothing back for a while, the one that holds most.
+/// Finds the connections that are to end where the account stays full: of those that wait for their clients and have given
+/// nothing back for a while, those that hold most.
 #[derive(Debug, Default)]
 pub struct Stuck {
     /// Since when each connection has given nothing back, and its count then.
@@ -288,22 +338,29 @@ impl Stuck {
         self.since.clear();
     }
 
-    /// The account is full; answers who is to be disconnected, with what it holds.
-    pub fn look(&mut self, now: Nanos, holders: impl Iterator<Item = (u64, Holder)>) -> Option<(u64, u64)> {
+    /// The account is full; answers who is to be disconnected, with what it holds: as many as hold `excess` bytes, and no more.
+    pub fn look(&mut self, now: Nanos, excess: u64, holders: impl Iterator<Item = (u64, Holder)>) -> Vec<(u64, u64)> {
         let mut since = BTreeMap::new();
-        let mut worst = None;
+        let mut stuck = Vec::new();
         for (id, Holder { held: (bytes, given_back), waits_for_client }) in holders {
             if !waits_for_client || bytes < LEAST_STUCK {
                 continue;
             }
             let known = self.since.get(&id).filter(|(count, _)| *count == given_back);
             let (_, at) = *since.entry(id).or_insert(known.copied().unwrap_or((given_back, now)));
-            if now - at >= STUCK_AFTER && worst.is_none_or(|(_, most)| bytes > most) {
-                worst = Some((id, bytes));
+            if now - at >= STUCK_AFTER {
+                stuck.push((id, bytes));
             }
         }
         self.since = since;
-        worst
+        stuck.sort_unstable_by_key(|(_, bytes)| Reverse(*bytes));
+        let mut left = excess;
+        stuck.retain(|(_, bytes)| {
+            let is_wanted = left > 0;
+            left = left.saturating_sub(*bytes);
+            is_wanted
+        });
+        stuck
     }
 }
 

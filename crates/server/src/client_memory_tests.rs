@@ -51,20 +51,21 @@ fn the_budget_hears_of_it() {
 }
 
 #[test]
-fn who_holds_most_and_gives_nothing_back_is_found_and_nobody_else() {
+fn those_that_hold_most_and_give_nothing_back_are_found_and_nobody_else() {
     let memory = ClientMemory::with_limit(1);
     let mut charges: Vec<Charge> = [40_000, 90_000, 100_000, 1_000].map(|bytes| memory.take(bytes)).into();
     let mut stuck = Stuck::default();
-    let mut look = |at: u64, charges: &[Charge]| {
+    let mut look = |at: u64, excess: u64, charges: &[Charge]| {
         // The third waits for the node.
         let holders = charges.iter().zip(0..).map(|(charge, id)| (id, Holder::new(charge, id != 2)));
-        stuck.look(Nanos::from_millis(at), holders)
+        stuck.look(Nanos::from_millis(at), excess, holders)
     };
-    assert_eq!(look(0, &charges), None);
-    assert_eq!(look(199, &charges), None, "it may still be that they go on");
-    assert_eq!(look(200, &charges), Some((1, 90_000)));
+    assert_eq!(look(0, 1, &charges), []);
+    assert_eq!(look(199, 1, &charges), [], "it may still be that they go on");
+    assert_eq!(look(200, 90_000, &charges), [(1, 90_000)]);
     charges[1].set(80_000);
     charges[1].set(90_000);
-    assert_eq!(look(250, &charges), Some((0, 40_000)), "the larger one has given something back");
-    assert_eq!(look(450, &charges), Some((1, 90_000)));
+    assert_eq!(look(250, 90_000, &charges), [(0, 40_000)], "the larger one has given something back");
+    assert_eq!(look(450, 90_001, &charges), [(1, 90_000), (0, 40_000)]);
+    assert_eq!(look(451, 0, &charges), []);
 }

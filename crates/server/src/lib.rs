@@ -32,6 +32,7 @@ pub mod resp;
 pub mod rings;
 pub mod runtime;
 pub mod settings;
+mod shares;
 
 pub use config::NodeConfig;
 pub use runtime::{Server, StartError, start};

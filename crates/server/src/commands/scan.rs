@@ -156,6 +156,7 @@ impl ScanWork {
             }
         }
         let resume = self.unmatched.take().and_then(|unmatched| unmatched.resume);
+        let most = most_reply_bytes(context);
         if self.bytes > most || self.memory_bytes() > context.shared.memory.most_at_once() {
             return Some(too_long(most));
         }

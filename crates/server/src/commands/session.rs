@@ -20,7 +20,7 @@
 use super::window::Window;
 use super::work::{Kind, Work, result_bytes};
 use super::{Client, Context, table};
-use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES, small_bytes};
+use crate::client_memory::{Charge, Holder, small_bytes};
 use crate::conversation::{Conversation, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
@@ -44,8 +44,6 @@ const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
 /// A reply of more bytes is encoded into a buffer of its size, since one that grows takes twice as much; while memory is short
 /// it waits until those before it are sent.
 const LARGE_REPLY_BYTES: usize = 64 * 1024;
-/// What a plain write under way takes besides its arguments.
-const WRITE_BYTES: usize = 512;
 /// An input buffer that is empty, and queues that are, give back what they have beyond this.
 const KEPT_INPUT_BYTES: usize = 8 * 1024;
 const KEPT_COMMANDS: usize = 64;
@@ -86,6 +84,8 @@ pub struct Session {
     is_cut: bool,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
     stopped: bool,
+    /// A large argument was taken off the input's buffer, which has its memory again once the argument is dropped.
+    has_large_input: bool,
     /// Bytes that have come, and how many had when the buffer began that has the oldest of the input.
     fed: u64,
     buffer_from: u64,
@@ -161,6 +161,7 @@ impl Session {
             unfinished: VecDeque::new(),
             is_cut: false,
             stopped: false,
+            has_large_input: false,
             fed: 0,
             buffer_from: 0,
             costs: 0,
@@ -204,8 +205,10 @@ impl Session {
                 }
             }
         }
-        if self.stopped || self.input.is_empty() && self.input.capacity() > KEPT_INPUT_BYTES {
+        let is_large = self.has_large_input || self.input.capacity() > KEPT_INPUT_BYTES;
+        if self.stopped || self.input.is_empty() && is_large {
             self.input = BytesMut::new();
+            self.has_large_input = false;
         }
         if let Some((name, client)) = name.zip(context.shared.clients.get_mut(self.id)) {
             client.command = name;
@@ -216,6 +219,7 @@ impl Session {
 
     fn begin(&mut self, args: &[Bytes], context: &mut Context) -> &'static str {
         let taken = args.iter().map(Bytes::len).sum();
+        self.has_large_input |= taken > KEPT_INPUT_BYTES;
         context.quota.take_bytes(taken);
         let Some(position) = table::position(&args[0]) else {
             self.push(None, 0, Work::Ready(table::unknown(args)), context.now);
@@ -267,7 +271,8 @@ impl Session {
                     Kind::Scan => self.writes_in_flight > 0,
                 };
                 let is_full = self.output.len() >= most_output || (self.held >= most_held && !is_first);
-                let lacks_memory = self.charge.memory().room() <= (self.reserved - before) as u64;
+                let reserve = command.work.next_takes();
+                let lacks_memory = self.charge.lacks_room(self.reserved - before, reserve);
                 if blocked || is_full || lacks_memory || !self.window.is_open() || quota.is_used_up() {
                     return;
                 }
@@ -277,12 +282,7 @@ impl Session {
                     Some(at_most_ms) => Read::stale(op, at_most_ms),
                     None => op,
                 };
-                let reserved = match kind {
-                    Kind::Scan => SCAN_OPERATION_BYTES,
-                    Kind::Write if op.is_plain_put() => WRITE_BYTES,
-                    Kind::Read | Kind::Write => OPERATION_BYTES,
-                };
-                self.reserved += reserved;
+                self.reserved += reserve;
                 self.window.submitted();
                 match kind {
                     Kind::Write => self.writes_in_flight += 1,
@@ -291,7 +291,13 @@ impl Session {
                 }
                 let number = self.first_op + self.ops.len() as u64;
                 submit.push(Submission { number, table: command.table.clone(), op, once: None, direct: false });
-                self.ops.push_back(InFlight { command: self.next_command, position, kind, reserved, answered: false });
+                self.ops.push_back(InFlight {
+                    command: self.next_command,
+                    position,
+                    kind,
+                    reserved: reserve,
+                    answered: false,
+                });
             }
             self.next_command += 1;
         }
@@ -341,7 +347,7 @@ impl Session {
                 head.work = Work::Ready(Reply::Integer(self.age_ms.into()));
             }
             let Work::Ready(reply) = &head.work else { return };
-            let (before, bytes) = (self.output.len(), reply.memory_bytes());
+            let (before, bytes) = (self.output.len(), reply.text_bytes());
             if bytes > LARGE_REPLY_BYTES {
                 if before == 0 {
                     self.output = BytesMut::with_capacity(bytes + LARGE_REPLY_BYTES);
@@ -449,6 +455,11 @@ impl Conversation for Session {
     }
 
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+        // Output was taken since.
+        if self.output.is_empty() && self.output.capacity() > LARGE_REPLY_BYTES {
+            self.output = BytesMut::new();
+        }
+        self.settle();
         let begun = self.progress();
         let may_be_idle = self.unfinished.is_empty() && !context.quota.is_used_up();
         loop {
@@ -479,7 +490,7 @@ impl Conversation for Session {
     fn wants_input(&self) -> bool {
         let has_room =
             self.commands.len() < MAX_COMMANDS && self.taken < TAKEN_BYTES.min(self.charge.memory().most_at_once());
-        !self.stopped && has_room && self.output.len() < self.most_output() && !self.charge.memory().is_full()
+        !self.stopped && has_room && self.output.len() < self.most_output() && !self.charge.is_full()
     }
 
     fn holder(&self) -> Holder {

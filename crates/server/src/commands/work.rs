@@ -2,8 +2,12 @@
 
 use super::scan::ScanWork;
 use super::{Context, MAX_REPLY_BYTES, error_reply};
+use crate::client_memory::{OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::resp::Reply;
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
+
+/// What a plain write under way takes besides its arguments.
+const WRITE_BYTES: usize = 512;
 
 /// A command under way.
 pub(super) enum Work {
@@ -73,9 +77,7 @@ impl Work {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Work::Ready(reply) => reply.memory_bytes(),
-            Work::Many(many) => {
-                many.ops.as_slice().len() * size_of::<Op>() + many.results.len() * size_of::<OpResult>()
-            }
+            Work::Many(many) => size_of_val(many.ops.as_slice()) + size_of_val(&many.results[..]),
             Work::One(_) | Work::Scan(_) | Work::InTurn(_) | Work::Age => 0,
         }
     }
@@ -96,6 +98,17 @@ impl Work {
             Work::Many(many) => many.ops.as_slice().first().map(Kind::of),
             Work::Scan(scan) => scan.has_op().then_some(Kind::Scan),
             Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
+        }
+    }
+
+    /// What that operation takes until it is answered, besides its arguments.
+    pub(super) fn next_takes(&self) -> usize {
+        let takes = |op: &Op| if op.is_plain_put() { WRITE_BYTES } else { OPERATION_BYTES };
+        match self {
+            Work::One(one) => one.op.as_ref().map_or(0, takes),
+            Work::Many(many) => many.ops.as_slice().first().map_or(0, takes),
+            Work::Scan(_) => SCAN_OPERATION_BYTES,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age => 0,
         }
     }
 

@@ -469,7 +469,7 @@ impl Conversation for Session {
     fn wants_input(&self) -> bool {
         let most_output = if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES };
         let has_room = self.ops.len() < MAX_OPERATIONS && self.output.len() < most_output;
-        !self.stopped && has_room && !self.charge.memory().is_full()
+        !self.stopped && has_room && !self.charge.is_full()
     }
 
     fn holder(&self) -> Holder {

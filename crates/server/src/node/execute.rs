@@ -25,6 +25,8 @@ const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
 /// Operations of a region that may wait for one thing: for a delete of a range, for room, for one key.
 const MOST_WAITING: usize = 16_384;
+/// Bytes of values that one job reads before it charges them.
+const READ_AT_ONCE_BYTES: usize = 1 << 20;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
 
@@ -458,7 +460,8 @@ fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory) -> Outcome {
     let Lookups { version, mut keys } = lookups;
     let mut answers = Vec::with_capacity(keys.len());
     loop {
-        let room = usize::try_from(clients.room()).unwrap_or(usize::MAX);
+        // Others read at the same time, and know of these values only once they are held.
+        let room = usize::try_from(clients.room()).unwrap_or(usize::MAX).min(READ_AT_ONCE_BYTES);
         let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
         let found: Vec<Result<Lookup, Error>> = match version.get_many_within(&wanted, &|| now, room) {
             Ok(found) => found.into_iter().map(Ok).collect(),

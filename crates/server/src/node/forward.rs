@@ -180,6 +180,10 @@ impl Forwarding {
         }
         let Forwarded { mut unrouted, region, bytes, .. } = self.sent.remove(&id)?;
         self.in_flight.ended(server, bytes, Some(&result));
+        if !unrouted.op.is_write() && self.in_flight.lacks_memory_for(&result) {
+            self.in_flight.wait_again(server, unrouted);
+            return None;
+        }
         let verdict = match &mut unrouted.naming {
             Naming::Here(attempts) => attempts.answered(&unrouted.op, result),
             _ => match result {
@@ -312,9 +316,7 @@ impl Node {
     pub(super) fn forward_waiting(&mut self, now: Nanos) {
         for server in self.forwarding.in_flight.ready() {
             let mut waiting = self.forwarding.in_flight.take(server);
-            while !self.forwarding.in_flight.must_wait(server)
-                && let Some(unrouted) = waiting.pop_front()
-            {
+            while let Some(unrouted) = self.forwarding.in_flight.next(server, &mut waiting) {
                 self.route(now, unrouted, Way::Any);
             }
             self.forwarding.in_flight.put_back(server, waiting);

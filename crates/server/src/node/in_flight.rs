@@ -2,20 +2,22 @@
 //! clients neither fill a link, which leases and mirroring share, nor have more sent here than there is memory for.
 //!
 //! An operation counts with its own bytes and with what its answer may have: as much as the largest of late, since nobody knows it
-//! before. What does not fit waits here, in order, and goes when answers have come.
+//! before. What does not fit [waits](FairQueue), and goes when answers have come. Where answers are larger than those of late, and
+//! there is no memory for them, they are dropped, and the reads are asked for again.
 //!
 //! Belongs to the node; pure.
 
+use super::fair_queue::FairQueue;
 use super::forward::Unrouted;
-use crate::client_memory::ClientMemory;
+use crate::client_memory::{ClientMemory, SMALL_BYTES};
 use leeward_format::ServerId;
 use leeward_format::op::{Op, OpResult};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Most bytes under way to one server and back.
 const MOST_BYTES: u64 = 16 << 20;
 /// What any answer may have, at least: so many operations under way are the most.
-const LEAST_ANSWER_BYTES: u64 = 128 << 10;
+const LEAST_ANSWER_BYTES: u64 = 8 << 10;
 /// What an answer may have at most: a value, or a page of a scan.
 const MOST_ANSWER_BYTES: u64 = (1 << 20) + (64 << 10);
 /// What an operation takes besides its bytes, and an answer without a value.
@@ -32,12 +34,24 @@ struct Peer {
     bytes: u64,
     /// Of its answers, of late.
     largest: u64,
-    waiting: VecDeque<Unrouted>,
+    waiting: FairQueue,
 }
 
 impl Default for Peer {
     fn default() -> Peer {
-        Peer { bytes: 0, largest: MOST_ANSWER_BYTES, waiting: VecDeque::new() }
+        Peer { bytes: 0, largest: MOST_ANSWER_BYTES, waiting: FairQueue::default() }
+    }
+}
+
+impl Peer {
+    /// What an operation counts for.
+    fn bytes_of(&self, op: &Op) -> u64 {
+        let answer = match op {
+            op if op.is_plain_put() => OVERHEAD_BYTES,
+            op if op.key().is_some() => self.largest,
+            _ => MOST_ANSWER_BYTES,
+        };
+        OVERHEAD_BYTES + op_bytes(op) + answer
     }
 }
 
@@ -51,12 +65,7 @@ impl InFlight {
     /// An operation goes to `server`; answers what it counts for.
     pub(super) fn sent(&mut self, server: ServerId, op: &Op) -> u64 {
         let peer = self.peers.entry(server).or_default();
-        let answer = match op {
-            op if op.is_plain_put() => OVERHEAD_BYTES,
-            op if op.key().is_some() => peer.largest,
-            _ => MOST_ANSWER_BYTES,
-        };
-        let bytes = OVERHEAD_BYTES + op_bytes(op) + answer;
+        let bytes = peer.bytes_of(op);
         peer.bytes += bytes;
         bytes
     }
@@ -83,7 +92,17 @@ impl InFlight {
 
     /// An operation waits for its turn.
     pub(super) fn wait(&mut self, server: ServerId, unrouted: Unrouted) {
-        self.peers.entry(server).or_default().waiting.push_back(unrouted);
+        self.peers.entry(server).or_default().waiting.push(unrouted);
+    }
+
+    /// The answer to a read is dropped, and the read waits for memory, before all others.
+    pub(super) fn wait_again(&mut self, server: ServerId, unrouted: Unrouted) {
+        self.peers.entry(server).or_default().waiting.push_front(unrouted);
+    }
+
+    /// There is no memory for `result`, which is charged already.
+    pub(super) fn lacks_memory_for(&self, result: &OpResult) -> bool {
+        self.memory.is_overdrawn() && crate::commands::result_bytes(result) > SMALL_BYTES
     }
 
     /// Servers for which operations wait that may go now.
@@ -92,15 +111,22 @@ impl InFlight {
         ready.map(|(server, _)| *server).collect()
     }
 
-    /// All that waits for `server`, in order.
-    pub(super) fn take(&mut self, server: ServerId) -> VecDeque<Unrouted> {
+    /// All that waits for `server`.
+    pub(super) fn take(&mut self, server: ServerId) -> FairQueue {
         self.peers.get_mut(&server).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
     }
 
-    /// Gives back what was [taken](InFlight::take) and did not go, before what has come since.
-    pub(super) fn put_back(&mut self, server: ServerId, mut waiting: VecDeque<Unrouted>) {
+    /// The next of those that were [taken](InFlight::take), if it may go now.
+    pub(super) fn next(&self, server: ServerId, waiting: &mut FairQueue) -> Option<Unrouted> {
+        let peer = self.peers.get(&server)?;
+        if self.is_full(peer) { None } else { waiting.pop(|unrouted| peer.bytes_of(&unrouted.op)) }
+    }
+
+    /// Gives back what was taken and did not go, before what has come since.
+    pub(super) fn put_back(&mut self, server: ServerId, mut waiting: FairQueue) {
         let peer = self.peers.entry(server).or_default();
-        waiting.append(&mut peer.waiting);
+        let came_since = std::mem::take(&mut peer.waiting);
+        came_since.into_all().for_each(|unrouted| waiting.push(unrouted));
         peer.waiting = waiting;
     }
 
@@ -108,9 +134,7 @@ impl InFlight {
     pub(super) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
         let mut late = Vec::new();
         for peer in self.peers.values_mut() {
-            while let Some(unrouted) = peer.waiting.pop_front_if(|unrouted| is_late(unrouted)) {
-                late.push(unrouted);
-            }
+            late.extend(peer.waiting.late(&is_late));
         }
         late
     }

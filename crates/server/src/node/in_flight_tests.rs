@@ -1,11 +1,13 @@
 //! What is under way to a server and back is bounded in bytes, and what waits goes on in order.
 
+use super::super::Token;
 use super::super::serving::ReplyTo;
 use super::*;
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use std::collections::VecDeque;
 
 const PEER: ServerId = ServerId(2);
 const LIMIT: u64 = 32 << 20;
@@ -29,9 +31,7 @@ fn a_thousand_reads_are_answered_by_no_more_at_a_time_than_there_is_memory_for()
     while order.len() < 1_024 {
         for server in in_flight.ready() {
             let mut waiting = in_flight.take(server);
-            while !in_flight.must_wait(server)
-                && let Some(unrouted) = waiting.pop_front()
-            {
+            while let Some(unrouted) = in_flight.next(server, &mut waiting) {
                 sent.push_back((in_flight.sent(server, &unrouted.op), unrouted.to));
             }
             in_flight.put_back(server, waiting);
@@ -62,7 +62,7 @@ fn small_answers_let_more_be_under_way_and_a_large_one_fewer() {
         let bytes = in_flight.sent(PEER, &get(1).op);
         in_flight.ended(PEER, bytes, Some(&OpResult::Value(None)));
     }
-    assert_eq!(fill(&mut in_flight), 128);
+    assert_eq!(fill(&mut in_flight), 1_928);
     let bytes = in_flight.sent(PEER, &get(1).op);
     in_flight.ended(PEER, bytes, Some(&OpResult::Value(Some(Bytes::from(vec![1; 1 << 20])))));
     assert_eq!(fill(&mut in_flight), 16);
@@ -92,4 +92,49 @@ fn one_is_always_under_way() {
     in_flight.wait(PEER, get(2));
     assert!(in_flight.late(|_| false).is_empty() && !in_flight.is_empty());
     assert_eq!(in_flight.late(|_| true).len(), 1);
+}
+
+#[test]
+fn an_answer_that_there_is_no_memory_for_is_asked_for_again() {
+    let memory = ClientMemory::with_limit(LIMIT);
+    let mut in_flight = InFlight::new(memory.clone());
+    let large = OpResult::Value(Some(memory.hold(Bytes::from(vec![1; 1 << 20]))));
+    assert!(!in_flight.lacks_memory_for(&large));
+    let _full = memory.hold(Bytes::from(vec![1; (LIMIT + LIMIT / 4) as usize]));
+    assert!(in_flight.lacks_memory_for(&large) && !in_flight.lacks_memory_for(&OpResult::Integer(1)));
+    in_flight.wait(PEER, get(2));
+    in_flight.wait_again(PEER, get(1));
+    assert_eq!(in_flight.ready(), [PEER], "nothing is under way");
+    let order: Vec<Bytes> = in_flight.take(PEER).into_all().filter_map(|one| one.op.key().cloned()).collect();
+    assert_eq!(order, ["1", "2"]);
+}
+
+#[test]
+fn one_operation_of_a_client_does_not_wait_behind_the_thousands_of_others() {
+    let of = |connection: u64, number: u64| {
+        let op = Op::Get { key: Bytes::from(number.to_string()) };
+        let to = ReplyTo::Client(Token::new(connection, number));
+        Unrouted::new(Nanos::ZERO, to, TableName::default(), op, None)
+    };
+    let mut queue = FairQueue::default();
+    (0..3_000).for_each(|number| queue.push(of(number % 3, number)));
+    let costs = |_: &Unrouted| 100;
+    for _ in 0..300 {
+        assert!(queue.pop(costs).is_some());
+    }
+    queue.push(of(7, 1));
+    queue.push(of(7, 2));
+    let order: Vec<ReplyTo> = (0..8).filter_map(|_| queue.pop(costs)).map(|one| one.to).collect();
+    let at = |number| order.iter().position(|to| *to == ReplyTo::Client(Token::new(7, number)));
+    assert!(at(1) < at(2) && at(1).is_some_and(|at| at < 4) && at(2).is_some_and(|at| at < 8), "{order:?}");
+    let mut of_each = [0; 3];
+    while let Some(next) = queue.pop(costs) {
+        let ReplyTo::Client(token) = next.to else { panic!("no server asked") };
+        let connection = token.connection() as usize;
+        let number =
+            next.op.key().and_then(|key| std::str::from_utf8(key).ok()?.parse::<u64>().ok()).expect("a number");
+        assert!(number >= of_each[connection], "those of one client stay in order");
+        of_each[connection] = number;
+    }
+    assert!(queue.is_empty() && of_each == [2_997, 2_998, 2_999]);
 }

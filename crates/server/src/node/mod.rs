@@ -24,6 +24,7 @@ mod division;
 mod doubt;
 mod execute;
 mod export;
+mod fair_queue;
 mod forward;
 mod in_flight;
 mod job;
@@ -93,6 +94,28 @@ use wall::Wall;
 /// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
+
+/// Low bits of a [`Token`] that hold the operation's number on its connection; the others are the connection's id.
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+
+impl Token {
+    /// Of operation `number` on a connection.
+    pub(crate) fn new(connection: u64, number: u64) -> Token {
+        Token(connection << NUMBER_BITS | number & NUMBER_MASK)
+    }
+
+    /// The connection that it was made for.
+    pub(crate) fn connection(self) -> u64 {
+        self.0 >> NUMBER_BITS
+    }
+
+    /// How many operations of its connection came after it, up to the one with number `newest`: fewer are under way than the low
+    /// bits tell apart.
+    pub(crate) fn distance_to(self, newest: u64) -> u64 {
+        newest.wrapping_sub(self.0) & NUMBER_MASK
+    }
+}
 
 /// How many members of a region are in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

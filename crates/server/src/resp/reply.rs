@@ -82,6 +82,15 @@ impl Reply {
         }
     }
 
+    /// Bytes of the one text or value that it is; 0 if it is something else.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Reply::Error(text) | Reply::Verbatim(text) => text.len(),
+            Reply::Bulk(bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
+
     /// Appends the reply to `out`.
     pub fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let resp3 = protocol == Protocol::Resp3;

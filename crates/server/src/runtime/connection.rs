@@ -15,9 +15,6 @@ use std::net::Shutdown;
 /// Most unread bytes thrown away when a connection ends, so that its last reply is not lost to a reset.
 const DRAINED_BYTES: usize = 1024 * 1024;
 
-/// Low bits of a [`Token`] that hold the operation's number on its connection; the others are the connection's id.
-const NUMBER_BITS: u32 = 24;
-const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// Memory for replies that a connection keeps between them, in bytes.
 const KEPT_OUTPUT_BYTES: usize = 16 * 1024;
 
@@ -96,18 +93,13 @@ impl Connection {
     /// The token of operation `number`, which is about to be submitted, on the connection `id`.
     pub(super) fn token(&mut self, id: u64, number: u64) -> Token {
         self.newest = self.newest.max(number);
-        Token(id << NUMBER_BITS | number & NUMBER_MASK)
-    }
-
-    /// The connection that `token` was made for.
-    pub(super) fn id_of(token: Token) -> u64 {
-        token.0 >> NUMBER_BITS
+        Token::new(id, number)
     }
 
     /// The operation of `token` was answered.
     pub(super) fn complete(&mut self, token: Token, result: OpResult, context: &mut Context) {
         // Far fewer operations are in flight than the low bits tell apart, and none is newer than the newest.
-        let age = self.newest.wrapping_sub(token.0) & NUMBER_MASK;
+        let age = token.distance_to(self.newest);
         self.conversation.complete(self.newest - age, result, context);
     }
 

@@ -28,6 +28,7 @@ use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll};
+use socket2::SockRef;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -52,6 +53,9 @@ const STALL_CHECK: Nanos = Nanos::from_secs(1);
 const MOST_LEFT: u32 = 64;
 /// Connections that are accepted in a turn.
 const ACCEPTED: usize = 64;
+/// Bytes of replies that the kernel takes and cannot send yet: what it keeps for all clients that do not read comes out of what all
+/// sockets of the machine share, those between nodes as well.
+const UNSENT_BYTES: u32 = 128 << 10;
 /// Bytes taken from a socket at once.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -330,6 +334,7 @@ impl EventLoop {
             return refuse(kind, &stream);
         }
         stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
         let local = stream.local_addr()?.to_string();
         let id = self.next_connection;
         self.next_connection += 1;
@@ -350,7 +355,6 @@ impl EventLoop {
     pub(super) fn remove(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.attention.remove(id);
-            self.backlog.remove(id);
             self.ringing.remove(id, &self.shared.metrics);
             self.shared.clients.remove(id);
             connections(&self.shared.metrics, connection.kind).closed();

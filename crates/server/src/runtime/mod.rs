@@ -17,7 +17,6 @@ mod connection;
 mod event_loop;
 mod pool;
 mod ringing;
-mod shares;
 mod shortage;
 pub(crate) mod spending;
 mod turn;

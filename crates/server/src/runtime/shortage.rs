@@ -5,31 +5,39 @@
 //! time: each may fill it again. Belongs to the event loop's thread.
 
 use super::event_loop::EventLoop;
-use crate::client_memory::Stuck;
+use crate::client_memory::{LITTLE_BYTES, Stuck};
 use crate::metrics::Dropped;
 use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 
 /// Connections that are looked at again at a time.
 const AT_ONCE: usize = 64;
+/// Pause between two warnings.
+const LOG_EVERY: Nanos = Nanos::from_secs(1);
 
 /// What the event loop knows of connections that wait for memory.
 #[derive(Default)]
 pub(super) struct Shortage {
-    waiting: BTreeSet<u64>,
-    /// The one that was looked at again last.
-    last: u64,
+    /// Connections that hold little, and others.
+    little: Turns,
+    others: Turns,
     was_full: bool,
     stuck: Stuck,
+    /// Disconnected clients that are not logged yet, and the bytes that they held.
+    unlogged: (u64, u64),
+    logged_at: Option<Nanos>,
 }
 
-impl Shortage {
-    /// Connection `id` may have to wait.
-    pub(super) fn waits(&mut self, id: u64) {
-        self.waiting.insert(id);
-    }
+/// Connections that have turns.
+#[derive(Default)]
+struct Turns {
+    waiting: BTreeSet<u64>,
+    /// The one that had its turn last.
+    last: u64,
+}
 
-    /// The next of those that wait, in turn.
+impl Turns {
+    /// The next of those that wait.
     fn next(&mut self) -> Vec<u64> {
         let next = self.waiting.range(self.last + 1..).chain(self.waiting.range(..=self.last));
         let next: Vec<u64> = next.take(AT_ONCE).copied().collect();
@@ -41,6 +49,14 @@ impl Shortage {
     }
 }
 
+impl Shortage {
+    /// Connection `id` may have to wait.
+    pub(super) fn waits(&mut self, id: u64, held: u64) {
+        let turns = if held <= LITTLE_BYTES { &mut self.little } else { &mut self.others };
+        turns.waiting.insert(id);
+    }
+}
+
 impl EventLoop {
     /// Looks at connections again if there is memory for them; answers whether the next turn must not wait.
     pub(super) fn end_shortage(&mut self) -> bool {
@@ -49,31 +65,47 @@ impl EventLoop {
         if is_full {
             return false;
         }
-        let next = self.shortage.next();
+        let mut next = self.shortage.little.next();
+        if !self.shared.memory.is_scarce() {
+            next.extend(self.shortage.others.next());
+        }
         let is_any = !next.is_empty();
         self.touched.extend(next);
         // What waits in regions goes on in a turn, too.
         was_full || is_any
     }
 
-    /// Disconnects the client that keeps the others waiting.
+    /// Disconnects the clients that keep the others waiting.
     pub(super) fn end_stuck(&mut self, now: Nanos) {
-        if !self.shared.memory.is_full() {
-            return self.shortage.stuck.clear();
+        if !self.shared.memory.is_scarce() {
+            self.shortage.stuck.clear();
+            return self.log_dropped(now);
         }
         let alive = self.connections.iter().filter(|(_, connection)| !connection.is_dead);
         let holders = alive.map(|(id, connection)| (*id, connection.conversation.holder()));
-        let Some((id, bytes)) = self.shortage.stuck.look(now, holders) else { return };
-        if let Some(connection) = self.connections.get_mut(&id) {
+        for (id, bytes) in self.shortage.stuck.look(now, self.shared.memory.excess(), holders) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.is_dead = true;
             self.shared.metrics.dropped(Dropped::Memory);
-            tracing::warn!(
-                client = id,
-                bytes,
-                "the memory for clients, a part of memory_budget, is full: the client that holds most was disconnected"
-            );
             self.touched.insert(id);
+            self.shortage.unlogged = (self.shortage.unlogged.0 + 1, self.shortage.unlogged.1 + bytes);
         }
+        self.log_dropped(now);
+    }
+
+    /// Logs how many were disconnected, now and then: clients must not fill the log.
+    fn log_dropped(&mut self, now: Nanos) {
+        let Shortage { unlogged, logged_at, .. } = &mut self.shortage;
+        if unlogged.0 == 0 || logged_at.is_some_and(|at| now - at < LOG_EVERY) {
+            return;
+        }
+        let (clients, bytes) = std::mem::take(unlogged);
+        *logged_at = Some(now);
+        tracing::warn!(
+            clients,
+            bytes,
+            "the memory for clients, a part of memory_budget, is full: clients that held most and took nothing were disconnected"
+        );
     }
 }
 
@@ -83,12 +115,12 @@ mod tests {
 
     #[test]
     fn those_that_wait_have_turns() {
-        let mut shortage = Shortage::default();
-        (1..=100).for_each(|id| shortage.waits(id));
-        assert_eq!(shortage.next(), (1..=64).collect::<Vec<u64>>());
-        (1..=64).for_each(|id| shortage.waits(id));
-        assert_eq!(shortage.next(), (65..=100).chain(1..=28).collect::<Vec<u64>>());
-        assert_eq!(shortage.next(), (29..=64).collect::<Vec<u64>>());
-        assert_eq!(shortage.next(), Vec::<u64>::new());
+        let mut turns = Turns::default();
+        turns.waiting.extend(1..=100);
+        assert_eq!(turns.next(), (1..=64).collect::<Vec<u64>>());
+        turns.waiting.extend(1..=64);
+        assert_eq!(turns.next(), (65..=100).chain(1..=28).collect::<Vec<u64>>());
+        assert_eq!(turns.next(), (29..=64).collect::<Vec<u64>>());
+        assert_eq!(turns.next(), Vec::<u64>::new());
     }
 }

@@ -4,6 +4,7 @@ mod backups;
 mod balance;
 mod divisions;
 mod hashed;
+mod hoards;
 mod identity;
 mod merges;
 mod moves;
@@ -126,7 +127,7 @@ impl Client {
         let begun = Instant::now();
         loop {
             let reply = self.run(command);
-            let not_yet = reply.starts_with("-LOADING") || reply.starts_with("-NOREPLICAS");
+            let not_yet = ["-LOADING", "-NOREPLICAS", "-TRYAGAIN"].iter().any(|code| reply.starts_with(code));
             if !not_yet || begun.elapsed() > Duration::from_secs(30) {
                 return reply;
             }

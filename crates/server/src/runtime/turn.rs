@@ -7,14 +7,13 @@
 //! wait behind all else that comes from those nodes.
 
 use super::channel::Event;
-use super::connection::Connection;
 use super::event_loop::{EventLoop, report_dropped};
-use super::shares::Shares;
 use crate::admin::Snapshot;
 use crate::commands::{Context, figures_last};
 use crate::conversation::Submission;
 use crate::node::{Input, Token};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
+use crate::shares::Shares;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
 use leeward_format::control::Subject;
@@ -57,11 +56,6 @@ impl Backlog {
     /// The next turn comes at once.
     pub(super) fn is_any(&self) -> bool {
         self.has_events || self.has_submitted || !self.passed_on.is_empty() || !self.replies.is_empty()
-    }
-
-    /// Connection `id` is gone.
-    pub(super) fn remove(&mut self, id: u64) {
-        self.shares.remove(id);
     }
 }
 
@@ -195,9 +189,9 @@ impl EventLoop {
             let has_more = step(self, id);
             let before = std::mem::replace(&mut at, self.clock.now());
             if self.connections.contains_key(&id) {
-                self.backlog.shares.spent(id, at - before);
+                self.backlog.shares.spent(id, (at - before).0);
                 if has_more {
-                    self.backlog.shares.line_up_again(&mut line, id);
+                    self.backlog.shares.join(&mut line, id);
                 }
             }
         }
@@ -278,7 +272,7 @@ impl EventLoop {
         self.backlog.replies.extend(self.outbox.replies.drain(..));
         let mut quota = Quota::default();
         while let Some((token, result)) = self.backlog.replies.pop_front() {
-            let id = Connection::id_of(token);
+            let id = token.connection();
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             quota.take(COMMAND_UNITS);
             let mut context =
@@ -321,8 +315,9 @@ impl EventLoop {
         if connection.takes_input() {
             self.attention.takes(id);
         }
-        if self.shared.memory.is_full() {
-            self.shortage.waits(id);
+        let held = connection.conversation.holder().bytes();
+        if self.shared.memory.is_full_for(held) {
+            self.shortage.waits(id, held);
         }
         if connection.is_dead {
             self.remove(id);

@@ -1,4 +1,4 @@
-//! Tests of how connections share a slice of a turn.
+//! Tests of how connections share what there is.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn serve(
         && let Some(id) = shares.next(line)
     {
         served.push(id);
-        shares.spent(id, Nanos(cost(id)));
+        shares.spent(id, cost(id));
         if has_more(id) {
-            shares.line_up_again(line, id);
+            shares.join(line, id);
         }
     }
     served
@@ -63,4 +63,14 @@ fn a_pause_is_no_claim_to_what_others_were_given() {
     let mut line = shares.line_up(BTreeSet::from([1, 2]));
     let served = serve(&mut shares, &mut line, 10, |_| 10, |_| true);
     assert_eq!(served.iter().filter(|id| **id == 1).count(), 5, "{served:?}");
+}
+
+#[test]
+fn those_that_are_gone_are_forgotten() {
+    let mut shares = Shares::default();
+    for id in 0..100_000 {
+        let mut line = shares.line_up(BTreeSet::from([id]));
+        serve(&mut shares, &mut line, 3, |_| 10, |_| true);
+    }
+    assert!(shares.used.len() <= LEAST_NOTED + 1, "{}", shares.used.len());
 }
