@@ -3,6 +3,7 @@
 mod backups;
 mod balance;
 mod divisions;
+mod fuzz;
 mod hashed;
 mod hoards;
 mod identity;
