@@ -321,8 +321,12 @@ impl Serving {
             !held.is_empty()
         });
         while let Some(stalled) = self.stalled.pop_front_if(|stalled| now - stalled.since > OP_PATIENCE) {
-            let why = format!("region {id}: no room for writes; is the volume full?");
-            out.push((stalled.to, OpResult::Error(OpError::Unavailable(why))));
+            // Where the volume has room, the write waits for a compaction, or for backups to flush: another attempt may find it done.
+            let error = match self.region.volume().why_full() {
+                Some(why) => OpError::Unavailable(format!("region {id}: {why}")),
+                None => OpError::Overloaded(id),
+            };
+            out.push((stalled.to, OpResult::Error(error)));
             let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
