@@ -17,6 +17,7 @@ mod cluster;
 mod error;
 mod faults;
 mod gaps;
+mod hostile;
 mod place;
 mod report;
 mod run;

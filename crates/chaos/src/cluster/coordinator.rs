@@ -133,6 +133,12 @@ impl Coordinator {
         self.members.iter().map(|member| member.host)
     }
 
+    /// Addresses of the processes, if they are of this store.
+    pub(crate) fn own(&self, network: &Network) -> Vec<SocketAddr> {
+        let hosts = self.hosts().filter(|_| self.kind == CoordinatorKind::Embedded);
+        hosts.map(|host| network.address(host, CLIENTS)).collect()
+    }
+
     /// What nodes have as `coordinator` in their settings.
     pub(crate) fn setting(&self, network: &Network) -> String {
         let addresses: Vec<String> = self.hosts().map(|host| network.address(host, CLIENTS).to_string()).collect();

@@ -14,6 +14,7 @@ mod operator;
 pub(crate) mod process;
 
 use crate::error::{ChaosError, fault};
+use crate::hostile::{Hostile, Targets};
 use crate::place::Place;
 use crate::workload;
 use coordinator::{Coordinator, CoordinatorKind};
@@ -81,6 +82,8 @@ pub(crate) struct Cluster {
     pub(crate) network: Network,
     /// Servers that were drained and not taken back.
     drained: Vec<usize>,
+    /// Hostile clients that are at work.
+    pub(crate) hostile: Vec<Hostile>,
 }
 
 #[derive(Debug)]
@@ -111,7 +114,8 @@ impl Cluster {
             servers.push(Server { process, config, disk });
         }
         let logs = place.directory().join("logs");
-        let mut cluster = Cluster { plan, logs, servers, coordinator, network, drained: Vec::new() };
+        let mut cluster =
+            Cluster { plan, logs, servers, coordinator, network, drained: Vec::new(), hostile: Vec::new() };
         for member in 0..cluster.coordinator.members() {
             cluster.coordinator.start(member, &cluster.network)?;
         }
@@ -168,6 +172,13 @@ impl Cluster {
     /// Where Redis clients reach the servers.
     pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
         (0..self.servers.len()).map(|server| self.network.address(server, RESP)).collect()
+    }
+
+    /// Where hostile clients connect to. ZooKeeper's ports are not among it: it is not under test.
+    pub(crate) fn targets(&self) -> Targets {
+        let ports = |kind| (0..self.servers.len()).map(move |server| self.network.address(server, kind));
+        let all = [RESP, NATIVE, FABRIC, ADMIN].into_iter().flat_map(ports).chain(self.coordinator.own(&self.network));
+        Targets { resp: self.resp_addresses(), all: all.collect() }
     }
 
     /// The table is there, or is made now, which any server can do that knows the coordinator.

@@ -44,6 +44,14 @@ pub enum FaultKind {
     Split,
     /// Operators have a region become part of its neighbour.
     Merge,
+    /// Clients send commands without pause that are cheap to ask and dear to answer.
+    Flood,
+    /// Clients ask for large values again and again, and read no answer.
+    Hoard,
+    /// Clients send the largest keys, values, batches and ranges, and larger ones.
+    Giants,
+    /// Clients send random and changed bytes to every port.
+    Garbage,
 }
 
 /// Two faults of one class do not strike at the same time.
@@ -54,6 +62,7 @@ pub(crate) enum Class {
     Disk,
     Coordinator,
     Operator,
+    Client,
 }
 
 /// What a machine must give.
@@ -70,7 +79,7 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 19] = [
+    pub const ALL: [FaultKind; 23] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -90,6 +99,10 @@ impl FaultKind {
         FaultKind::Drain,
         FaultKind::Split,
         FaultKind::Merge,
+        FaultKind::Flood,
+        FaultKind::Hoard,
+        FaultKind::Giants,
+        FaultKind::Garbage,
     ];
 
     /// As users write it.
@@ -112,6 +125,12 @@ impl FaultKind {
 
     fn row(self) -> (&'static str, &'static str, Class, Need) {
         match self {
+            FaultKind::Flood => ("flood", "commands without pause from many connections", Class::Client, Need::Nothing),
+            FaultKind::Hoard => ("hoard", "many connections that never read", Class::Client, Need::Nothing),
+            FaultKind::Giants => {
+                ("giants", "the largest keys, values, batches and ranges", Class::Client, Need::Nothing)
+            }
+            FaultKind::Garbage => ("garbage", "random and changed bytes to every port", Class::Client, Need::Nothing),
             FaultKind::Kill => ("kill", "kill -9 of a server", Class::Process, Need::Nothing),
             FaultKind::KillAll => ("kill-all", "kill -9 of all servers at once", Class::Process, Need::Nothing),
             FaultKind::Stop => ("stop", "SIGSTOP of a server, and SIGCONT", Class::Process, Need::Nothing),

@@ -6,6 +6,7 @@ pub(crate) mod schedule;
 
 use crate::cluster::{Cluster, FABRIC};
 use crate::error::ChaosError;
+use crate::hostile::Hostile;
 use crate::tool;
 use kind::{FaultKind, Need};
 use schedule::Fault;
@@ -116,6 +117,11 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.drain(server);
             Ok(format!("server {named}"))
         }
+        FaultKind::Flood | FaultKind::Hoard | FaultKind::Giants | FaultKind::Garbage => {
+            let targets = cluster.targets();
+            cluster.hostile.push(Hostile::begin(kind, &targets, dice));
+            Ok("hostile clients at all servers".into())
+        }
     }
 }
 
@@ -190,6 +196,7 @@ fn one_way(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, Ch
 /// The machine refuses.
 pub(crate) fn heal(cluster: &mut Cluster) -> Result<(), ChaosError> {
     cluster.network.heal()?;
+    cluster.hostile.clear();
     for member in 0..cluster.coordinator.members() {
         cluster.coordinator.process(member).go_on();
         cluster.coordinator.start(member, &cluster.network)?;
