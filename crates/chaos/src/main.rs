@@ -154,7 +154,7 @@ mod tests {
         let parsed = |line: &str| Arguments::try_parse_from(line.split(' '));
         let arguments = parsed("chaos --minutes 60 --seed 7 --faults kill,one-way").expect("as in the documents");
         assert_eq!(arguments.chaos.faults, [FaultKind::Kill, FaultKind::OneWay]);
-        for wrong in ["chaos --minutes 0", "chaos --faults flood", "chaos --coordinator etcd"] {
+        for wrong in ["chaos --minutes 0", "chaos --faults drought", "chaos --coordinator etcd"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

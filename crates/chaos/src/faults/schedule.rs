@@ -1,9 +1,10 @@
 //! What strikes when: rounds of one or two faults, each followed by healing and a quiet time. All of it follows from a seed.
 //! Pure.
 //!
-//! Kinds come from a shuffled deck, so that each has struck before any strikes again.
+//! Kinds come from two shuffled decks, so that each has struck before any of its deck strikes again. Hostile clients are one deck, and
+//! every second round begins with them: there are few rounds in a short run, and each of their kinds strikes in it.
 
-use crate::faults::kind::FaultKind;
+use crate::faults::kind::{Class, FaultKind};
 use leeward_platform::Rng;
 use std::time::Duration;
 
@@ -36,12 +37,35 @@ pub(crate) struct Round {
     pub(crate) quiet: Duration,
 }
 
+/// Kinds, in an order that is new each time all of them have been drawn.
+#[derive(Debug, Default)]
+struct Deck {
+    kinds: Vec<FaultKind>,
+    left: Vec<FaultKind>,
+}
+
+impl Deck {
+    /// The next that is `wanted`, if there is any.
+    fn draw(&mut self, rng: &mut Rng, wanted: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
+        if !self.left.iter().any(|kind| wanted(*kind)) {
+            let mut more = self.kinds.clone();
+            rng.shuffle(&mut more);
+            self.left.extend(more);
+        }
+        let at = self.left.iter().position(|kind| wanted(*kind))?;
+        Some(self.left.remove(at))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     rng: Rng,
-    kinds: Vec<FaultKind>,
-    deck: Vec<FaultKind>,
+    rounds: u64,
+    /// Faults of processes, networks, disks, coordinators, and operators.
+    breaking: Deck,
+    /// Hostile clients.
+    hostile: Deck,
 }
 
 impl Schedule {
@@ -51,16 +75,21 @@ impl Schedule {
     /// There are none.
     pub(crate) fn new(seed: u64, kinds: Vec<FaultKind>) -> Schedule {
         assert!(!kinds.is_empty(), "there is something to strike with");
-        Schedule { rng: Rng::new(seed), kinds, deck: Vec::new() }
+        let (hostile, breaking) = kinds.into_iter().partition(|kind| kind.class() == Class::Client);
+        let deck = |kinds| Deck { kinds, left: Vec::new() };
+        Schedule { rng: Rng::new(seed), rounds: 0, breaking: deck(breaking), hostile: deck(hostile) }
     }
 
     pub(crate) fn next_round(&mut self) -> Round {
-        let first = self.fault(|_| true);
+        self.rounds += 1;
+        let is_hostile =
+            !self.hostile.kinds.is_empty() && (self.rounds.is_multiple_of(2) || self.breaking.kinds.is_empty());
+        let first = self.fault(is_hostile, |_| true);
         let mut faults: Vec<Fault> = first.into_iter().collect();
         if self.rng.one_in(TWO_IN)
             && let Some(class) = first.map(|fault| fault.kind.class())
         {
-            faults.extend(self.fault(|kind| kind.class() != class));
+            faults.extend(self.fault(false, |kind| kind.class() != class));
         }
         if let [first, second] = &mut faults[..]
             && self.rng.one_in(2)
@@ -77,16 +106,11 @@ impl Schedule {
         Round { faults, between, lasts, quiet }
     }
 
-    /// A fault of the next kind of the deck that is `wanted`.
-    fn fault(&mut self, wanted: impl Fn(FaultKind) -> bool) -> Option<Fault> {
-        if !self.deck.iter().any(|kind| wanted(*kind)) {
-            let mut more = self.kinds.clone();
-            self.rng.shuffle(&mut more);
-            self.deck.extend(more);
-        }
-        let at = self.deck.iter().position(|kind| wanted(*kind))?;
-        let (target, dice) = (self.rng.index(usize::MAX), self.rng.u64());
-        Some(Fault { kind: self.deck.remove(at), target, dice })
+    /// A fault of the next kind of a deck that is `wanted`.
+    fn fault(&mut self, is_hostile: bool, wanted: impl Fn(FaultKind) -> bool) -> Option<Fault> {
+        let deck = if is_hostile { &mut self.hostile } else { &mut self.breaking };
+        let kind = deck.draw(&mut self.rng, wanted)?;
+        Some(Fault { kind, target: self.rng.index(usize::MAX), dice: self.rng.u64() })
     }
 }
 

@@ -14,11 +14,13 @@ fn a_seed_gives_the_same_rounds_and_another_gives_others() {
 }
 
 #[test]
-fn every_kind_strikes_before_any_strikes_three_times() {
-    for seed in 0..50 {
+fn every_kind_of_a_deck_strikes_before_any_strikes_three_times() {
+    let of_class =
+        |is_hostile: bool| FaultKind::ALL.into_iter().filter(move |kind| (kind.class() == Class::Client) == is_hostile);
+    for (seed, is_hostile) in (0..50).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut schedule = Schedule::new(seed, FaultKind::ALL.to_vec());
         let mut struck = Vec::new();
-        while !FaultKind::ALL.iter().all(|kind| struck.contains(kind)) {
+        while !of_class(is_hostile).all(|kind| struck.contains(&kind)) {
             let round = schedule.next_round();
             assert!((1..=2).contains(&round.faults.len()));
             assert!(round.faults.len() == 2 || round.between.is_zero());
@@ -26,7 +28,7 @@ fn every_kind_strikes_before_any_strikes_three_times() {
             assert!(classes.len() == 1 || classes[0] != classes[1], "{round:?}");
             struck.extend(round.faults.iter().map(|fault| fault.kind));
         }
-        let most = FaultKind::ALL.iter().map(|kind| struck.iter().filter(|other| *other == kind).count()).max();
+        let most = of_class(is_hostile).map(|kind| struck.iter().filter(|other| **other == kind).count()).max();
         assert!(most <= Some(2), "seed {seed}: {struck:?}");
     }
 }
@@ -37,4 +39,21 @@ fn one_kind_alone_will_do() {
     for _ in 0..20 {
         assert!(schedule.next_round().faults.iter().all(|fault| fault.kind == FaultKind::Kill));
     }
+}
+
+#[test]
+fn each_kind_of_hostile_client_strikes_within_eight_rounds() {
+    for seed in 0..50 {
+        let mut schedule = Schedule::new(seed, FaultKind::ALL.to_vec());
+        let struck: Vec<FaultKind> =
+            (0..8).flat_map(|_| schedule.next_round().faults).map(|fault| fault.kind).collect();
+        let hostile = FaultKind::ALL.into_iter().filter(|kind| kind.class() == Class::Client);
+        assert!(hostile.clone().count() == 4 && hostile.into_iter().all(|kind| struck.contains(&kind)), "seed {seed}");
+    }
+}
+
+#[test]
+fn hostile_clients_alone_will_do() {
+    let mut schedule = Schedule::new(1, vec![FaultKind::Flood, FaultKind::Hoard]);
+    assert!((0..20).all(|_| schedule.next_round().faults.len() == 1));
 }
