@@ -3,14 +3,15 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use leeward_chaos::{CoordinatorKind, FaultKind, Options, run};
+use leeward_chaos::{CoordinatorKind, FaultKind, Options, StressOptions, run, stress};
 use leeward_cluster::embedded::{Host, HostOptions};
 use leeward_format::cluster::Acknowledge;
+use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,6 +29,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Other {
+    /// Measures a healthy cluster under hostile clients: memory, leases, how long others wait.
+    Stress(Stress),
     /// Hosts the embedded coordinator until the standard input ends.
     #[command(hide = true)]
     HostCoordinator {
@@ -36,6 +39,56 @@ enum Other {
         #[arg(long)]
         listen: SocketAddr,
     },
+}
+
+#[derive(Args)]
+struct Stress {
+    /// Which: flood, hoard, giants or garbage.
+    kind: FaultKind,
+    /// Connections of hostile clients, together.
+    #[arg(long, default_value_t = 1_000)]
+    connections: usize,
+    /// All of them to one server; otherwise to all in turn.
+    #[arg(long)]
+    at_one: bool,
+    /// For how long, in seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The setting memory_budget of each server, in bytes.
+    #[arg(long, default_value_t = 128 << 20)]
+    memory_budget: u64,
+    #[command(flatten)]
+    binary: Binary,
+    /// Writes the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is run, and where.
+#[derive(Args)]
+struct Binary {
+    /// Processes of servers, 3 to 5; regions have 3 replicas.
+    #[arg(long, default_value_t = 3)]
+    servers: usize,
+    /// The binary under test; by default the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    leeward: Option<PathBuf>,
+    /// Where the cluster's directory is made.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    directory: PathBuf,
+    /// How much servers log, as `leeward --log`.
+    #[arg(long, default_value = "info")]
+    log: String,
+    /// Leaves the servers' logs also where nothing is wrong.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl Binary {
+    fn path(&self) -> std::io::Result<PathBuf> {
+        let beside = std::env::current_exe()?.with_file_name("leeward");
+        Ok(self.leeward.clone().unwrap_or(beside))
+    }
 }
 
 #[derive(Args)]
@@ -49,9 +102,6 @@ struct Chaos {
     /// Strikes as an earlier run did; by default a new one, which is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Processes of servers, 3 to 5; regions have 3 replicas.
-    #[arg(long, default_value_t = 3)]
-    servers: usize,
     /// Only these kinds of faults, separated by commas.
     #[arg(long, value_delimiter = ',')]
     faults: Vec<FaultKind>,
@@ -67,18 +117,8 @@ struct Chaos {
     /// Without network namespaces and disks of its own for each server, which need root: only faults of processes.
     #[arg(long)]
     alone: bool,
-    /// The binary under test; by default the one beside this program.
-    #[arg(long, value_name = "PATH")]
-    leeward: Option<PathBuf>,
-    /// Where the cluster's directory is made.
-    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
-    directory: PathBuf,
-    /// How much servers log, as `leeward --log`.
-    #[arg(long, default_value = "info")]
-    log: String,
-    /// Leaves the servers' logs also where nothing is wrong.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    binary: Binary,
 }
 
 fn minutes(text: &str) -> Result<f64, String> {
@@ -91,6 +131,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.other {
         Some(Other::HostCoordinator { directory, listen }) => host(directory, listen),
+        Some(Other::Stress(arguments)) => stressed(&arguments),
         None => chaos(&arguments.chaos),
     };
     match outcome {
@@ -108,32 +149,63 @@ fn chaos(arguments: &Chaos) -> Result<bool, Box<dyn Error>> {
         FaultKind::ALL.iter().for_each(|kind| println!("{kind:18} {}", kind.what()));
         return Ok(true);
     }
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
-    let beside = std::env::current_exe()?.with_file_name("leeward");
+    let interrupted = interrupted()?;
+    let binary = &arguments.binary;
     let options = Options {
         lasts: Duration::from_secs_f64(arguments.minutes * 60.0),
         seed: arguments.seed.unwrap_or_else(|| leeward_platform::Rng::from_entropy().below(1_000_000)),
-        servers: arguments.servers,
+        servers: binary.servers,
         faults: arguments.faults.clone(),
         coordinator: arguments.coordinator,
-        leeward: arguments.leeward.clone().unwrap_or(beside),
-        directory: arguments.directory.clone(),
+        leeward: binary.path()?,
+        directory: binary.directory.clone(),
         acknowledge: arguments.acknowledge,
         alone: arguments.alone,
-        log: arguments.log.clone(),
-        keep: arguments.keep,
+        log: binary.log.clone(),
+        keep: binary.keep,
     };
     eprintln!("seed {}", options.seed);
     let report = run(&options, &interrupted)?;
     println!("{report}");
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(report.is_clean())
+}
+
+fn stressed(arguments: &Stress) -> Result<bool, Box<dyn Error>> {
+    let binary = &arguments.binary;
+    let options = StressOptions {
+        kind: arguments.kind,
+        connections: arguments.connections,
+        at_one: arguments.at_one,
+        lasts: Duration::from_secs(arguments.seconds),
+        memory_budget: arguments.memory_budget,
+        servers: binary.servers,
+        leeward: binary.path()?,
+        directory: binary.directory.clone(),
+        log: binary.log.clone(),
+        keep: binary.keep,
+    };
+    let report = stress(&options, &*interrupted()?)?;
+    println!("{report}");
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(report.is_clean())
+}
+
+/// Set by Ctrl-C.
+fn interrupted() -> std::io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
+}
+
+fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = path {
+        let text = serde_json::to_string_pretty(report)? + "\n";
         std::fs::write(path, text).map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
-    Ok(report.is_clean())
+    Ok(())
 }
 
 /// Until whoever started this process is gone.

@@ -39,6 +39,8 @@ pub struct Report {
     pub faults: Vec<KindReport>,
     /// What struck when.
     pub rounds: Vec<RoundReport>,
+    /// The metric `leeward_lease_lateness_seconds` of the servers that answer at the end.
+    pub lease_lateness: Vec<Lateness>,
     /// Kinds that could not strike on this machine, and why.
     pub left_out: Vec<String>,
     /// What went wrong, in words.
@@ -86,6 +88,42 @@ pub struct RoundReport {
     pub longest_unavailable_ms: u64,
     /// Longest time in which some region acknowledged no write.
     pub longest_without_write_ms: u64,
+    /// Hostile clients struck, and nothing else did.
+    pub is_hostile: bool,
+    /// Regions whose primary or members changed; `null` if no server answered.
+    pub changes: Option<Vec<String>>,
+}
+
+/// How late a server looked at messages of leases, since its process began.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lateness {
+    /// From 1.
+    pub server: usize,
+    /// Messages.
+    pub count: u64,
+    /// Of so many of them it was at most 50 ms.
+    pub within_50_ms: u64,
+}
+
+impl Lateness {
+    /// From what a server says of itself; `None` if that says nothing of leases.
+    pub(crate) fn of_metrics(server: usize, metrics: &str) -> Option<Lateness> {
+        let number = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        let count = number("leeward_lease_lateness_seconds_count ")?;
+        let within_50_ms = number("leeward_lease_lateness_seconds_bucket{le=\"0.05\"} ")?;
+        Some(Lateness { server, count, within_50_ms })
+    }
+}
+
+impl fmt::Display for Lateness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lateness { server, count, within_50_ms } = self;
+        let share = *within_50_ms as f64 * 100.0 / (*count).max(1) as f64;
+        write!(
+            f,
+            "server {server}: {within_50_ms} of {count} messages of leases ({share:.3} %) were looked at within 50 ms"
+        )
+    }
 }
 
 impl From<Longest> for LongestMs {
@@ -116,6 +154,8 @@ impl RoundReport {
             faults,
             longest_unavailable_ms: unavailable_ms,
             longest_without_write_ms: without_write_ms,
+            is_hostile: false,
+            changes: None,
         }
     }
 }
@@ -149,6 +189,17 @@ impl fmt::Display for Report {
                 .map(|LongestMs { unavailable_ms, without_write_ms }| format!("{unavailable_ms}, {without_write_ms}"));
             let alone = alone.unwrap_or_else(|| "-".into());
             writeln!(f, "| {kind} | {count} | {longest_unavailable_ms} | {longest_without_write_ms} | {alone} |")?;
+        }
+        let hostile: Vec<&RoundReport> = self.rounds.iter().filter(|round| round.is_hostile).collect();
+        let changed =
+            hostile.iter().filter(|round| round.changes.as_ref().is_some_and(|changes| !changes.is_empty())).count();
+        writeln!(
+            f,
+            "\nprimaries or members changed in {changed} of {} rounds with hostile clients only",
+            hostile.len()
+        )?;
+        for lateness in &self.lease_lateness {
+            writeln!(f, "{lateness}")?;
         }
         for left_out in &self.left_out {
             writeln!(f, "left out: {left_out}")?;
@@ -191,6 +242,16 @@ mod tests {
             Report { findings: vec!["a process died".into()], ..clean.clone() },
         ];
         assert!(bad.iter().all(|report| !report.is_clean() && report.to_string().ends_with("FAILED")));
+    }
+
+    #[test]
+    fn lateness_is_read_from_metrics() {
+        let metrics = "# TYPE leeward_lease_lateness_seconds histogram\nleeward_lease_lateness_seconds_sum 0.5\n\
+                       leeward_lease_lateness_seconds_count 12\nleeward_lease_lateness_seconds_bucket{le=\"0.02\"} 9\n\
+                       leeward_lease_lateness_seconds_bucket{le=\"0.05\"} 11\n";
+        let lateness = Lateness::of_metrics(2, metrics).expect("a histogram");
+        assert_eq!((lateness.server, lateness.count, lateness.within_50_ms), (2, 12, 11));
+        assert!(Lateness::of_metrics(2, "leeward_commands_total 3\n").is_none());
     }
 
     #[test]

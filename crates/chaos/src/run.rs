@@ -4,18 +4,19 @@ use crate::clients::native::Native;
 use crate::clients::resp::Resp;
 use crate::clients::{Log, Shared, Store, work};
 use crate::cluster::coordinator::CoordinatorKind;
-use crate::cluster::{Cluster, Plan, disk, table_options};
+use crate::cluster::{self, Cluster, Plan, disk, table_options};
 use crate::error::ChaosError;
-use crate::faults::kind::FaultKind;
+use crate::faults::kind::{Class, FaultKind};
 use crate::faults::schedule::{Round, Schedule};
 use crate::faults::{self, Means};
 use crate::gaps::{Longest, Successes};
+use crate::groups;
 use crate::place::{self, Place};
 use crate::report::{KindReport, Report, RoundReport};
 use crate::{tool, verdict, workload};
 use leeward_format::cluster::{Acknowledge, TableOptions};
 use leeward_platform::Rng;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -94,6 +95,7 @@ pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosE
         alone: options.alone,
         log: options.log.clone(),
         table: TableOptions { acknowledge: options.acknowledge, ..table_options() },
+        settings: format!("segment_bytes = {}\n", cluster::SEGMENT_BYTES),
     };
     let is_wanted = || !interrupted.load(Ordering::SeqCst);
     let outcome = Cluster::start(&place, plan, &is_wanted).and_then(|cluster| {
@@ -109,17 +111,23 @@ pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosE
     outcome.map(|()| report)
 }
 
-/// What this machine gives, or why the run is refused.
-fn means(options: &Options) -> Result<Means, ChaosError> {
-    if !(3..=5).contains(&options.servers) {
-        return Err(ChaosError::Refused(format!("--servers {}: 3 to 5", options.servers)));
+/// Why there can be no cluster of these.
+pub(crate) fn check(servers: usize, leeward: &Path) -> Result<(), ChaosError> {
+    if !(3..=5).contains(&servers) {
+        return Err(ChaosError::Refused(format!("--servers {servers}: 3 to 5")));
     }
-    if !options.leeward.is_file() {
-        let path = options.leeward.display();
+    if !leeward.is_file() {
+        let path = leeward.display();
         return Err(ChaosError::Refused(format!(
             "{path} is not there: `cargo build -p leeward-cli`, or --leeward PATH"
         )));
     }
+    Ok(())
+}
+
+/// What this machine gives, or why the run is refused.
+fn means(options: &Options) -> Result<Means, ChaosError> {
+    check(options.servers, &options.leeward)?;
     options.coordinator.refusal().map_or(Ok(()), |why| Err(ChaosError::Refused(why)))?;
     let (clock_offsets, spare_servers) =
         (faults::has_clock_offsets(), options.servers > table_options().replicas as usize);
@@ -149,6 +157,8 @@ struct Struck {
     /// When it struck, and when all was well again.
     from: u64,
     to: u64,
+    /// Members and primaries that were others afterwards.
+    changes: Option<Vec<String>>,
 }
 
 struct Run<'a> {
@@ -215,6 +225,7 @@ impl Run<'_> {
         self.pass(WARM_UP, report)?;
         while begun.elapsed() < self.options.lasts {
             let Round { faults, between, lasts, quiet } = schedule.next_round();
+            let before = self.cluster.groups();
             let from = shared.now();
             let mut what = Vec::new();
             for (number, fault) in faults.iter().enumerate() {
@@ -231,7 +242,15 @@ impl Run<'_> {
             let is_whole = self.become_whole(shared, report)?;
             let to = shared.now();
             eprintln!("{:8.1} s  at rest {:.1} s after healing", seconds(to), seconds(to - healed));
-            self.struck.push(Struck { kinds: faults.iter().map(|fault| fault.kind).collect(), what, from, to });
+            let changes = groups::changes(before.as_deref(), self.cluster.groups().as_deref());
+            changes.iter().flatten().for_each(|change| eprintln!("            {change}"));
+            self.struck.push(Struck {
+                kinds: faults.iter().map(|fault| fault.kind).collect(),
+                what,
+                from,
+                to,
+                changes,
+            });
             if !is_whole {
                 break;
             }
@@ -243,6 +262,7 @@ impl Run<'_> {
 
     /// A line a kind, and a line a round.
     fn report_gaps(&self, successes: &Successes, report: &mut Report) {
+        report.lease_lateness = self.cluster.lease_lateness();
         for kind in FaultKind::ALL {
             let rounds: Vec<&Struck> = self.struck.iter().filter(|round| round.kinds.contains(&kind)).collect();
             let longest = |only: bool| {
@@ -258,7 +278,11 @@ impl Run<'_> {
             .iter()
             .map(|round| {
                 let longest = successes.longest(round.from, round.to);
-                RoundReport::new(seconds(round.from), seconds(round.to - round.from), round.what.clone(), longest)
+                let changes = round.changes.clone();
+                let is_hostile = round.kinds.iter().all(|kind| kind.class() == Class::Client);
+                let report =
+                    RoundReport::new(seconds(round.from), seconds(round.to - round.from), round.what.clone(), longest);
+                RoundReport { changes, is_hostile, ..report }
             })
             .collect();
     }

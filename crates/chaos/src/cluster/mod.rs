@@ -16,6 +16,7 @@ pub(crate) mod process;
 use crate::error::{ChaosError, fault};
 use crate::hostile::{Hostile, Targets};
 use crate::place::Place;
+use crate::report::Lateness;
 use crate::workload;
 use coordinator::{Coordinator, CoordinatorKind};
 use disk::Disk;
@@ -51,7 +52,7 @@ const REPLICAS: u32 = 3;
 /// Small, so that a run has compactions and shipments.
 const L0_BYTES: u64 = 256 << 10;
 /// Small, so that segments fill up within a fault, and a full disk is met.
-const SEGMENT_BYTES: u64 = 128 << 10;
+pub(crate) const SEGMENT_BYTES: u64 = 128 << 10;
 
 /// What cluster to run.
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) table: TableOptions,
     /// How much servers log.
     pub(crate) log: String,
+    /// Further settings of the servers, lines of TOML.
+    pub(crate) settings: String,
 }
 
 /// The table of a run.
@@ -254,6 +257,21 @@ impl Cluster {
         }
     }
 
+    /// The most memory that the process of each server had resident, in bytes; 0 of one that does not run.
+    pub(crate) fn most_resident(&self) -> Vec<u64> {
+        self.servers.iter().map(|server| server.process.most_resident().unwrap_or(0)).collect()
+    }
+
+    /// How late each server that answers looked at messages of leases.
+    pub(crate) fn lease_lateness(&self) -> Vec<Lateness> {
+        let ask = |server| {
+            let address = self.network.address(server, ADMIN).to_string();
+            let (_, metrics) = admin::get(&address, "/metrics", ANSWER_WITHIN).ok()?;
+            Lateness::of_metrics(server + 1, &String::from_utf8_lossy(&metrics))
+        };
+        (0..self.servers.len()).filter_map(ask).collect()
+    }
+
     /// Starts a server that does not run; its boot clock is ahead of the machine's by `ahead` seconds, if any.
     ///
     /// # Errors
@@ -305,7 +323,7 @@ impl Cluster {
         let text = format!(
             "server_id = {}\ndata_dir = \"{}\"\nresp_listen = \"{}\"\nnative_listen = \"{}\"\nadmin_listen = \"{}\"\n\
              fabric_listen = \"{}\"\nfabric = \"tcp\"\ncoordinator = \"{}\"\nexpected_servers = {}\n\
-             insecure_listen = true\nsession_timeout_ms = {}\nsegment_bytes = {SEGMENT_BYTES}\n",
+             insecure_listen = true\nsession_timeout_ms = {}\n",
             server + 1,
             disk.folder().display(),
             address(RESP),
@@ -316,6 +334,7 @@ impl Cluster {
             self.servers.len(),
             self.plan.coordinator.session_ms(),
         );
+        let text = text + &self.plan.settings;
         fs::write(config, text).map_err(fault("write", config))
     }
 }

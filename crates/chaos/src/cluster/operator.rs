@@ -18,7 +18,7 @@ impl Cluster {
     }
 
     /// The table's regions, as somebody knows them.
-    fn groups(&self) -> Option<Vec<GroupConfig>> {
+    pub(crate) fn groups(&self) -> Option<Vec<GroupConfig>> {
         let mut maps = self.addresses().into_iter().filter_map(|address| introduce(&address, NAME, ANSWER_WITHIN).ok());
         maps.next().map(|node| node.map.regions_of(&self.plan.table.name).to_vec())
     }

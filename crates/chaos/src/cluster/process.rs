@@ -56,6 +56,13 @@ impl Process {
         self.child.is_some()
     }
 
+    /// The most memory that it had resident, in bytes.
+    pub(crate) fn most_resident(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(most.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    }
+
     /// `kill -9`, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -10,8 +10,8 @@ mod tests;
 
 /// Keys of the strike: so few that they can be deleted by one command.
 const KEYS: usize = 64;
-/// Bytes of the value that is asked for and not read.
-const LARGE_BYTES: usize = 512 << 10;
+/// Bytes of the value that is asked for and not read: it fits a segment of a run of chaos.
+const LARGE_BYTES: usize = 100_000;
 /// Commands that are sent at once.
 const PIPELINED: u64 = 40;
 /// Keys of a batch of reads.

@@ -1,4 +1,4 @@
-//! Hostile clients, as faults: they ask without pause, never read, send what is largest, and send what nobody understands. What they write
+//! Hostile clients, as faults: they ask without pause, never read, send what is largest, and send what no port understands. What they write
 //! are keys of their own ([`PREFIX`]), few, and deleted at the end, so that nothing that is judged is touched.
 //!
 //! - [`bytes`]: what they send. Each strike has a few threads here, one for each of [`THREADS`], which end when the strike is dropped: every
@@ -9,6 +9,7 @@ mod bytes;
 use crate::faults::kind::FaultKind;
 use bytes::Script;
 use leeward_platform::Rng;
+use rustix::net::sockopt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -18,14 +19,18 @@ use std::time::{Duration, Instant};
 
 /// What the keys of hostile clients begin with: no other client uses such keys. They belong to the last region.
 pub(crate) const PREFIX: &str = "~hostile/";
+/// The nice value of those that do not matter.
+const LEAST_PRIORITY: i32 = 19;
 /// Threads of a strike.
 const THREADS: usize = 8;
-/// Connections of a thread that floods.
-const FLOODING: usize = 8;
-/// Connections of a thread that never reads.
-const HOARDING: usize = 16;
+/// Connections of a strike of chaos: of floods, of those that never read, and of giants.
+const FLOODING: usize = 64;
+const HOARDING: usize = 128;
+const GIANTS: usize = 8;
 /// Requests for the large value that one of those connections sends at most.
 const HOARDED: usize = 128;
+/// Receive buffer of one of those connections.
+const HOARDER_BUFFER_BYTES: usize = 4 << 10;
 /// Bytes that a thread sends at most of giants: a disk has room for those of all.
 const GIANT_BYTES: usize = 16 << 20;
 /// Pause after a piece of garbage.
@@ -56,16 +61,30 @@ pub(crate) struct Hostile {
 impl Hostile {
     /// Begins a strike of one of the kinds that are hostile clients.
     pub(crate) fn begin(kind: FaultKind, targets: &Targets, dice: u64) -> Hostile {
+        let connections = match kind {
+            FaultKind::Flood => FLOODING,
+            FaultKind::Hoard => HOARDING,
+            _ => GIANTS,
+        };
+        Hostile::with_connections(kind, targets, dice, connections)
+    }
+
+    /// As [`Hostile::begin`], with so many connections at a time. Garbage comes by one of each thread, however many there are.
+    pub(crate) fn with_connections(kind: FaultKind, targets: &Targets, dice: u64, connections: usize) -> Hostile {
         let is_over = Arc::new(AtomicBool::new(false));
         let begin = |number: usize| {
             let rng = Rng::new(dice.wrapping_add(number as u64));
-            let mut client =
-                Client { targets: targets.clone(), number, script: Script::new(rng), is_over: is_over.clone() };
-            thread::spawn(move || match kind {
-                FaultKind::Flood => client.flood(),
-                FaultKind::Hoard => client.hoard(),
-                FaultKind::Giants => client.giants(),
-                _ => client.garbage(),
+            let connections = (connections + THREADS - 1 - number) / THREADS;
+            let (targets, is_over) = (targets.clone(), is_over.clone());
+            let mut client = Client { targets, number, connections, script: Script::new(rng), is_over };
+            thread::spawn(move || {
+                give_way();
+                match kind {
+                    FaultKind::Flood => client.flood(),
+                    FaultKind::Hoard => client.hoard(),
+                    FaultKind::Giants => client.giants(),
+                    _ => client.garbage(),
+                }
             })
         };
         let threads = (0..THREADS).map(begin).collect();
@@ -80,6 +99,12 @@ impl Drop for Hostile {
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
         clean(&self.resp);
     }
+}
+
+/// The thread that asks has least claim to the processors: hostile clients would have their own.
+fn give_way() {
+    // Where the system refuses, the run is harder.
+    rustix::process::setpriority_process(None, LEAST_PRIORITY).unwrap_or_default();
 }
 
 /// Deletes the keys, by way of the first server that does it; where none does they stay, and are overwritten by the next strike.
@@ -110,6 +135,8 @@ fn connect(address: SocketAddr) -> Option<TcpStream> {
 struct Client {
     targets: Targets,
     number: usize,
+    /// How many it has at a time.
+    connections: usize,
     script: Script,
     is_over: Arc<AtomicBool>,
 }
@@ -120,23 +147,19 @@ impl Client {
     }
 
     /// Connections to the servers in turn, as many as can be had.
-    fn connections(&self, count: usize) -> Vec<TcpStream> {
+    fn connect(&self) -> Vec<TcpStream> {
         let servers = &self.targets.resp;
         let server = |next: usize| servers[(self.number + next) % servers.len()];
-        (0..count).filter(|_| self.goes_on()).filter_map(|next| connect(server(next))).collect()
+        (0..self.connections).filter(|_| self.goes_on()).filter_map(|next| connect(server(next))).collect()
     }
 
     /// Commands without pause; answers are read as far as they have come, so that the node is kept busy and not blocked.
     fn flood(&mut self) {
         let mut sink = vec![0; 64 << 10];
         while self.goes_on() {
-            let mut connections = self.connections(FLOODING);
+            let mut connections = self.connect();
             while self.goes_on() && !connections.is_empty() {
-                connections.retain_mut(|stream| {
-                    let is_sent = stream.write_all(&self.script.flood()).is_ok();
-                    let is_open = stream.set_nonblocking(true).is_ok() && !is_ended(stream, &mut sink);
-                    is_sent && is_open && stream.set_nonblocking(false).is_ok()
-                });
+                connections.retain_mut(|stream| exchange(stream, &self.script.flood(), &mut sink));
             }
             thread::sleep(WAIT / 4);
         }
@@ -144,13 +167,15 @@ impl Client {
 
     /// A large value is asked for again and again, and no answer is read.
     fn hoard(&mut self) {
-        if let Some(mut stream) = self.connections(1).pop() {
+        if let Some(mut stream) = self.targets.resp.first().and_then(|server| connect(*server)) {
             // Where it cannot be written now, that of an earlier strike is there, or nothing.
             let mut answer = [0; 64];
             drop(stream.write_all(&bytes::large_value()).and_then(|()| stream.read(&mut answer)));
         }
-        let (mut asking, mut silent) = (self.connections(HOARDING), Vec::new());
-        asking.retain(|stream| stream.set_nonblocking(true).is_ok());
+        let (mut asking, mut silent) = (self.connect(), Vec::new());
+        // The kernel does not keep for the client what it does not read.
+        let is_small = |stream: &TcpStream| sockopt::set_socket_recv_buffer_size(stream, HOARDER_BUFFER_BYTES).is_ok();
+        asking.retain(|stream| stream.set_nonblocking(true).is_ok() && is_small(stream));
         let request = bytes::large_read();
         for _ in 0..HOARDED {
             let takes_it = |stream: &mut TcpStream| stream.write(&request).is_ok_and(|sent| sent == request.len());
@@ -162,21 +187,19 @@ impl Client {
         }
     }
 
-    /// What is as large as can be, and larger.
+    /// What is as large as can be, and larger, by each connection in turn; of the answers as much is read as has come.
     fn giants(&mut self) {
         let (mut left, mut sink) = (GIANT_BYTES, vec![0; 1 << 20]);
         while self.goes_on() {
-            let Some(mut stream) = self.connections(1).pop() else {
-                thread::sleep(WAIT);
-                continue;
-            };
-            let giant = self.script.giant(left > 0);
-            left = left.saturating_sub(giant.len());
-            // As much of the answer as comes within a while.
-            let until = Instant::now() + WAIT * 10;
-            if stream.write_all(&giant).is_ok() {
-                while self.goes_on() && Instant::now() < until && stream.read(&mut sink).is_ok_and(|read| read > 0) {}
+            let mut connections = self.connect();
+            while self.goes_on() && !connections.is_empty() {
+                connections.retain_mut(|stream| {
+                    let giant = self.script.giant(left > 0);
+                    left = left.saturating_sub(giant.len());
+                    !self.is_over.load(Ordering::SeqCst) && exchange(stream, &giant, &mut sink)
+                });
             }
+            thread::sleep(WAIT);
         }
     }
 
@@ -198,6 +221,13 @@ impl Client {
             thread::sleep(GARBAGE_PAUSE);
         }
     }
+}
+
+/// Sends something, and reads some of what has come; whether the connection is good for more.
+fn exchange(stream: &mut TcpStream, bytes: &[u8], sink: &mut [u8]) -> bool {
+    let is_sent = stream.write_all(bytes).is_ok();
+    let is_open = stream.set_nonblocking(true).is_ok() && !is_ended(stream, sink);
+    is_sent && is_open && stream.set_nonblocking(false).is_ok()
 }
 
 /// Reads what has come, some of it at a time; whether the other side has ended the connection.
