@@ -11,7 +11,7 @@
 //! - A connection has a [`Charge`], set to what its session holds.
 //! - A large value charges the account by itself ([`ClientMemory::hold`]) from when it was read until its last slice is dropped,
 //!   wherever it is: in the node, on its way, in a session. A session counts small values only.
-//! - The last quarter is for connections that hold little ([`LITTLE_BYTES`]). For the others the account is full before.
+//! - The last quarter is for connections that hold little (`LITTLE_BYTES`). For the others the account is full before.
 //! - While the account is full nothing is read from a socket, no command is parsed, no operation is submitted, and a region does
 //!   not begin to read. What was begun ends, which gives memory back.
 //! - Where nothing is given back, the clients that hold most are disconnected: see [`Stuck`].
