@@ -36,5 +36,5 @@ pub use region::{
 };
 pub use replica::{Replica, Stored, Unopened};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
-pub use version::{Approximation, Lookup, Reach, Snapshot};
+pub use version::{Approximation, Lookup, Reach, SMALL_VALUE_BYTES, Snapshot};
 pub use volume::{Segment, VOLUME_NAME, Volume, VolumeOptions};

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod approximate;
 mod many;
+
+pub use many::SMALL_VALUE_BYTES;
 mod retired;
 #[cfg(test)]
 pub(crate) mod tests;

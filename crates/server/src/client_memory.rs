@@ -12,14 +12,14 @@
 //! - A large value charges the account by itself ([`ClientMemory::hold`]) from when it was read until its last slice is dropped,
 //!   wherever it is: in the node, on its way, in a session. A session counts small values only.
 //! - The last quarter is for connections that hold little (`LITTLE_BYTES`). For the others the account is full before.
-//! - While the account is full nothing is read from a socket, no command is parsed, no operation is submitted, and a region does
-//!   not begin to read. What was begun ends, which gives memory back.
+//! - While the account is full nothing is read from a socket, no command is parsed, no operation is submitted, and a region
+//!   reads small values only, which operations have paid for. What was begun ends, which gives memory back.
 //! - Where nothing is given back, the clients that hold most are disconnected: see [`Stuck`].
 //!
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.
 
 use bytes::Bytes;
-use leeward_engine::{Lease, Memory, Purpose};
+use leeward_engine::{Lease, Memory, Purpose, SMALL_VALUE_BYTES};
 use leeward_format::op::{OpResult, ReadResult};
 use leeward_platform::Nanos;
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Values up to this size are counted by sessions, larger ones by themselves.
-pub(crate) const SMALL_BYTES: usize = 2048;
+pub(crate) const SMALL_BYTES: usize = SMALL_VALUE_BYTES;
 /// What an operation under way takes besides its arguments: its notes here and there, and a small answer.
 pub(crate) const OPERATION_BYTES: usize = SMALL_BYTES + 512;
 /// What a scan under way may answer with, and what its entries take besides keys and values.

@@ -130,6 +130,12 @@ impl Character {
         draw
     }
 
+    /// [`Character::draw`], and each kind of fault that may strike.
+    pub(crate) fn choices(&self) -> Vec<(&'static str, String)> {
+        let faults = self.troubles.kinds.iter().map(|kind| ("fault", format!("{kind:?}")));
+        self.draw().into_iter().chain(faults).collect()
+    }
+
     /// How many regions there are in the beginning.
     fn regions(&self) -> u64 {
         match self.table.partition {

@@ -3,14 +3,16 @@
 use crate::character::Character;
 use crate::{Report, run};
 use leeward_platform::planted::Bug;
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The seeds that CI runs.
-pub const CI: RangeInclusive<u64> = 1..=500;
+/// The seeds that CI runs in any case. Others up to [`COVER`] are added where they have a pair of choices that none before them has.
+const FIRST: u64 = 150;
+const COVER: u64 = 3_000;
 
 /// Where planted bugs are looked for, each until it is found: what some of them need comes about in one seed of a thousand.
 const PLANTED: RangeInclusive<u64> = 1..=3_000;
@@ -18,6 +20,23 @@ const PLANTED: RangeInclusive<u64> = 1..=3_000;
 /// Where `bug` is looked for: the seeds up to 3,000 whose options bring about what its rule is for.
 pub fn planted(bug: Bug) -> impl Iterator<Item = u64> + Send {
     PLANTED.filter(move |seed| Character::of(*seed).may_show(bug))
+}
+
+/// The seeds that CI runs: the first ones, and of those that follow each that has a pair of choices which no seed before it has, so
+/// that each pair of values occurs, and each fault strikes beside each value.
+pub fn ci() -> Vec<u64> {
+    let mut seen = HashSet::new();
+    let has_news = |seed: &u64| {
+        let choices = Character::of(*seed).choices();
+        let mut has_news = false;
+        for (position, left) in choices.iter().enumerate() {
+            for right in &choices[..position] {
+                has_news |= seen.insert((left.clone(), right.clone()));
+            }
+        }
+        has_news || *seed <= FIRST
+    };
+    (1..=COVER).filter(has_news).collect()
 }
 
 /// Runs `seeds` on `jobs` threads, roughly in order; `None`: as many as there are cores. `seen` is called with each

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Most keys of a round: what a round holds in memory is a leaf for each.
 const MOST_KEYS: usize = 128;
+/// Values of up to so many bytes are read whether or not there is room for them.
+pub const SMALL_VALUE_BYTES: usize = 2048;
 
 /// A key that is not answered yet.
 #[derive(Clone, Copy)]
@@ -36,14 +38,18 @@ struct InLog {
     value_bytes: u32,
 }
 
-/// Bytes of values that may still be read.
+/// Bytes of large values that may still be read.
 struct Room {
     left: usize,
     has_read: bool,
 }
 
 impl Room {
+    /// Room for one value, if that is large; where there is any at first, the first one fits.
     fn take(&mut self, bytes: usize) -> bool {
+        if bytes <= SMALL_VALUE_BYTES {
+            return true;
+        }
         let fits = bytes <= self.left || !self.has_read;
         if fits {
             self.left = self.left.saturating_sub(bytes);
@@ -90,14 +96,14 @@ impl Version {
         self.get_many_within(keys, now, usize::MAX)
     }
 
-    /// [`Version::get_many`] that reads at most `room` bytes of values from logs, but always the first such value. A key whose value
-    /// was not read is [`Lookup::NotInMemory`].
+    /// [`Version::get_many`] that answers with at most `room` bytes of values of more than [`SMALL_VALUE_BYTES`]: with one of any
+    /// size if `room` is not 0. A key whose value is not among them is [`Lookup::NotInMemory`].
     ///
     /// # Errors
     /// As [`Version::get_many`].
     pub fn get_many_within(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: usize) -> Result<Vec<Lookup>> {
         let mut answers = Vec::with_capacity(keys.len());
-        let mut room = Room { left: room, has_read: false };
+        let mut room = Room { left: room, has_read: room == 0 };
         for keys in keys.chunks(MOST_KEYS) {
             answers.extend(self.get_round(keys, now, &mut room)?);
         }
@@ -108,7 +114,15 @@ impl Version {
         let in_memory = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory, now));
         let mut answers = in_memory.collect::<Result<Vec<_>>>()?;
         let (mut pending, mut in_log) = (Vec::new(), Vec::new());
-        for (i, (key, at)) in keys.iter().enumerate().filter(|(i, _)| answers[*i] == Lookup::NotInMemory) {
+        for (i, (key, at)) in keys.iter().enumerate() {
+            match &answers[i] {
+                Lookup::NotInMemory => {}
+                Lookup::Found { value, .. } if !room.take(value.len()) => {
+                    answers[i] = Lookup::NotInMemory;
+                    continue;
+                }
+                _ => continue,
+            }
             let hash = filter::hash(key);
             match self.in_l0(key, hash, *at) {
                 Some((stamp, Entry::InLog { pointer, value_bytes })) => {
@@ -120,7 +134,7 @@ impl Version {
         while !pending.is_empty() {
             pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log, now)?;
         }
-        // In the order of the keys, so that the first of them is always read.
+        // In the order of the keys, so that the first of them is read if any is.
         in_log.sort_unstable_by_key(|at| at.i);
         in_log.retain(|at| {
             answers[at.i] = Lookup::NotInMemory;
@@ -200,3 +214,7 @@ enum Seen {
     /// Nothing: a lower level may.
     Below,
 }
+
+#[cfg(test)]
+#[path = "many_tests.rs"]
+mod tests;

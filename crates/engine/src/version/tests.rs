@@ -178,7 +178,7 @@ impl Store {
         self.lsn += 1;
         let entry = match value {
             None => Entry::Tombstone,
-            Some(value) if value.len() >= LARGE_BYTES && value.len() < 2 * LARGE_BYTES => {
+            Some(value) if (LARGE_BYTES..2 * LARGE_BYTES).contains(&value.len()) || value.len() > SMALL_VALUE_BYTES => {
                 Entry::InLog { pointer: self.log.append(key, value), value_bytes: value.len() as u32 }
             }
             Some(value) => Entry::InPlace(value),

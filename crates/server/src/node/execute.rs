@@ -7,7 +7,7 @@ use super::decide::{Current, Decision, decide};
 use super::job::Outcome;
 use super::requests::Known;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
-use crate::client_memory::ClientMemory;
+use crate::client_memory::{ClientMemory, SMALL_BYTES};
 use bytes::Bytes;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
@@ -99,9 +99,6 @@ impl Serving {
         if !self.behind.is_empty() && pending.op.key().is_some() {
             return self.behind.push_back(pending);
         }
-        if self.lacks_memory(&pending.op) {
-            return self.behind.push_back(pending);
-        }
         self.queue_or_start(now, pending);
     }
 
@@ -124,12 +121,6 @@ impl Serving {
         })
     }
 
-    /// The answer to `op` may hold values, and there is no memory for any: it waits, and what comes later waits behind it.
-    pub(super) fn lacks_memory(&self, op: &Op) -> bool {
-        let reads_values = matches!(op, Op::Scan(_)) || op.key().is_some() && !op.is_plain_put();
-        reads_values && self.clients.is_full()
-    }
-
     /// An operation on a key queues behind those on the same key.
     fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
         match pending.op.key().and_then(|key| self.locked.get_mut(key)) {
@@ -146,9 +137,6 @@ impl Serving {
         }
         while let Some(pending) = self.behind.pop_front() {
             let Op::DeleteRange { start, end } = &pending.op else {
-                if self.lacks_memory(&pending.op) {
-                    return self.behind.push_front(pending);
-                }
                 self.queue_or_start(now, pending);
                 continue;
             };
@@ -213,6 +201,7 @@ impl Serving {
             return;
         }
         match &pending.op {
+            Op::Scan(_) if self.clients.is_full() => self.starved.push_back(pending),
             Op::Scan(_) => self.start_scan(pending),
             Op::Approximate { start, end } => {
                 let (start, end) = (start.clone(), end.clone());
@@ -232,6 +221,10 @@ impl Serving {
                 let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
                     Ok(Lookup::NotInMemory) => self.look_up(pending),
+                    // It waits for memory, as of this instant, and nothing waits behind it.
+                    Ok(Lookup::Found { value, .. }) if value.len() > SMALL_BYTES && self.clients.is_full() => {
+                        self.look_up(pending);
+                    }
                     Ok(found) => self.decided(now, pending, current(held(found, &self.clients))),
                     Err(error) => self.failed_read(to, &error),
                 }
@@ -251,6 +244,9 @@ impl Serving {
     }
 
     fn look_up(&mut self, pending: Pending) {
+        if self.pending.len() >= MOST_WAITING && self.clients.is_full() {
+            return self.refuse(pending.to, OpError::Overloaded(self.id));
+        }
         let key = pending.op.key().expect("only an operation on a key is looked up").clone();
         let snapshot = self.region.snapshot(self.read_lsn(), self.wall.now());
         // A read sees the instant at which it was submitted and may be overtaken; a conditional write may not.
@@ -267,10 +263,11 @@ impl Serving {
         self.lookups.get_or_insert_with(new).keys.push((ticket, key, snapshot.lsn()));
     }
 
-    /// Asks the device for the keys that wait for it.
+    /// Asks the device for the keys that wait for it, and begins what waited for memory, if there is some.
     pub(super) fn start_lookups(&mut self) {
         if !self.clients.is_full() {
             std::mem::take(&mut self.unread).into_iter().for_each(|lookups| self.spawn_lookups(lookups));
+            std::mem::take(&mut self.starved).into_iter().for_each(|pending| self.start_scan(pending));
         }
         if let Some(lookups) = self.lookups.take() {
             self.spawn_lookups(lookups);
@@ -455,7 +452,8 @@ impl Serving {
     }
 }
 
-/// Asks the device for keys, as far as there is memory for their values; at least for one of them.
+/// Asks the device for keys, as far as there is memory for their values. Small ones were paid for when they were asked for; where
+/// there is any memory, one of the large ones is read.
 fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory) -> Outcome {
     let Lookups { version, mut keys } = lookups;
     let mut answers = Vec::with_capacity(keys.len());

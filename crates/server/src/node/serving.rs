@@ -123,6 +123,8 @@ pub(super) struct Serving {
     pub(super) lookups: Option<Lookups>,
     /// Those whose values memory had no room for: they are read when it has.
     pub(super) unread: Vec<Lookups>,
+    /// Scans that wait for memory.
+    pub(super) starved: VecDeque<Pending>,
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
@@ -190,6 +192,7 @@ impl Serving {
             next_ticket: 0,
             lookups: None,
             unread: Vec::new(),
+            starved: VecDeque::new(),
             stalled: VecDeque::new(),
             stalled_since: None,
             behind: VecDeque::new(),
@@ -279,7 +282,8 @@ impl Serving {
     /// Time alone will let it go on, soon: it wants each turn.
     pub(super) fn is_restless(&self, now: Nanos) -> bool {
         let is_slowed = now < self.slowed_until && !self.held.is_empty();
-        is_slowed || !self.unread.is_empty() || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
+        let wants_memory = !self.unread.is_empty() || !self.starved.is_empty();
+        is_slowed || wants_memory || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
     }
 
     /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
@@ -331,16 +335,14 @@ impl Serving {
             self.unlock(now, &key);
         }
         while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_PATIENCE) {
-            let lacks_memory = self.lacks_memory(&first.op);
-            let why = || match lacks_memory {
-                true => {
-                    format!("region {id}: the memory for clients is full; raise memory_budget, or ask for less at once")
-                }
-                false => format!("region {id}: no room for writes, or keys of the range are in use"),
-            };
+            let why = || format!("region {id}: no room for writes, or keys of the range are in use");
             let error = if self.is_moving() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
             out.push((first.to, OpResult::Error(error)));
             self.go_on(now);
+        }
+        while let Some(first) = self.starved.pop_front_if(|first| now - first.since > OP_PATIENCE) {
+            let why = "the memory for clients is full; raise memory_budget, or ask for less at once";
+            out.push((first.to, OpResult::Error(OpError::Unavailable(format!("region {id}: {why}")))));
         }
     }
 
@@ -355,8 +357,8 @@ impl Serving {
         self.lookups = None;
         self.unread.clear();
         let stalled = std::mem::take(&mut self.stalled);
-        let behind = std::mem::take(&mut self.behind);
-        let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(behind));
+        let (starved, behind) = (std::mem::take(&mut self.starved), std::mem::take(&mut self.behind));
+        let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(starved).chain(behind));
         out.append(&mut self.answers);
         self.compacting = Compacting::Idle;
         self.pins.clear();
