@@ -1,8 +1,8 @@
 //! Look-ups of many keys that have room for some of their values.
 
 use super::*;
-use leeward_format::UnixMs;
 use crate::version::tests::Store;
+use leeward_format::UnixMs;
 
 /// More than [`SMALL_VALUE_BYTES`].
 const LARGE_BYTES: usize = 3_000;
