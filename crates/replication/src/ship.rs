@@ -7,9 +7,10 @@
 //! an index segment points to leaf segments by the primary's segment numbers, and a number that is used again would be
 //! taken for the segment that had it before.
 //!
-//! Two sources share the slots. Segments of a compaction come as they are built and go first, since the primary's next
-//! step waits for them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by
-//! which a backup is brought in sync, are loaded one at a time in the gaps. Edits follow in order: `InstallBase` once
+//! Two sources share the slots in turn. Segments of a compaction come as they are built, and the primary's next step waits for
+//! them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by which a backup is brought in
+//! sync, are loaded one at a time. A backup takes neither faster than it stores, so a source that always went first could keep the
+//! other waiting without end. Edits follow in order: `InstallBase` once
 //! all of the base was shipped; an `Install`, or the `Discard` of a compaction that was given up, once that was sent and
 //! its own segments were.
 
@@ -89,13 +90,15 @@ enum BaseState {
 #[derive(Debug)]
 pub struct Ship {
     slots: Vec<Slot>,
-    urgent: VecDeque<(u64, Parcel)>,
+    compacted: VecDeque<(u64, Parcel)>,
     next_number: u64,
     base: VecDeque<SegmentId>,
     /// How many the backup lacked.
     lacked: u64,
     loading: Option<SegmentId>,
     loaded: Option<Parcel>,
+    /// The last segment that got a slot was of the base.
+    was_base: bool,
     base_state: BaseState,
     /// `Install` and `Discard` messages, each with the number of the first segment behind it.
     edits: VecDeque<(u64, ToBackup)>,
@@ -110,12 +113,13 @@ impl Ship {
     pub fn new(slots: usize) -> Ship {
         Ship {
             slots: (0..slots).map(|_| Slot::Free).collect(),
-            urgent: VecDeque::new(),
+            compacted: VecDeque::new(),
             next_number: BASE + 1,
             base: VecDeque::new(),
             lacked: 0,
             loading: None,
             loaded: None,
+            was_base: true,
             base_state: BaseState::Comparing,
             edits: VecDeque::new(),
             installs_owed: 0,
@@ -135,7 +139,7 @@ impl Ship {
 
     /// Queues a segment that a compaction built.
     pub fn segment(&mut self, parcel: Parcel) {
-        self.urgent.push_back((self.next_number, parcel));
+        self.compacted.push_back((self.next_number, parcel));
         self.next_number += 1;
     }
 
@@ -161,8 +165,8 @@ impl Ship {
     pub fn pump(&mut self, mut next_op: impl FnMut() -> u64) -> Vec<ShipStep> {
         let mut steps = Vec::new();
         while let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
-            let taken = self.urgent.pop_front().or_else(|| self.loaded.take().map(|parcel| (BASE, parcel)));
-            let Some((number, parcel)) = taken else { break };
+            let Some((number, parcel)) = self.next_parcel() else { break };
+            self.was_base = number == BASE;
             let op = next_op();
             let bytes = u32::try_from(parcel.bytes.len()).expect("a parcel is at most one segment");
             self.slots[slot] = Slot::Writing { op, number, shipped: parcel.shipped, bytes };
@@ -174,6 +178,15 @@ impl Ship {
         }
         self.edits_that_are_due(&mut steps);
         steps
+    }
+
+    /// The next segment for a slot, of the source whose turn it is if that has one.
+    fn next_parcel(&mut self) -> Option<(u64, Parcel)> {
+        let of_base = if self.was_base { None } else { self.loaded.take() };
+        of_base
+            .map(|parcel| (BASE, parcel))
+            .or_else(|| self.compacted.pop_front())
+            .or_else(|| self.loaded.take().map(|parcel| (BASE, parcel)))
     }
 
     fn edits_that_are_due(&mut self, steps: &mut Vec<ShipStep>) {
@@ -201,7 +214,7 @@ impl Ship {
             Slot::Writing { number, .. } | Slot::Written { number, .. } if *number != BASE => Some(*number),
             _ => None,
         });
-        in_slots.chain(self.urgent.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
+        in_slots.chain(self.compacted.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
     }
 
     /// A write completed; `None` if it is none of these, otherwise the messages that tell of what has its turn now.
@@ -271,7 +284,7 @@ impl Ship {
     }
     /// A compaction may go on to its next segment.
     pub fn has_room(&self) -> bool {
-        self.urgent.len() < self.slots.len().max(1)
+        self.compacted.len() < self.slots.len().max(1)
     }
     /// The backup owes an answer.
     pub fn owes_answer(&self) -> bool {
@@ -282,7 +295,7 @@ impl Ship {
     /// Segments that have not been stored yet.
     pub fn pending(&self) -> u64 {
         let in_slots = self.slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count();
-        (self.urgent.len() + self.base.len() + in_slots) as u64
+        (self.compacted.len() + self.base.len() + in_slots) as u64
             + u64::from(self.loading.is_some())
             + u64::from(self.loaded.is_some())
     }

@@ -13,8 +13,12 @@ fn small_values_need_no_room_and_large_ones_wait_for_it() {
     let keys: Vec<Vec<u8>> = (0..40u32).map(|n| n.to_be_bytes().to_vec()).collect();
     for (n, key) in keys.iter().enumerate() {
         // Some in L0 and some in levels; in place, and in a log that memory has half of.
-        let bytes = if n % 2 == 0 { [10, 250][n / 2 % 2] } else { LARGE_BYTES };
-        store.write(key, Some(&vec![n as u8; bytes]));
+        match n % 4 {
+            0 => store.write(key, Some(&[n as u8; 10])),
+            1 => store.write(key, Some(&[n as u8; LARGE_BYTES])),
+            2 => store.write_to_log(key, &[n as u8; 250]),
+            _ => store.write_to_log(key, &[n as u8; LARGE_BYTES]),
+        }
         if n == 20 {
             store.freeze();
             store.settle();

@@ -175,14 +175,24 @@ impl Store {
     }
 
     pub(crate) fn write_until(&mut self, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>) {
-        self.lsn += 1;
-        let entry = match value {
-            None => Entry::Tombstone,
-            Some(value) if (LARGE_BYTES..2 * LARGE_BYTES).contains(&value.len()) || value.len() > SMALL_VALUE_BYTES => {
-                Entry::InLog { pointer: self.log.append(key, value), value_bytes: value.len() as u32 }
+        match value {
+            Some(bytes) if bytes.len() >= LARGE_BYTES && bytes.len() < 2 * LARGE_BYTES => {
+                let pointer = self.log.append(key, bytes);
+                self.insert(key, value, expires, Entry::InLog { pointer, value_bytes: bytes.len() as u32 });
             }
-            Some(value) => Entry::InPlace(value),
-        };
+            Some(bytes) => self.insert(key, value, expires, Entry::InPlace(bytes)),
+            None => self.insert(key, value, expires, Entry::Tombstone),
+        }
+    }
+
+    /// A value of any size goes to the log.
+    pub(crate) fn write_to_log(&mut self, key: &[u8], value: &[u8]) {
+        let pointer = self.log.append(key, value);
+        self.insert(key, Some(value), None, Entry::InLog { pointer, value_bytes: value.len() as u32 });
+    }
+
+    fn insert(&mut self, key: &[u8], value: Option<&[u8]>, expires: Option<Expiry>, entry: Entry<'_>) {
+        self.lsn += 1;
         self.version.active().insert(key, Stamp { lsn: Lsn(self.lsn), expires }, entry);
         self.model.keys.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec), expires));
     }
