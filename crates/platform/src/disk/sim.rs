@@ -63,6 +63,8 @@ struct State {
     plan: FaultPlan,
     ops: u64,
     syncs: u64,
+    /// A sync has failed, and nobody has asked since.
+    has_failed_sync: bool,
     /// Raised by a kill; handles of an older life are dead.
     life: u64,
     locked: bool,
@@ -106,6 +108,7 @@ impl SimDisk {
                 plan: FaultPlan::default(),
                 ops: 0,
                 syncs: 0,
+                has_failed_sync: false,
                 life: 0,
                 locked: false,
                 maps: true,
@@ -119,6 +122,11 @@ impl SimDisk {
         let mut state = self.state.lock();
         state.plan = plan;
         (state.ops, state.syncs) = (0, 0);
+    }
+
+    /// Whether a sync has failed since this was asked last: what it was to make durable is lost with the cache.
+    pub fn take_failed_sync(&self) -> bool {
+        std::mem::take(&mut self.state.lock().has_failed_sync)
     }
 
     /// Operations since the last [`SimDisk::set_faults`].
@@ -449,7 +457,9 @@ impl File for SimFile {
             return begun.map(drop);
         }
         let contents = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
-        contents.sync(begun.is_err())
+        let result = contents.sync(begun.is_err());
+        state.has_failed_sync |= result.is_err();
+        result
     }
 
     fn forget_cached(&self) -> io::Result<()> {

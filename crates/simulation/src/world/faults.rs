@@ -264,18 +264,21 @@ impl World {
 
     /// A machine has lost power.
     pub(super) fn power_was_lost(&mut self) {
-        match self.character.promise {
-            Promise::AllButTheLastSecond => {
-                let window = self.load.window();
-                let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
-                let deaths: Vec<Nanos> = self.trouble.deaths.iter().filter(is_felt).map(|death| death.at).collect();
-                self.load.newest_lost(self.now, &deaths);
-            }
-            Promise::Everything => {
-                self.trouble.power_lost = true;
-                // No process is to die by itself now.
-                self.machines.iter().for_each(|machine| machine.disk.set_faults(FaultPlan::default()));
-            }
+        self.writes_were_lost();
+        if self.character.promise == Promise::Everything {
+            self.trouble.power_lost = true;
+            // No process is to die by itself now.
+            self.machines.iter().for_each(|machine| machine.disk.set_faults(FaultPlan::default()));
+        }
+    }
+
+    /// What a disk had not made durable is lost: its machine lost power, or a sync has failed and the process is started anew.
+    pub(super) fn writes_were_lost(&mut self) {
+        if self.character.promise == Promise::AllButTheLastSecond {
+            let window = self.load.window();
+            let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
+            let deaths: Vec<Nanos> = self.trouble.deaths.iter().filter(is_felt).map(|death| death.at).collect();
+            self.load.newest_lost(self.now, &deaths);
         }
     }
 

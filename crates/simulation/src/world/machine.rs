@@ -168,6 +168,9 @@ impl World {
             return;
         }
         HERE.set((self.now, Some(node)));
+        if self.machines[node].disk.take_failed_sync() {
+            self.writes_were_lost();
+        }
         let machine = &mut self.machines[node];
         machine.disk_life = machine.disk.life();
         let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
